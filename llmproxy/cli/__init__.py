@@ -1,0 +1,115 @@
+"""The command ``llmproxy``: a thin skin that parses, calls and prints.
+
+Each module of :data:`MODULES` has a ``register(app)`` that adds its commands. They import typer at most; whatever
+costs time (the settings' pydantic, the store, mitmproxy) is imported inside the command, so that ``llmproxy --help``
+answers at once. :func:`main` is the one place where an error becomes a message and an exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+import llmproxy
+from llmproxy.errors import Exit, LLMProxyError
+
+MODULES = ("start", "run", "env", "doctor", "demo", "look", "exchange", "settings", "addon")
+"""Modules of this package with commands, in the order of the help."""
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
+
+
+def build() -> typer.Typer:
+    """Return the whole application."""
+    app = typer.Typer(
+        name="llmproxy",
+        help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+    )
+    app.callback()(_root)
+    for name in MODULES:
+        _register(app, f"{__name__}.{name}")
+    return app
+
+
+def _register(app: typer.Typer, module: str) -> None:
+    """Add a module's commands; a module that is not there (tests insist that all are) takes only its own along."""
+    try:
+        register: Callable[[typer.Typer], None] = importlib.import_module(module).register
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return
+    register(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"llmproxy {llmproxy.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version.",
+    ),
+) -> None:
+    """Do nothing before a command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
+    debug = bool(os.environ.get("LLMPROXY_DEBUG"))
+    try:
+        code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
+        return code if isinstance(code, int) else Exit.OK
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else Exit.FAILED
+    except _UsageError as error:
+        return _misused(error)
+    except LLMProxyError as error:
+        return _fail(error, str(error), error.exit_code, debug=debug)
+    except KeyboardInterrupt:  # typer makes an exit code of it where it can
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has enough; nor may the interpreter flush into it at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
+        how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
+        what = f"internal error: {type(error).__name__}: {error}{how}"
+        return _fail(error, what, Exit.ENVIRONMENT, debug=debug)
+
+
+def _misused(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
+    """Print what is wrong with a command line, with the nearest option where there is one."""
+    possible = getattr(error, "possibilities", None)
+    if possible:
+        error.possibilities = None
+        error.message = f"{error.message}. Did you mean {min(possible)!r}?"
+    error.show()
+    return Exit.USAGE
+
+
+def _fail(error: BaseException, message: str, code: Exit, *, debug: bool) -> Exit:
+    """Print an error for people, after its traceback if they asked for it."""
+    if debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    typer.echo(f"llmproxy: {message}", err=True)
+    return code

@@ -1,0 +1,158 @@
+"""``llmproxy doctor``: does this shell, a command or a running agent use the proxy, and if not, why?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import typer
+
+from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.errors import Exit, MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.cli.run import Asked
+    from llmproxy.client.examine import Finding
+    from llmproxy.client.witness import Address, Witness
+
+WATCHED = 3.0
+"""Seconds that a running agent is watched."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})(doctor)
+
+
+def doctor(
+    ctx: typer.Context,
+    command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="Run it, and see what it does."),
+    pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
+    intercept: bool = typer.Option(False, "--intercept", help="Intercept HTTPS as well."),
+) -> None:
+    """Find out why an agent does not use the proxy, and what to do about it."""
+    from llmproxy.cli.run import Asked
+
+    if command and pid:
+        raise SettingsError("--pid watches an agent that runs already; it takes no command")
+    asked = Asked(flags_of(ctx), tuple(command or ()), intercept, base_urls=True)
+    findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
+    _print(findings)
+    raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
+
+
+def _of_now(env: Mapping[str, str], pid: int) -> list[Finding]:
+    """Examine this shell, or the process `pid`."""
+    from llmproxy.cli.env import address
+    from llmproxy.client.control import Control, ControlError
+    from llmproxy.client.examine import Finding, Verdict, certificates, no_proxy, processes, traffic, variables
+    from llmproxy.client.witness import Witness
+
+    witness = Witness()
+    seen = _watch(witness, pid) if pid else {}
+    env = seen if pid else env
+    url = address(env)
+    found = []
+    control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
+    arrived = False
+    try:
+        health = control.health()
+        found.append(Finding(Verdict.OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
+        reports = control.sessions()
+        arrived = any(report.calls for report in reports)
+        heard = traffic(reports)
+        found += [*certificates(env, health.ca, time.time())]
+        found.append(heard if arrived else Finding(Verdict.NOTE, heard.text))
+    except ControlError as error:
+        found.append(
+            Finding(
+                Verdict.BAD,
+                error.message,
+                ("llmproxy start --mode replay", "or say where it is: export LLMPROXY_URL=http://..."),
+            )
+        )
+    found += [*variables(env, url), *no_proxy(env, url)]
+    if pid:
+        found += processes(witness.seen, witness.went_past(_place(url)), url, intercepted=False, arrived=arrived)
+    return found
+
+
+def _watch(witness: Witness, pid: int) -> dict[str, str]:
+    """Watch a running process for a while and return its environment."""
+    if not witness.able:
+        raise MachineError(
+            "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
+        )
+    witness.look(pid)
+    if pid not in witness.seen:
+        raise MachineError(f"there is no process {pid}, or it is not yours")
+    typer.echo(f"watching {witness.seen[pid].program} ({pid}) for {WATCHED:.0f} s ...", err=True)
+    witness.start(pid)
+    time.sleep(WATCHED)
+    witness.stop()
+    return witness.seen[pid].env or {}
+
+
+def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
+    """Run a command with the proxy, watch it, and examine both."""
+    from llmproxy.cli.run import open_session, plan_for, start_options
+    from llmproxy.client import child
+    from llmproxy.client.attach import attached
+    from llmproxy.client.environment import upstreams_of
+    from llmproxy.client.examine import (
+        Finding,
+        Verdict,
+        addresses_of,
+        certificates,
+        no_proxy,
+        processes,
+        traffic,
+        variables,
+    )
+    from llmproxy.client.witness import Witness
+
+    loaded = gather(asked.flags)
+    child.find(asked.command, env)
+    witness = Witness()
+    found = [] if witness.able else [Finding(Verdict.NOTE, "connections can only be watched on Linux")]
+    with (
+        tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
+        attached(start_options(asked.flags, forward=asked.intercept), env) as proxy,
+    ):
+        opened = open_session(proxy, loaded, env)
+        given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
+        found += [
+            Finding(Verdict.OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
+            *variables(given, proxy.url, intercepted=asked.intercept),
+        ]
+        found += no_proxy(given, proxy.url)
+        if asked.intercept:
+            found += certificates(given, proxy.control.health().ca, time.time())
+        code = child.run(asked.command, given, witness.start if witness.able else lambda _pid: None)
+        witness.stop()
+        reports = proxy.control.sessions()
+        proxy.control.close(opened.name)
+    upstreams = addresses_of(upstreams_of(env, proxy.url).values())
+    past = witness.went_past(_place(proxy.url), upstreams)
+    found += [Finding(Verdict.OK if code == 0 else Verdict.NOTE, f"the command ended with {code}"), traffic(reports)]
+    arrived = any(report.calls for report in reports)
+    return [*found, *processes(witness.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
+
+
+def _place(url: str) -> Address:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    from llmproxy.cli.printing import line, say
+
+    for each in findings:
+        say(f"{each.verdict:<4}  {line(each.text)}")
+        for advice in each.advice:
+            say(f"        {line(advice)}")

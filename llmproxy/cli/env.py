@@ -1,0 +1,110 @@
+"""``eval "$(llmproxy env)"``: the variables that send every SDK of this shell to a running proxy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llmproxy.client.control import Health
+    from llmproxy.client.environment import Interception
+
+_BUNDLE = "llmproxy-bundle.pem"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("env")(env)
+
+
+def env(
+    url: str = typer.Option(
+        "", "--url", metavar="URL", help="Where the proxy runs. [LLMPROXY_URL; default as `llmproxy start`]"
+    ),
+    session: str = typer.Option(
+        "", "--session", metavar="NAME", help="Session that the base URLs name; default the proxy's own cassette."
+    ),
+    form: str = typer.Option("sh", "--format", metavar="sh|fish|powershell|dotenv|json", help="How to write them."),
+    unset: bool = typer.Option(False, "--unset", help="Print what takes them away again."),
+    intercept: bool = typer.Option(
+        False, "--intercept", help="Proxy and certificate variables as well, for a proxy with --forward."
+    ),
+) -> None:
+    """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
+    from llmproxy.client.control import Control
+    from llmproxy.client.environment import plan
+    from llmproxy.client.shells import FORMATS, render, render_unset
+
+    if form not in FORMATS:
+        raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
+    if unset:
+        if form == "dotenv":
+            raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
+        typer.echo(render_unset(leftovers(os.environ), form))
+        return
+    url = url.rstrip("/") or address(os.environ)
+    control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
+    health = control.health()
+    interception = _files(url, health) if intercept else None
+    aws = (Path.home() / ".aws").is_dir()
+    made = plan(
+        url, session or None, os.environ, replay=health.mode == "replay", interception=interception, aws_files=aws
+    )
+    for note in made.notes:
+        typer.echo(f"llmproxy: {note}", err=True)
+    typer.echo(render(made.changes, form))
+    if form == "sh" and sys.stdout.isatty():
+        typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
+
+
+def address(environ: Mapping[str, str]) -> str:
+    """Return where a running proxy is to be looked for: LLMPROXY_URL, else where `start` listens by its settings."""
+    from llmproxy.client.attach import reachable, running_at
+    from llmproxy.settings import load
+
+    if found := running_at(environ):
+        return found
+    settings = load({}, environ, Path.cwd()).settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return reachable(f"http://{host}:{settings.port}")
+
+
+def leftovers(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that point to a proxy of ours, and the placeholders."""
+    from llmproxy.client.environment import URL_VARIABLE, is_ours
+    from llmproxy.client.variables import BASE_URLS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER, PROXIES
+
+    url = address(environ)
+    names = [
+        name
+        for name in (*(each.name for each in BASE_URLS), *PROXIES)
+        if environ.get(name) and is_ours(environ[name], url)
+    ]
+    names += [name for name, value in environ.items() if value == PLACEHOLDER and name not in names]
+    names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]
+    if any(name in names for name in (*BUNDLES, *PROXIES)):
+        names += [name for name in (NODE_CA, NODE_PROXY) if name in environ]
+    return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
+
+
+def _files(url: str, health: Health) -> Interception:
+    """Write the bundle beside the proxy's certificate, where it lives as long as that."""
+    from llmproxy.client.certificates import combine, java_truststore, presets
+    from llmproxy.client.environment import Interception
+    from llmproxy.errors import MachineError
+
+    if health.ca is None:
+        raise MachineError(
+            f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
+        )
+    ca = Path(health.ca)
+    ours = [path for path in presets(os.environ) if path.name != _BUNDLE and path != ca]
+    return Interception(str(ca), str(combine(ca, ours, ca.parent / _BUNDLE)), java_truststore(ca, ca.parent))

@@ -1,0 +1,216 @@
+"""``llmproxy import``, ``export`` and ``textconv``: in and out of files, ours and those of other programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.formats import Format
+    from llmproxy.core.interaction import Interaction
+    from llmproxy.core.normalize import Rules
+    from llmproxy.core.store import Store
+    from llmproxy.settings import Loaded
+
+_FILES = typer.Argument(..., metavar="FILE...", help="Files of recordings, or folders of them.")
+_STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
+_UPSTREAM = typer.Option(
+    None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
+)
+_READ = "review|jsonl|har|mitmproxy|aimock|ddapm|cassetter|vcr"
+_WRITTEN = "vcr|review|har|jsonl|spans|otlp"
+TRACES = ("spans", "otlp")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("import")(import_)
+    app.command("export")(export)
+    app.command("textconv")(textconv)
+
+
+def rules_of(loaded: Loaded) -> Rules:
+    """Return the normalisation rules of these settings."""
+    from llmproxy.core.normalize import Rules
+
+    return Rules.from_config(loaded.settings.normalize.model_dump())
+
+
+def import_(
+    files: list[Path] = _FILES,
+    store: Path | None = _STORE,
+    cassette: str | None = typer.Option(
+        None,
+        "--cassette",
+        metavar="NAME",
+        help="Put everything into this cassette; default: one for each file, named like it.",
+    ),
+    form: str | None = typer.Option(
+        None, "--format", metavar=_READ, help="What the files are; default: told from their content."
+    ),
+    upstream: list[str] | None = _UPSTREAM,
+) -> None:
+    """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent or cassetter.
+
+    Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
+    """
+    from llmproxy.cli.importer import Importer, by_cassette, progress
+    from llmproxy.cli.options import gather
+    from llmproxy.core.formats import named
+    from llmproxy.core.store import Store
+
+    loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
+    work = by_cassette(files, loaded.settings.cassette if cassette else None, named(form) if form else None)
+    importer = Importer(rules_of(loaded), loaded.settings.upstream)
+    path = loaded.settings.store
+    new = not path.exists()
+    with Store.open(path, writable=True, now=time.time) as database:
+        for name, pieces in progress(work):
+            importer.take(database, name, pieces)
+    if importer.cassettes:
+        typer.echo(importer.report(path))
+    elif new:  # nothing came in: an empty store would only hide that there is none
+        path.unlink(missing_ok=True)
+    if importer.failed:
+        for error in importer.failed:
+            typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(int(Exit.ENVIRONMENT))
+
+
+def export(
+    file: str = typer.Argument(
+        ..., metavar="FILE", help="The file to write, - is standard output; with --all the folder."
+    ),
+    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Which cassette."),
+    sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
+    store: Path | None = _STORE,
+    form: str | None = typer.Option(
+        None,
+        "--format",
+        metavar=_WRITTEN,
+        help="What to write; default: by the file's name (.har, .jsonl, else vcrpy's YAML), review with --all.",
+    ),
+    everything: bool = typer.Option(False, "--all", help="Every cassette, a file each, as --cassette-dir keeps them."),
+    force: bool = typer.Option(
+        False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
+    ),
+) -> None:
+    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file) or OTLP."""
+    from llmproxy.cli.options import gather
+    from llmproxy.core.store import Store
+
+    settings = gather({"store": store, "cassette": cassette}).settings
+    if form in TRACES:
+        _export_trace(file, settings.store, settings.cassette, sample or 1, form)
+        return
+    written = _writer(file, form, everything=everything)
+    if everything and (cassette or sample or file == "-"):
+        raise SettingsError(
+            "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
+        )
+    with Store.open(settings.store, writable=False, now=time.time) as database:
+        if everything:
+            typer.echo(_export_all(database, Path(file), written, force=force))
+            return
+        from llmproxy.cli.importer import count, nothing
+
+        found = list(database.interactions(settings.cassette, sample))
+        if not found:
+            raise nothing(database, settings.cassette, sample)
+    if file == "-":
+        sys.stdout.write(_text(found, settings.cassette, written))
+        return
+    _write(Path(file), found, settings.cassette, written, force=force)
+    typer.echo(f"Wrote {count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
+
+
+def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
+    """Write what an agent did as spans: a trace file, or OTLP JSON lines for a telemetry backend."""
+    from llmproxy.trace.export import write_otlp, write_trace
+
+    write = write_trace if form == "spans" else write_otlp
+    if file == "-":
+        write(sys.stdout, store, cassette=cassette, sample=sample)
+        return
+    with Path(file).open("w", encoding="utf-8") as out:
+        write(out, store, cassette=cassette, sample=sample)
+    typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
+
+
+def textconv(
+    file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
+) -> None:
+    """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
+    from llmproxy.core.adopt import release
+    from llmproxy.core.formats import review
+    from llmproxy.core.store import Store
+
+    with Store.open(file, writable=False, now=time.time) as database:
+        for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
+            sys.stdout.write(review.dumps([release(each) for each in database.interactions(name)], name) + "\n")
+
+
+def _writer(file: str, form: str | None, *, everything: bool) -> Format:
+    """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
+    from llmproxy.core.formats import FORMATS, named
+
+    suffix = Path(file).suffix.lower()
+    usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "vcr")
+    found = named(form or ("review" if everything else usual))
+    if not found.writes:
+        able = ", ".join(row.name for row in FORMATS.values() if row.writes)
+        raise SettingsError(f"{found.name} is read, not written.", hint=f"Written are: {able}.")
+    return found
+
+
+def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> str:
+    from llmproxy.cli.importer import count
+    from llmproxy.core.cassette_dir import CassetteDir, slug
+
+    names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
+    if written.name == "review":
+        kept = CassetteDir(folder, now=time.time)
+        for name in names:
+            kept.save(database, name, force=force)
+    else:
+        for name in names:
+            path = folder / f"{slug(name)}{written.suffixes[0]}"
+            _write(path, list(database.interactions(name)), name, written, force=force)
+    return f"Wrote {count(len(names), 'cassette')} to {folder}."
+
+
+def _text(found: list[Interaction], cassette: str, written: Format) -> str:
+    from llmproxy.core.adopt import release
+
+    return written.dumps([release(each) for each in found], cassette)
+
+
+def _write(path: Path, found: list[Interaction], cassette: str, written: Format, *, force: bool) -> None:
+    """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
+    from llmproxy.core import cassette as yaml_file
+    from llmproxy.core.adopt import release
+
+    if written.name == "vcr":
+        yaml_file.write(path, [release(each) for each in found], cassette, force=force)
+        return
+    if path.exists() and not force:
+        _check_ours(path, written)
+    yaml_file.write_text(path, _text(found, cassette, written))
+
+
+def _check_ours(path: Path, written: Format) -> None:
+    from llmproxy.core.formats import open_source
+
+    source = open_source(path)
+    ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
+    if not ours:
+        raise CassetteCorrupt(
+            f"Not overwritten: {path} was not written by llmproxy.",
+            hint="Write to another file, or replace it with --force.",
+        )

@@ -1,0 +1,271 @@
+"""Looking at a store: ``llmproxy ls``, ``show``, ``diff`` and ``why``; ``verify`` and ``prune`` are in `keep`."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.cli.printing import body_text, dump, line, paragraphs, say, table
+
+if TYPE_CHECKING:
+    from llmproxy.core.conversation import Message
+    from llmproxy.core.interaction import Interaction
+    from llmproxy.core.rows import Summary
+    from llmproxy.core.store import Store
+
+STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    from llmproxy.cli import compare, keep
+
+    app.command("ls")(ls)
+    app.command("show")(show)
+    compare.register(app)
+    app.command("why")(why)
+    keep.register(app)
+
+
+def store_path(given: Path | None) -> Path:
+    """Return the store that was asked for, here, in the environment or in pyproject.toml."""
+    from llmproxy.cli.options import gather
+
+    return Path(gather({"store": given}).settings.store)
+
+
+def opened(given: Path | None, *, writable: bool = False) -> Store:
+    """Open the store; looking never changes it. Raises CassetteError."""
+    from llmproxy.core.store import Store
+
+    return Store.open(store_path(given), writable=writable, now=time.time)
+
+
+# --- ls --------------------------------------------------------------------------------------------------------------
+
+
+def ls(
+    store: Path | None = STORE,
+    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only this cassette."),
+    limit: int = typer.Option(50, "--limit", min=0, help="Show the last so many interactions; 0 for all."),
+    superseded: bool = typer.Option(False, "--superseded", help="Also those that a newer recording replaced."),
+    as_json: bool = _JSON,
+) -> None:
+    """List cassettes and the interactions recorded in them."""
+    with opened(store) as database:
+        infos = [info for info in database.cassettes() if cassette in (None, info.name)]
+        rows = database.summaries(cassette, superseded=superseded, limit=limit or None)
+    if as_json:
+        dump({"cassettes": [asdict(info) for info in infos], "interactions": [asdict(row) for row in rows]})
+        return
+    if not infos:
+        say("Nothing is recorded" + (f" in cassette {line(cassette)}." if cassette else "."))
+        return
+    head = ("cassette", "live", "replaced", "tokens in", "out", "last", "state")
+    table(
+        head,
+        [
+            (
+                _session(info.name, info.sample),
+                str(info.live),
+                str(info.stored - info.live),
+                _number(info.tokens_in),
+                _number(info.tokens_out),
+                _when(info.last_at),
+                "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "not closed",
+            )
+            for info in infos
+        ],
+    )
+    say()
+    table(
+        ("id", "started", "cassette", "party", "model", "operation", "status", "ms", "in", "out", "text"),
+        [_row(row) for row in rows],
+    )
+    total = sum(info.stored if superseded else info.live for info in infos)
+    if len(rows) < total:
+        typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
+
+
+def _row(row: Summary) -> tuple[str, ...]:
+    status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
+    return (
+        str(row.id),
+        _when(row.started_at),
+        _session(row.cassette, row.sample),
+        row.party,
+        row.model or "",
+        row.operation,
+        f"{status} replaced" if row.superseded else status,
+        "" if row.duration_ms is None else f"{row.duration_ms:.0f}",
+        _number(row.tokens_in),
+        _number(row.tokens_out),
+        " -> ".join(text for text in (row.last_user_text, row.answer_text) if text),
+    )
+
+
+def _session(name: str, sample: int) -> str:
+    return name if sample == 1 else f"{name}~{sample}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _when(unix: float) -> str:
+    from llmproxy.core.rows import when
+
+    return when(unix) if unix else ""  # an import whose file does not say when
+
+
+# --- show ------------------------------------------------------------------------------------------------------------
+
+
+def show(
+    interaction: int = typer.Argument(..., metavar="ID", help="Number of the interaction, see `llmproxy ls`."),
+    store: Path | None = STORE,
+    raw: bool = typer.Option(False, "--raw", help="Write the exact bytes of the answer's body, nothing else."),
+    request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
+    as_json: bool = _JSON,
+) -> None:
+    """Show one interaction: the conversation, the answer, tool calls, tokens and timing."""
+    from llmproxy.core.frames import is_frames, transcript
+
+    with opened(store) as database:
+        found = database.load(interaction)
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(found.request.body if request else found.response.body)
+        sys.stdout.buffer.flush()
+        return
+    asked, answer = _conversation(found)
+    if as_json:
+        dump(_plain(found, asked, answer))
+        return
+    for text in _facts(found):
+        say(line(text))
+    if request:
+        say("\n" + body_text(found.request.body))
+        return
+    if is_frames(found.response.headers):
+        say(
+            "\n=== messages"
+            + ("" if found.response.ending.value == "complete" else f" ({found.response.ending.value})")
+        )
+        for text in transcript(found.response.body):
+            say(line(text))
+        return
+    for message in asked:
+        _message(message)
+    if not asked and found.request.body:
+        say(f"\n--- request\n{body_text(found.request.body)}")
+    say("\n=== answer" + ("" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"))
+    if answer is not None:
+        _message(answer, title=False)
+    elif found.response.body:
+        say(body_text(found.response.body))
+
+
+def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
+    from llmproxy.core.conversation import answered, asked
+    from llmproxy.core.providers import family_of
+    from llmproxy.core.rows import content_type
+
+    family = family_of(found.provider, found.operation)
+    kind = content_type(found.response.headers)
+    return (
+        asked(family, found.operation, found.request.body),
+        answered(family, found.operation, kind, found.response.body),
+    )
+
+
+def _facts(found: Interaction) -> list[str]:
+    """Return the head of `show`, line by line."""
+    from llmproxy.core.usage import cost_of
+
+    answer, usage = found.response, found.usage
+    cost = cost_of(found.provider, found.model, usage)
+    spent = [f"{value} {what}" for value, what in (
+        (usage.input, "tokens in"), (usage.cached, "of them cached"), (usage.cache_written, "written to the cache"),
+        (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
+    last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
+    first = answer.chunks[0].offset if answer.chunks else answer.head_offset
+    size = sum(len(chunk.data) for chunk in answer.chunks)
+    return [
+        (
+            f"interaction {found.id}  cassette {_session(found.cassette, found.sample)}  party {found.party}"
+            f"  occurrence {found.occurrence}"
+        ),
+        f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
+        f"request     {_when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
+        f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
+        + (", streamed" if found.stream else ""),
+        (
+            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size} bytes in {len(answer.chunks)} chunks,"
+            f" first byte {first / 1000:.1f} ms, last {last / 1000:.1f} ms"
+        ),
+        "usage       " + (", ".join(spent) or "unknown") + (f", ${cost}" if cost is not None else ""),
+        *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
+        *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
+    ]
+
+
+def _message(message: Message, *, title: bool = True) -> None:
+    if title:
+        of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
+        say(f"\n--- {line(message.role)}{of}")
+    if message.reasoning:
+        say(f"(reasoning) {paragraphs(message.reasoning)}")
+    if message.text:
+        say(paragraphs(message.text))
+    for call in message.tool_calls:
+        say(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
+        say("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
+
+
+def _text(body: bytes) -> object:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
+
+
+def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
+    """Return an interaction as plain values; bodies that are no text as base64."""
+    plain: dict[str, Any] = asdict(found)
+    plain["request"]["body"] = _text(found.request.body)
+    plain["response"]["body"] = _text(found.response.body)
+    plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
+    plain["conversation"] = [asdict(message) for message in asked]
+    plain["answer"] = None if answer is None else asdict(answer)
+    return plain
+
+
+# --- why ------------------------------------------------------------------------------------------------------
+
+
+def why(
+    number: int = typer.Option(1, "-n", min=1, help="Show the last so many misses."),
+    store: Path | None = STORE,
+    as_json: bool = _JSON,
+) -> None:
+    """Say why the last requests were refused: what was nearest, where it differs, what to type."""
+    from llmproxy.core.journal import read_misses
+
+    path = Path(f"{store_path(store)}.state.db")
+    found = read_misses(path, number)
+    if as_json:
+        dump([{"at": missed.at, **missed.data} for missed in found])
+        return
+    if not found:
+        say(f"No request was refused, as far as {path} knows.")
+    for n, missed in enumerate(found):
+        say(("\n" if n else "") + f"--- {_when(missed.at)}")
+        say(paragraphs(missed.text))

@@ -1,0 +1,90 @@
+"""Options of the command line that are not written down here: they are derived from the fields of `Settings`.
+
+A command of class :class:`SettingsCommand` has a flag for each option; :func:`gather` makes settings of them. Deriving
+needs pydantic, which takes longer to import than typer; it happens when such a command is parsed or its help is shown,
+not when it is listed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from llmproxy.settings import Loaded, Option
+
+
+_FLAGS = "llmproxy.flags"
+
+
+class SettingsCommand(TyperCommand):
+    """A command with a flag for each option of `Settings`; its function gets them with :func:`flags_of`."""
+
+    _derived: list[Any] | None = None
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
+        """Return the derived options, then the command's own."""
+        if self._derived is None:
+            self._derived = _derived()
+        return [*self._derived, *super().get_params(ctx)]
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
+        """Set the derived options apart: the function's signature does not have them."""
+        ctx.meta[_FLAGS] = {option.name: ctx.params.pop(option.name) for option in self._derived or ()}
+        return super().invoke(ctx)
+
+
+def flags_of(ctx: typer.Context) -> Mapping[str, object]:
+    """Return what was typed behind the derived flags, by option; None where a flag was not given."""
+    flags: Mapping[str, object] = ctx.meta[_FLAGS]
+    return flags
+
+
+def _derived() -> list[Any]:
+    """Let typer make its parameters from a function that has one for each option."""
+    from llmproxy.settings import options
+
+    def flags() -> None:
+        """Carry a signature."""
+
+    parameters = [_parameter(option) for option in options() if option.has_flag]
+    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(flags)
+    return list(get_command(app).params)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter of text: `settings.load` reads it, and can say who typed it."""
+    from llmproxy.settings import shown
+
+    kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
+    names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
+    facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
+    metavar = None if option.boolean else option.metavar
+    declared = typer.Option(None, *names, help=f"{option.help} {facts}", metavar=metavar, show_default=False)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
+
+
+def gather(flags: Mapping[str, object]) -> Loaded:
+    """Load the settings of this process: its flags, its environment, its folder.
+
+    A provider's base-URL variable that is set, and is not our own address, becomes that provider's upstream: a
+    company's gateway key must never be sent to the public host.
+
+    Raises:
+        SettingsError: A name or value that we do not understand.
+
+    """
+    from llmproxy.core.upstreams import from_environment
+    from llmproxy.settings import load
+
+    return from_environment(load(flags, os.environ, Path.cwd()), os.environ)

@@ -1,0 +1,265 @@
+"""``llmproxy run -- COMMAND``: a proxy for the length of one command, which needs no change to use it.
+
+The child has our stdin, stdout and signals, and an environment in which every SDK finds the proxy. We say one line at the end, on
+stderr, and end with the child's exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.errors import Exit, MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.client.attach import Attached
+    from llmproxy.client.control import Report
+    from llmproxy.client.environment import Interception, Plan
+    from llmproxy.settings import Loaded
+
+_OF_THE_CHILD = ("fail_on_miss", "quiet", "mode", "cassette", "speed", "exhausted", "verbose")
+"""Options that make sense with a proxy that runs already."""
+_SUMMARY = re.compile(r"^[0-9][0-9,]* hits?, .*$", re.MULTILINE)
+_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS)\b", re.MULTILINE)
+_MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    settings = {"allow_interspersed_args": False}
+    app.command("run", cls=SettingsCommand, context_settings=settings)(run)
+
+
+def run(
+    ctx: typer.Context,
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="What to run, with its own options."),
+    intercept: bool = typer.Option(
+        False, "--intercept", help="Intercept HTTPS as well, for clients whose base URL cannot be changed."
+    ),
+    base_urls: bool = typer.Option(
+        True, "--base-urls/--no-base-urls", help="Set base-URL variables; without, only --intercept is used."
+    ),
+) -> None:
+    """Run a command with the proxy: its LLM calls are replayed, or recorded."""
+    if not base_urls and not intercept:
+        raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
+    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls)
+    raise typer.Exit(execute(asked, os.environ))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed."""
+
+    flags: Mapping[str, object]
+    command: tuple[str, ...]
+    intercept: bool
+    base_urls: bool
+
+
+def execute(asked: Asked, env: Mapping[str, str]) -> int:
+    """Do everything and return the exit code.
+
+    Raises:
+        LLMProxyError: nothing was run.
+
+    """
+    from llmproxy.client import child
+    from llmproxy.client.attach import attached, running_at
+
+    loaded = gather(asked.flags)
+    child.find(asked.command, env)
+    if running_at(env):
+        _refuse_options_of_start(asked.flags)
+    since = time.time()
+    with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
+        log = Path(folder) / "proxy.log"
+        with attached(start_options(asked.flags, forward=asked.intercept), env, log=log) as proxy:
+            opened = open_session(proxy, loaded, env)
+            plan = plan_for(proxy, opened, env, asked, Path(folder))
+            _say(*(f"llmproxy: {note}" for note in plan.notes))
+            code = child.run(asked.command, plan.applied_to(env))
+            end = Ending(proxy, opened.name, since, loaded)
+            end.close()
+        said = proxy.process.said if proxy.process else ""
+        if loaded.settings.verbose:
+            _say(said.rstrip())
+        return end.tell(code, said, plan)
+
+
+def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list[str]:
+    """Return what was typed as options of ``llmproxy start``; the files and variables it reads itself."""
+    from llmproxy.settings import options
+
+    words: list[str] = []
+    for option in options():
+        value = flags.get(option.name)
+        if option.name == "forward" and forward:
+            words.append(option.flag)
+        elif value is None or value in ((), []) or option.name == "quiet" or not option.has_flag:
+            continue
+        elif option.boolean:
+            words.append(option.flag if value else f"--no-{option.key}")
+        else:
+            values = value if isinstance(value, list | tuple) else [value]
+            words += [f"{option.flag}={each}" for each in values]
+    return words
+
+
+def open_session(proxy: Attached, loaded: Loaded, env: Mapping[str, str]) -> Report:
+    """Open the session that the child's URLs name: the cassette's."""
+    from llmproxy.client.environment import upstreams_of
+
+    settings, sources = loaded.settings, loaded.sources
+    if proxy.process is not None:
+        return proxy.control.open(settings.cassette)
+    return proxy.control.open(
+        settings.cassette,
+        mode=str(settings.mode) if sources["mode"] != "default" else None,
+        exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
+        speed=settings.speed if sources["speed"] != "default" else None,
+        upstreams=upstreams_of(env, proxy.url) or None,
+    )
+
+
+def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: Asked, folder: Path) -> Plan:
+    """Return the child's variables."""
+    from llmproxy.client.environment import plan
+    from llmproxy.protocol import Mode
+
+    interception = intercept_files(proxy, env, folder) if asked.intercept else None
+    replay = opened.mode == Mode.REPLAY
+    aws = (Path.home() / ".aws").is_dir()
+    return plan(
+        proxy.url, opened.name, env, replay=replay, base_urls=asked.base_urls, interception=interception, aws_files=aws
+    )
+
+
+def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
+    """Write the bundle that an intercepted child trusts.
+
+    Raises:
+        MachineError: the proxy does not intercept, or its certificate is gone.
+
+    """
+    from llmproxy.client.certificates import combine, java_truststore, presets
+    from llmproxy.client.environment import Interception
+
+    ca = proxy.control.health().ca
+    if ca is None:
+        raise MachineError(
+            f"the proxy at {proxy.url} does not intercept HTTPS.",
+            hint="Start it with --forward, or leave --intercept out.",
+        )
+    bundle = combine(Path(ca), presets(env), folder / "bundle.pem")
+    return Interception(ca, str(bundle), java_truststore(Path(ca), folder))
+
+
+def _refuse_options_of_start(flags: Mapping[str, object]) -> None:
+    from llmproxy.settings import options
+
+    typed = [
+        each.flag
+        for each in options()
+        if each.name not in _OF_THE_CHILD and flags.get(each.name) is not None and flags[each.name] not in ((), [])
+    ]
+    if typed:
+        hint = "Unset LLMPROXY_URL to start a proxy of its own."
+        raise SettingsError(
+            f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
+        )
+
+
+@dataclass(slots=True)
+class Ending:
+    """What is said and returned after the child."""
+
+    proxy: Attached
+    session: str
+    since: float
+    """Unix time when the run began: older misses in the journal are not ours."""
+    loaded: Loaded
+    report: Report | None = None
+    misses: tuple[str, ...] = ()
+    trouble: str = ""
+
+    def close(self) -> None:
+        """Close the session and end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code."""
+        from llmproxy.client.control import ControlError
+
+        try:
+            self.report = self.proxy.control.close(self.session)
+            if self.proxy.process is None:
+                self.misses = self.report.miss_texts
+            else:
+                self.misses = tuple(miss.text for miss in self.proxy.control.misses() if miss.at >= self.since)
+        except ControlError as error:
+            self.trouble = str(error)
+        self.proxy.end()
+
+    def tell(self, code: int, log: str, plan: Plan) -> int:
+        """Say what it came to, and return the exit code."""
+        from llmproxy.client.summary import first_lines, one_line
+
+        if self.trouble or self.report is None:
+            _say(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
+            return code or Exit.ENVIRONMENT
+        sums: list[str] = _SUMMARY.findall(log)
+        line = sums[-1] if sums else one_line(self.report)
+        store = self.loaded.settings.store
+        where = f", store {store.name if store.parent == Path.cwd() else store}" if self.report.recorded else ""
+        _say(f"llmproxy: {line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
+        _say(*first_lines(self.misses, prefix="  miss: "))
+        if self.misses:
+            _say("  `llmproxy why` says what each asked for and which recording is nearest.")
+        if not self.report.calls and not _CALLS.search(log) and code not in ENDED_BY_USER:
+            _say(*never_used(plan, self.proxy.url))
+        lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
+        if lost:
+            _say("llmproxy: an answer could not be recorded: this recording is incomplete.")
+        if self.loaded.settings.fail_on_miss and (self.report.misses or _missed(line)):
+            return Exit.MISS
+        return code or (Exit.ENVIRONMENT if lost else Exit.OK)
+
+
+def _missed(line: str) -> bool:
+    found = _MISSES.search(line)
+    return found is not None and found[1] != "0"
+
+
+NAMED = 6
+"""Variables that are named before the rest is only counted."""
+ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def never_used(plan: Plan, url: str) -> list[str]:
+    """Return what to say when no request arrived."""
+    from llmproxy.client.variables import PROXIES
+
+    names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
+    given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return [
+        f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
+        f"  It was given: {given}",
+        "  A client whose base URL stands in code or in a file does not read them. Next:",
+        "    llmproxy doctor -- COMMAND      says which program went past the proxy, and what to do about it",
+        "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed",
+    ]
+
+
+def _say(*lines: str) -> None:
+    """Write lines to stderr, each whole."""
+    text = "".join(f"{line}\n" for line in lines if line)
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, err=True)

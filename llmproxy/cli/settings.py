@@ -1,0 +1,39 @@
+"""``llmproxy settings``: every option, its value, and where that came from."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from llmproxy.cli.options import gather
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("settings")(settings)
+
+
+def settings(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Show every option: its value, where the value came from, its environment variable."""
+    from llmproxy.settings import HIDDEN, options, shown
+
+    loaded = gather({})
+    if as_json:
+        values = loaded.settings.model_dump(mode="json")
+        values |= {o.name: HIDDEN for o in options() if o.secret and values[o.name]}
+        facts = [
+            {"name": o.key, "value": values[o.name], "source": loaded.sources[o.name], "env": o.env, "flag": o.flag}
+            for o in options()
+        ]
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    rows = [("option", "value", "source", "environment")]
+    for o in options():
+        value = shown(getattr(loaded.settings, o.name))
+        rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", loaded.sources[o.name], o.env))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))

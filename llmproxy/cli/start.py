@@ -1,0 +1,73 @@
+"""``llmproxy start``: the proxy in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.errors import MachineError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_EXTRA = "llmproxy-replay[proxy]"
+_OF_THE_EXTRA = frozenset({"mitmproxy", "httptools", "python_multipart", "multipart"})
+"""Top-level modules that the extra brings."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("start", cls=SettingsCommand)(start)
+
+
+def start(ctx: typer.Context) -> None:
+    """Start the proxy; then point your agent's base URL at it."""
+    from llmproxy.report.console import Console, wants_colour
+
+    loaded = gather(flags_of(ctx))
+    serve = proxy_module("llmproxy.mitm.serve")
+    _log(verbose=loaded.settings.verbose)
+    console = Console(sys.stdout, colour=wants_colour(sys.stdout, os.environ), quiet=loaded.settings.quiet)
+    raise typer.Exit(int(serve.run(loaded, console)))
+
+
+def proxy_module(name: str) -> ModuleType:
+    """Import a module that needs the extra `proxy`.
+
+    Raises:
+        MachineError: The extra is not installed.
+
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_THE_EXTRA:
+            raise
+        raise MachineError(
+            f"the proxy needs {missing}, which is not installed here.", hint=_how_to_install(shutil.which("uv"))
+        ) from error
+
+
+def _how_to_install(uv: str | None) -> str:
+    """Say what to type; `uv` is where it was found."""
+    if uv:
+        return f"Run it at once:  uvx --from '{_EXTRA}' llmproxy start\nOr install it:   uv tool install '{_EXTRA}'"
+    return f"Install it:  uv tool install '{_EXTRA}'  (or: pipx install '{_EXTRA}', pip install '{_EXTRA}')"
+
+
+def _log(*, verbose: bool) -> None:
+    """Send our log to stderr: warnings, and with `verbose` each step."""
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("llmproxy")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)

@@ -1,0 +1,298 @@
+"""A typed client of the control API: sessions are opened, bound, asked, reset and closed.
+
+One short connection for each call, straight to the proxy whatever HTTP_PROXY says. Answers are read leniently (a newer proxy may say
+more, an older one less), errors become :class:`ControlError` with the proxy's own words. Nothing heavier than `http.client` is imported,
+and that when the first call is made.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from llmproxy.errors import MachineError
+from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
+
+__all__ = ["Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
+
+CONFLICT = 409
+CREATED = 201
+OK = 200
+_NUMBERS = ("sample", "hits", "misses", "recorded", "passed", "refused", "failed", "live_calls", "unpriced")
+PAUSE = 0.1
+"""Seconds between two attempts to open a session that another client has open."""
+
+
+class ControlError(MachineError):
+    """The proxy refused a control request."""
+
+    code = "llmproxy_control"
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        """Say what the proxy said; `status` is its HTTP status."""
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ProxyGone(ControlError):
+    """Nothing that is llmproxy answers at the address."""
+
+    code = "llmproxy_proxy_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a proxy says of itself."""
+
+    version: str
+    mode: str
+    ca: str | None = None
+    """Path of the certificate (PEM) of its authority; None if it does not intercept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A recording that nobody asked for."""
+
+    id: int
+    operation: str
+    model: str | None
+    text: str | None
+    """The last thing that the user says in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """What one party (agent, user, judge) used."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cost: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a session comes to."""
+
+    name: str
+    cassette: str
+    sample: int = 1
+    mode: str = ""
+    hits: int = 0
+    misses: int = 0
+    recorded: int = 0
+    passed: int = 0
+    refused: int = 0
+    failed: int = 0
+    """Answers that should have been recorded and were lost."""
+    live_calls: int = 0
+    unpriced: int = 0
+    """Calls of a model whose price nobody knows."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_not_spent: Decimal | None = None
+    """US dollars; None when no price is known."""
+    cost_spent: Decimal | None = None
+    unused: tuple[Unused, ...] | None = None
+    """None when it is not known."""
+    parties: Mapping[str, Party] = field(default_factory=dict)
+    miss_texts: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """Requests of all kinds that arrived."""
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Report:
+        """Read the JSON form."""
+        tokens, unused = value.get("tokens") or {}, value.get("unused")
+        return cls(
+            name=str(value.get("name", "")),
+            cassette=str(value.get("cassette", "")),
+            mode=str(value.get("mode", "")),
+            tokens_in=int(tokens.get("input") or 0),
+            tokens_out=int(tokens.get("output") or 0),
+            cost_not_spent=_money(value.get("cost_not_spent")),
+            cost_spent=_money(value.get("cost_spent")),
+            unused=None if unused is None else tuple(_unused(each) for each in unused),
+            parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
+            miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
+            **{name: int(value.get(name) or 0) for name in _NUMBERS},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, which :meth:`of` reads."""
+        return {
+            "name": self.name,
+            "cassette": self.cassette,
+            "mode": self.mode,
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
+            "cost_not_spent": _text(self.cost_not_spent),
+            "cost_spent": _text(self.cost_spent),
+            "unused": None if self.unused is None else [asdict(row) for row in self.unused],
+            "parties": {name: asdict(each) | {"cost": _text(each.cost)} for name, each in self.parties.items()},
+            "miss_texts": list(self.miss_texts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One request that was refused because it was never recorded."""
+
+    at: float
+    session: str
+    text: str
+
+
+def _money(value: object) -> Decimal | None:
+    try:
+        return None if value is None else Decimal(str(value))
+    except InvalidOperation:
+        return None
+
+
+def _text(cost: Decimal | None) -> str | None:
+    return None if cost is None else format(cost, "f")
+
+
+def _party(value: Mapping[str, Any]) -> Party:
+    calls, given, said = (int(value.get(name) or 0) for name in ("calls", "input", "output"))
+    return Party(calls, given, said, _money(value.get("cost")))
+
+
+def _unused(value: Mapping[str, Any]) -> Unused:
+    return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))
+
+
+def session_url(url: str, name: str | None) -> str:
+    """Return the base URL of a session of the proxy at `url`; of the proxy's own cassette if there is no name."""
+    return f"{url.rstrip('/')}{SESSION_PREFIX}{quote(name, safe='')}" if name else url.rstrip("/")
+
+
+class Control:
+    """The control API of one proxy."""
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0) -> None:
+        """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
+        self.url = url.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+
+    def health(self, timeout: float | None = None) -> Health:
+        """Ask whether it is there. Raises ProxyGone."""
+        value = self._ask("GET", "health", timeout=timeout)
+        if value.get("status") != "ok" or "version" not in value:
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy.")
+        return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
+
+    def sessions(self) -> tuple[Report, ...]:
+        """Return all sessions that are open."""
+        return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])
+
+    def open(
+        self,
+        name: str,
+        *,
+        mode: str | None = None,
+        speed: float | None = None,
+        exhausted: str | None = None,
+        sample: int | None = None,
+        upstreams: Mapping[str, str] | None = None,
+        patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Report:
+        """Open a session; what is None is the proxy's.
+
+        `patience` is how many seconds to try again while another client has it open.
+
+        Raises:
+            ControlError: it is open, a value makes no sense, or the proxy may not go live.
+
+        """
+        given = {"mode": mode, "speed": speed, "exhausted": exhausted, "sample": sample, "upstreams": upstreams}
+        body = {"name": name} | {key: value for key, value in given.items() if value is not None}
+        deadline = clock() + patience
+        while True:
+            try:
+                return Report.of(self._ask("POST", "sessions", body))
+            except ControlError as error:
+                if error.status != CONFLICT or clock() >= deadline:
+                    raise
+            time.sleep(PAUSE)
+
+    def report(self, name: str) -> Report:
+        """Return what a session comes to so far. Raises ControlError if no such session is open."""
+        return Report.of(self._ask("GET", _session(name)))
+
+    def reset(self, name: str) -> Report:
+        """Let a session walk its cassette from the start again."""
+        return Report.of(self._ask("POST", _session(name, "reset"), {}))
+
+    def close(self, name: str) -> Report:
+        """End a session and return what it came to."""
+        return Report.of(self._ask("POST", _session(name, "close"), {}))
+
+    def bind(self, name: str, session: str) -> None:
+        """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""
+        self._ask("POST", _session(name, "bind"), {"session": session})
+
+    def unbind(self, name: str) -> None:
+        """Let what arrives under `name` be its own session again."""
+        self._ask("POST", _session(name, "unbind"), {})
+
+    def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
+        """Return the last misses, of one session or of all."""
+        query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
+        rows = self._ask("GET", query)["misses"]
+        return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
+
+    def _ask(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Make one call and return the parsed answer."""
+        import http.client
+
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        headers = {"content-type": "application/json", "connection": "close"}
+        if self._token:
+            headers[TOKEN_HEADER] = self._token
+        try:
+            wire = kind(parts.hostname or "", parts.port, timeout=timeout or self._timeout)
+            try:
+                wire.request(
+                    method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
+                )
+                answer = wire.getresponse()
+                status, content = answer.status, answer.read()
+            finally:
+                wire.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ProxyGone(f"no llmproxy answers at {self.url}: {str(error) or type(error).__name__}") from error
+        return self._read(status, content)
+
+    def _read(self, status: int, content: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).") from error
+        if not isinstance(value, dict):
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
+        if status in (OK, CREATED):
+            return value
+        said = value.get("error")
+        said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
+        message = str(said.get("message", "")).removeprefix("llmproxy: ")
+        raise ControlError(
+            f"the proxy at {self.url} answered {status}: {message}", hint=str(said.get("hint") or ""), status=status
+        )
+
+
+def _session(name: str, verb: str = "") -> str:
+    return f"sessions/{quote(name, safe='')}" + (f"/{verb}" if verb else "")

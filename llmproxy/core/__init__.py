@@ -1,0 +1,1 @@
+"""The core: everything between bytes in and bytes out, without a network."""

@@ -1,0 +1,307 @@
+"""Bodies, each content stored once, and a conversation that is resent every turn stored as what was new.
+
+A body is kept as it is (small or incompressible), deflated, or as a *delta*: the first `prefix` and the last
+`suffix` bytes of an earlier body with `data` between them. An agent sends its whole history each turn, so the
+request of turn n is a delta on that of turn n-1, and the file grows with the new text. Reading walks the chain in
+one query and splices in place; its length is bounded. Every read is checked against the sha256 of the content.
+
+Bodies that others build on are never deleted while those live; `unused` and `rebase` are what `upkeep` needs to
+take them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import zlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from llmproxy.errors import CassetteCorrupt
+
+MAX_DEPTH = 256
+"""Longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms."""
+CANDIDATES = 8
+"""How many recent bodies are tried as a base: conversations of sub-agents run side by side."""
+REMEMBERED_BYTES = 16 << 20
+"""Bound of the memory of recent bodies."""
+_SMALL = 128
+_FAST_ABOVE = 1 << 20
+_LEAST_SHARED = 256
+
+Group = tuple[str, str, str]
+"""Cassette, provider, operation: bodies that are likely to share text."""
+
+_ROW = "SELECT id, sha256, encoding, base_id, prefix, suffix, data FROM bodies WHERE id = ?"
+_RECENT = """
+SELECT DISTINCT request_body FROM (
+    SELECT request_body FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? ORDER BY id DESC LIMIT ?
+)
+"""
+_INSERT = """
+INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A content as it will stand in a row of `bodies`."""
+
+    encoding: str
+    data: bytes
+    base_id: int | None = None
+    prefix: int = 0
+    suffix: int = 0
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """An earlier body that a delta may build on."""
+
+    id: int
+    depth: int
+    content: bytes
+
+
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Return how many bytes `a` and `b` share at the start; galloping, so that memcmp does the work."""
+    limit = min(len(a), len(b))
+    at, step = 0, 64
+    while at < limit and a[at : at + step] == b[at : at + step]:
+        at += step
+        step *= 2
+    if at >= limit:
+        return limit
+    low, high = at, min(at + step, limit)  # a[:low] is shared, the first difference lies before high (or at the end)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def common_suffix(a: bytes, b: bytes, limit: int) -> int:
+    """Return how many bytes, at most `limit`, `a` and `b` share at the end."""
+    low, high, step = 0, limit, 64
+    while low < limit:
+        reach = min(low + step, limit)
+        if a[len(a) - reach : len(a) - low] != b[len(b) - reach : len(b) - low]:
+            high = reach - 1
+            break
+        low, step = reach, step * 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _packed(data: bytes) -> tuple[bool, bytes]:
+    """Deflate where that saves a tenth."""
+    if len(data) < _SMALL:
+        return False, data
+    packed = zlib.compress(data, 1 if len(data) > _FAST_ABOVE else 6)
+    return (True, packed) if len(packed) * 10 < len(data) * 9 else (False, data)
+
+
+def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
+    """Return the smallest of the forms worth trying, given bodies to build on."""
+    best: tuple[int, int, Base] | None = None
+    for base in bases:
+        if base.depth >= MAX_DEPTH:
+            continue
+        prefix = common_prefix(base.content, content)
+        suffix = common_suffix(base.content, content, min(len(base.content), len(content)) - prefix)
+        if best is None or prefix + suffix > best[0] + best[1]:
+            best = (prefix, suffix, base)
+    if best is not None and best[0] + best[1] >= max(_LEAST_SHARED, len(content) // 2):
+        prefix, suffix, base = best
+        deflated, data = _packed(content[prefix : len(content) - suffix])
+        return Encoded("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
+    deflated, data = _packed(content)
+    return Encoded("zlib" if deflated else "identity", data)
+
+
+def _damaged(row: int, why: str) -> CassetteCorrupt:
+    return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.", hint="llmproxy verify")
+
+
+def _inflate(row: int, encoding: str, data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise _damaged(row, f"its data is {type(data).__name__}, not bytes")
+    if not encoding.endswith("zlib"):
+        return data
+    try:
+        return zlib.decompress(data)
+    except zlib.error as error:
+        raise _damaged(row, str(error)) from error
+
+
+def decode_single(row: int, sha256: bytes, encoding: str, data: object) -> bytes:
+    """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
+    content = _inflate(row, encoding, data)
+    if hashlib.sha256(content).digest() != sha256:
+        raise _damaged(row, "its content does not have the sha256 it was stored with")
+    return content
+
+
+class Contents:
+    """A bounded memory of contents by row, so that the turns of one conversation are not read from the start each time.
+
+    A row's content never changes (only its encoding may), and row ids are never given twice.
+    """
+
+    def __init__(self, limit: int = 4 << 20) -> None:
+        """Hold at most `limit` bytes."""
+        self._limit, self._bytes = limit, 0
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def get(self, row: int) -> bytes | None:
+        """Return what was read from `row` lately."""
+        return self._kept.get(row)
+
+    def keep(self, row: int, content: bytes) -> None:
+        """Remember it, the oldest making room."""
+        if row in self._kept or len(content) > self._limit // 2:
+            return
+        self._kept[row] = content
+        self._bytes += len(content)
+        while self._bytes > self._limit:
+            self._bytes -= len(self._kept.popitem(last=False)[1])
+
+
+def read(conn: sqlite3.Connection, body_id: int, known: Contents | None = None) -> bytes:
+    """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
+    chain: list[tuple[int, bytes, str, int | None, int, int, object]] = []
+    at = body_id
+    buffer: bytearray | None = None
+    while buffer is None:
+        if known is not None and (content := known.get(at)) is not None:
+            buffer = bytearray(content)
+            break
+        row = conn.execute(_ROW, (at,)).fetchone()
+        if row is None:
+            raise _damaged(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
+        base_id = row[3]
+        if base_id is None:
+            buffer = bytearray(_inflate(at, row[2], row[6]))
+        elif not isinstance(base_id, int) or base_id >= at:  # a body builds on an earlier one only: no cycles
+            raise _damaged(at, f"it cannot build on row {base_id}")
+        chain.append(row)
+        at = base_id
+    for row_id, _, encoding, base_id, prefix, suffix, data in reversed(chain):
+        if base_id is not None:
+            if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
+                raise _damaged(row_id, "it does not fit the body it builds on")
+            buffer[prefix : len(buffer) - suffix] = _inflate(row_id, encoding, data)
+    content = bytes(buffer)
+    if chain and hashlib.sha256(content).digest() != chain[0][1]:
+        raise _damaged(body_id, "its content does not have the sha256 it was stored with")
+    if known is not None:
+        known.keep(body_id, content)
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A content made ready outside the transaction."""
+
+    content: bytes
+    sha256: bytes
+    encoded: Encoded | None
+    """None if the content was in the store already."""
+
+
+class Bodies:
+    """The writing side: remembers the last few request bodies of each group as bases for the next."""
+
+    def __init__(self) -> None:
+        """Start with nothing remembered; the database is asked for what came before."""
+        self._recent: OrderedDict[Group, deque[Base]] = OrderedDict()
+        self._bytes = 0
+
+    def prepare(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> Prepared:
+        """Encode `content`, as a delta on a recent body of `group` if there is a good one. The slow part of storing."""
+        digest = hashlib.sha256(content).digest()
+        if conn.execute("SELECT 1 FROM bodies WHERE sha256 = ?", (digest,)).fetchone():
+            return Prepared(content, digest, None)
+        bases = self._bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
+        return Prepared(content, digest, encode(content, bases))
+
+    def put(self, conn: sqlite3.Connection, prepared: Prepared) -> int:
+        """Store inside the caller's transaction and return the row; a content that is there already is shared."""
+        row = conn.execute("SELECT id FROM bodies WHERE sha256 = ?", (prepared.sha256,)).fetchone()
+        if row is not None:
+            return int(row[0])
+        encoded = prepared.encoded
+        if encoded is None or not self._usable(conn, encoded):
+            encoded = encode(prepared.content)  # another process pruned what we meant to share
+        cursor = conn.execute(
+            _INSERT,
+            (
+                prepared.sha256,
+                len(prepared.content),
+                encoded.encoding,
+                encoded.base_id,
+                encoded.prefix,
+                encoded.suffix,
+                encoded.depth,
+                encoded.data,
+            ),
+        )
+        return int(cursor.lastrowid or 0)
+
+    def remember(self, conn: sqlite3.Connection, group: Group, body_id: int, content: bytes) -> None:
+        """Offer a body that was committed to the next ones of its group."""
+        if len(content) < _LEAST_SHARED or len(content) > REMEMBERED_BYTES // 4:
+            return
+        recent = self._recent.setdefault(group, deque())
+        self._recent.move_to_end(group)
+        for base in recent:
+            if base.id == body_id:
+                recent.remove(base)
+                recent.append(base)
+                return
+        row = conn.execute("SELECT depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
+        recent.append(Base(body_id, int(row[0]) if row else MAX_DEPTH, content))
+        self._bytes += len(content)
+        if len(recent) > CANDIDATES:
+            self._bytes -= len(recent.popleft().content)
+        while self._bytes > REMEMBERED_BYTES and len(self._recent) > 1:
+            _, dropped = self._recent.popitem(last=False)
+            self._bytes -= sum(len(base.content) for base in dropped)
+        while self._bytes > REMEMBERED_BYTES:
+            self._bytes -= len(recent.popleft().content)
+
+    def forget(self) -> None:
+        """Drop the memory, after a failed write or a prune."""
+        self._recent.clear()
+        self._bytes = 0
+
+    def _usable(self, conn: sqlite3.Connection, encoded: Encoded) -> bool:
+        if encoded.base_id is None:
+            return True
+        return conn.execute("SELECT 1 FROM bodies WHERE id = ?", (encoded.base_id,)).fetchone() is not None
+
+    def _bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
+        """Newest first: of equally good bases the first wins, and the newest shares most."""
+        if group not in self._recent:
+            self._recall(conn, group)
+        return tuple(reversed(self._recent.get(group, ())))
+
+    def _recall(self, conn: sqlite3.Connection, group: Group) -> None:
+        """Fill the memory from the database: the first body of this group since we started."""
+        self._recent[group] = deque()
+        for (body_id,) in reversed(conn.execute(_RECENT, (*group, CANDIDATES)).fetchall()):
+            size = conn.execute("SELECT size FROM bodies WHERE id = ?", (body_id,)).fetchone()
+            if size is not None and size[0] <= REMEMBERED_BYTES // 4:
+                try:
+                    content = read(conn, body_id)
+                except CassetteCorrupt:
+                    continue  # a damaged body is no base; `verify` and reading it report it
+                self.remember(conn, group, body_id, content)

@@ -1,0 +1,497 @@
+"""The engine: bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in).
+
+It composes the pure parts and owns the state between requests: sessions, occurrences, what was served, a memory of keys. It does no
+network I/O and reads no clock but the ones handed in. The shell (`mitm/`) asks it three questions for each request and obeys:
+
+    arrive(...)      the head is here: where does it belong, and may the body stream through at once?
+    identify(...)    the body is here: which key is it, and what becomes of it?
+    stored(...)      the answer of the provider is here: put it into the store (slow: from a writer's thread)
+
+The memory maps a digest of what arrived to the *key*, never to an answer; recordings are looked up every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from llmproxy.core.accounts import Prices, outcome_of
+from llmproxy.core.caller import CALLER_HEADER, fingerprint, secret_of
+from llmproxy.core.cassette_dir import CassetteDir
+from llmproxy.core.conversation import made_ids
+from llmproxy.core.decide import MissReason, Situation, decide, playable
+from llmproxy.core.encoding import decode
+from llmproxy.core.exchange import Config, Exchange, Harmless
+from llmproxy.core.interaction import Headers, Interaction, Request, Response, Usage, header, without
+from llmproxy.core.journal import Journal
+from llmproxy.core.key import key_of
+from llmproxy.core.memory import Known, Memory, named_model
+from llmproxy.core.missing import explain_miss
+from llmproxy.core.normalize import Canonical, Origin, canonicalize, new_ids
+from llmproxy.core.outcome import Outcome
+from llmproxy.core.provider_hosts import port_of, provider_of_host
+from llmproxy.core.providers import Route, route, route_host, split_session
+from llmproxy.core.questions import count_unused
+from llmproxy.core.redact import Redactor
+from llmproxy.core.replay import Client, Plan, Plans, plan
+from llmproxy.core.rows import Summary
+from llmproxy.core.session import Session, check_party, split_name
+from llmproxy.core.sessions import Defaults, Sessions
+from llmproxy.core.signature import check_signature
+from llmproxy.core.store import Slot, Store
+from llmproxy.core.usage import model_of, usage_of
+from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError, SettingsError
+from llmproxy.protocol import (
+    DEFAULT_STORE,
+    OUR_HEADERS_PREFIX,
+    PARTY_HEADER,
+    SESSION_HEADER,
+    Decision,
+    Mode,
+)
+
+__all__ = ["Config", "Engine", "Exchange", "Harmless"]
+
+SHOWN_TARGETS = 1000
+"""Targets whose redacted form is remembered."""
+STALE = (
+    "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
+)
+
+
+class Engine:
+    """All sessions of one proxy over one store."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        redactor: Redactor,
+        journal: Journal,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        holder: str = "llmproxy",
+    ) -> None:
+        """Open (or, to record, create) the store; `now` is Unix time, `clock` a monotonic one, `holder` names us in leases."""
+        self.config = config
+        self.redactor = redactor
+        self.journal = journal
+        self.now, self.clock = now, clock
+        self.sessions = Sessions(
+            Defaults(config.mode, config.speed, config.exhausted, config.allow_live),
+            self._store_for,
+            holder,
+            self._keep_file,
+        )
+        self._prices = Prices()
+        self._memory = Memory()
+        self._plans = Plans()
+        self._shown: tuple[int, dict[str, str]] = (0, {})
+        self._secret: bytes | None = None
+        self._store: Store | None = None
+        if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
+            self._store = Store.open(config.store, writable=True, now=now)
+        self.store  # noqa: B018 - a damaged store is said at the start, not at the first request
+
+    @property
+    def store(self) -> Store | None:
+        """The store; in replay it may appear later, as when a recording is made beside us."""
+        if self._store is None and self.config.mode is Mode.REPLAY and self.config.store.exists():
+            self._store = Store.open(self.config.store, writable=False, now=self.now)
+        return self._store
+
+    def _store_for(self, mode: Mode) -> Store | None:
+        """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
+        store = self.store
+        if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
+            return store
+        fresh = Store.open(self.config.store, writable=True, now=self.now)
+        if store is not None:
+            store.close()
+        self._store = fresh
+        return fresh
+
+    def _keep_file(self, session: Session) -> None:
+        """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
+        if self.config.cassette_dir is not None:
+            with Store.open(self.config.store, writable=False, now=self.now) as store:
+                CassetteDir(self.config.cassette_dir, now=self.now).save(store, session.cassette)
+
+    # --- the head is here ------------------------------------------------------------------------------------------
+
+    def arrive(
+        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
+    ) -> Exchange:
+        """Find provider and session of a request.
+
+        `host` is (scheme, host, port) where the client named one itself, `user` the session that its proxy URL named.
+
+        Raises:
+            RefusedError: nobody knows where it should go, or its session or party cannot be.
+            CassetteBusy: another session records this cassette.
+
+        """
+        party = check_party(header(headers, PARTY_HEADER))
+        named = split_session(target)[0] if host is None else None
+        name = named or user or header(headers, SESSION_HEADER) or self.config.cassette
+        session = self.sessions.get(name)
+        upstreams = self.config.upstreams | session.upstreams if session.upstreams else self.config.upstreams
+        where, in_scope = self._route(method, target, headers, host, upstreams, session.mode)
+        self.redactor.learn(headers, where.target)
+        exchange = Exchange(
+            route=where,
+            session=session,
+            party=party,
+            method=method.upper(),
+            headers=self._kept(headers, where.target),
+            operation=where.operation if where.known else self.redactor.text(where.operation),
+            arrived=self.clock(),
+            started_at=self.now(),
+        )
+        if not in_scope or session.mode is Mode.PASSTHROUGH or (where.not_llm and session.mode is not Mode.REPLAY):
+            exchange.decision = Decision.PASS
+        elif session.recording_anew:
+            exchange.decision = Decision.RECORD
+        self._check_upstream(exchange)
+        return exchange
+
+    def in_scope(self, host: str, port: int) -> bool:
+        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        named = (urlsplit(url) for url in self.config.upstreams.values())
+        if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
+            return True
+        return provider_of_host(host, port) is not None
+
+    def mode_of(self, name: str | None) -> Mode:
+        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
+        known = self.sessions.known(name) if name else None
+        return known.mode if known is not None else self.config.mode
+
+    def _kept(self, headers: Headers, target: str) -> Headers:
+        """Return the headers without ours, and with the caller's fingerprint where that counts."""
+        kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
+        if not self.config.match_credential:
+            return kept
+        if self._secret is None:
+            self._secret = secret_of(self.config.store)
+        return (*kept, (CALLER_HEADER, fingerprint(headers, target, self._secret)))
+
+    def _check_upstream(self, exchange: Exchange) -> None:
+        """Refuse what cannot go upstream: nobody said where that is (Azure without an endpoint), or it is signed for our own address."""
+        if exchange.decision not in (Decision.RECORD, Decision.PASS):
+            return
+        name, upstream = exchange.route.provider.name, exchange.route.upstream
+        try:
+            if not upstream:
+                msg = f"llmproxy: nobody said where {name} is."
+                raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
+            check_signature(exchange.headers, upstream)
+        except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
+            exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+
+    def may_pass(self, exchange: Exchange) -> bool:
+        """Tell whether a request that cannot be matched may go upstream unrecorded."""
+        return exchange.session.mode is Mode.AUTO and bool(exchange.route.upstream)
+
+    def _route(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        host: tuple[str, str, int] | None,
+        upstreams: Mapping[str, str],
+        mode: Mode,
+    ) -> tuple[Route, bool]:
+        """Return where a request belongs, and whether that is ours to record: other hosts are only let through, if at all."""
+        if host is None:
+            return route(method, target, headers, upstreams), True
+        scheme, name, port = host
+        if (found := route_host(*host, method, target, headers, upstreams)) is not None:
+            if found.provider.name in self.config.redirected and f"{scheme}://{name}" in found.upstream:
+                found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
+            return found, True
+        if mode is not Mode.REPLAY or name in self.config.allow_host:
+            stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
+            if stranger is not None:
+                return stranger, False
+        msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
+        hint = f"Let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
+        raise RefusedError(msg, hint=hint)
+
+    # --- the body is here ------------------------------------------------------------------------------------------
+
+    def identify(self, exchange: Exchange, body: bytes) -> None:
+        """Derive the key, count the arrival and, where the head did not settle it, decide."""
+        exchange.body = body
+        if exchange.error is not None:
+            return
+        if exchange.decision is Decision.PASS and exchange.route.not_llm:
+            return
+        known = self._known(exchange, body)
+        exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
+        if not exchange.route.known:
+            exchange.operation = known.path
+        if exchange.decision is Decision.PASS:
+            return
+        session, store = exchange.session, self.store
+        walker = (exchange.party, known.key)
+        slots = store.slots(session.cassette, session.sample, exchange.party, known.key) if store else ()
+        if session.first is None and store:
+            session.first = store.first_key(session.cassette, session.sample)
+        exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
+        if exchange.decision is not None:
+            return
+        verdict = decide(
+            Situation(
+                mode=session.mode,
+                recordings=slots,
+                nth=exchange.nth,
+                exhausted=session.exhausted,
+                complete=session.complete,
+                recorded_here=walker in session.recorded_here,
+            )
+        )
+        exchange.decision = verdict.decision
+        if verdict.recording is not None:
+            exchange.slot = verdict.recording
+        elif verdict.reason is not None and exchange.route.not_llm:
+            exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
+        elif verdict.reason is not None:
+            exchange.error = self._miss(exchange, verdict.reason, len(slots))
+        else:
+            if not slots:
+                session.recorded_here.add(walker)
+            self._check_upstream(exchange)
+
+    def _known(self, exchange: Exchange, body: bytes) -> Known:
+        where = exchange.route
+        digest = self._memory.digest(where.provider.name, exchange.method, where.target, exchange.headers, body)
+        if (known := self._memory.get(digest, self.redactor.learned)) is not None:
+            return known
+        canonical = self._canonical(exchange, body)
+        model = canonical.model or named_model(canonical)
+        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation)
+        self._memory.put(digest, known)
+        return known
+
+    def _request(self, exchange: Exchange, body: bytes) -> Request:
+        """Return the request as it may be kept: content-encoding undone, secrets gone."""
+        headers = exchange.headers
+        coding = header(headers, "content-encoding")
+        if coding and coding.strip().lower() != "identity":
+            try:
+                body, headers = decode(body, coding, self.config.max_request), without(headers, "content-encoding")
+            except ValueError as why:
+                exchange.note = f"request body is not {coding}: {why}"
+        return self.redactor.request(Request(exchange.method, exchange.route.target, headers, body))
+
+    def _canonical(self, exchange: Exchange, body: bytes) -> Canonical:
+        return canonicalize(
+            self._request(exchange, body), exchange.route, self.config.rules, self._made_by(exchange.session)
+        )
+
+    def _made_by(self, session: Session) -> Callable[[str], Origin | None]:
+        store = self.store
+        return lambda name: store.made_by(session.cassette, session.sample, name) if store else None
+
+    def _miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
+        """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
+        request = self._request(exchange, exchange.body or b"")
+        wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
+        miss = explain_miss(
+            exchange, why, recordings, request=request, wanted=wanted, config=self.config, store=self.store
+        )
+        exchange.nearest = miss.nearest.id if miss.nearest else None
+        self.journal.miss(miss.to_dict(), at=exchange.started_at)
+        return MissError(self.redactor.text(miss.text))
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    def answer(self, exchange: Exchange) -> Response:
+        """Return the recorded response that was chosen, and note it as served."""
+        if exchange.slot is None or self._store is None:
+            msg = "answer() is for exchanges decided REPLAY"
+            raise ValueError(msg)
+        response = self._store.response(exchange.slot.id)
+        self._serve(exchange, exchange.slot)
+        return response
+
+    def plan(self, exchange: Exchange, client: Client, *, extra: Headers = ()) -> Plan:
+        """Lay out the recorded response that was chosen for its client, in the session's time."""
+        if (slot := exchange.slot) is None:
+            raise ValueError("plan() is for exchanges decided REPLAY")
+        speed, now = exchange.session.speed, self.now()
+        if speed:
+            return plan(self.answer(exchange), client, speed=speed, now=now, extra=extra)
+        laid_out = self._plans.at_once(slot.id, client, now=now, extra=extra, read=lambda: self.answer(exchange))
+        self._serve(exchange, slot)
+        return laid_out
+
+    @staticmethod
+    def _serve(exchange: Exchange, slot: Slot) -> None:
+        exchange.session.served.add(slot.id)
+        exchange.interaction = slot.id
+
+    def stored(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
+
+        Raises:
+            RecordingError: the store could not take it.
+            CassetteError: the store cannot be written.
+
+        """
+        where, session, store = exchange.route, exchange.session, self._store
+        if store is None or exchange.key is None or exchange.body is None:
+            raise RecordingError("the request's body never came to its end")
+        if exchange.recording.damaged:
+            raise RecordingError("a piece of the answer was lost")
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        if 400 <= response.status < 500 and self._stale(exchange):
+            exchange.decision = Decision.PASS
+            exchange.note = STALE
+            return Usage()
+        response, redacted = self.redactor.response(response)
+        kind, body = header(response.headers, "content-type") or "", response.body
+        usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
+        interaction = Interaction(
+            provider=where.provider.name,
+            operation=exchange.operation,
+            key=exchange.key,
+            request=self._request(exchange, exchange.body),
+            response=response,
+            started_at=exchange.started_at,
+            cassette=session.cassette,
+            sample=session.sample,
+            party=exchange.party,
+            occurrence=exchange.nth,
+            model=self._model(exchange, kind, body),
+            stream=exchange.stream,
+            upstream=where.upstream,
+            usage=usage,
+            redacted=redacted or exchange.recording.overwritten,
+            rules=self.config.rules.digest,
+            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+        )
+        supersede = session.supersedes(exchange.walker)
+        try:
+            exchange.interaction = store.add(interaction, supersede=supersede)
+        except LLMProxyError:
+            if supersede:
+                session.superseded.discard(exchange.walker)
+            raise
+        session.served.add(exchange.interaction)
+        self.sessions.stored(session)
+        exchange.model = interaction.model
+        exchange.note = exchange.note or ("" if response.ending == "complete" else f"incomplete ({response.ending})")
+        return usage
+
+    def _stale(self, exchange: Exchange) -> bool:
+        """Tell whether an `auto` request names an id that was served from a recording: the provider may have forgotten it by now."""
+        if exchange.session.mode is not Mode.AUTO:
+            return False
+        made_here = {key for _, key in exchange.session.recorded_here}
+        origins = map(self._made_by(exchange.session), exchange.refs)
+        return any(origin is not None and origin.key not in made_here for origin in origins)
+
+    def passed(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Read what an answer used that is not stored."""
+        where = exchange.route
+        if where.not_llm:
+            return Usage()
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        kind = header(response.headers, "content-type") or ""
+        return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
+
+    @staticmethod
+    def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
+        """Return the model's name; Azure's path names a deployment, and only the answer the model behind it (and so its price)."""
+        named = exchange.model
+        if named is not None and exchange.route.provider.name != "azure":
+            return named
+        return model_of(exchange.family, exchange.operation, kind, body) or named
+
+    # --- what is said about it -------------------------------------------------------------------------------------
+
+    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Outcome:
+        """Sum up an exchange that is over, and write it into the journal."""
+        replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
+        outcome = outcome_of(
+            exchange,
+            status,
+            target=self._redacted(exchange.route.target),
+            seconds=self.clock() - exchange.arrived,
+            priced=self._prices.of(self._store, exchange.interaction or 0) if replayed else None,
+            usage=usage,
+            lost=lost,
+        )
+        exchange.session.tally.add(outcome, exchange.error.message if isinstance(exchange.error, MissError) else "")
+        self.journal.decision(outcome)
+        return outcome
+
+    def _redacted(self, target: str) -> str:
+        """Redact a request's target; the same few come all the time."""
+        learned, known = self._shown
+        if learned != self.redactor.learned or len(known) > SHOWN_TARGETS:
+            learned, known = self._shown = self.redactor.learned, {}
+        if (text := known.get(target)) is None:
+            text = known[target] = self.redactor.text(target)
+        return text
+
+    def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
+        """Sum up a request that belongs nowhere."""
+        outcome = Outcome(
+            decision=Decision.REFUSE,
+            method=method,
+            target=self.redactor.text(target),
+            status=status,
+            note=self.redactor.text(error.message),
+            at=self.now(),
+        )
+        self.journal.decision(outcome)
+        return outcome
+
+    def notes(self) -> list[str]:
+        """Return what a user should know before the first request."""
+        store, cassette = self.store, self.config.cassette
+        if self.config.mode is not Mode.REPLAY:
+            return []
+        shown = self.config.shown or str(self.config.store)
+        if store is None:
+            record = "llmproxy start --mode record" + ("" if shown == DEFAULT_STORE else f" --store {shown}")
+            return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
+        if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
+            return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
+        return []
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def unused(self) -> int | None:
+        """Count the live recordings of the sessions' cassettes that no session played or made."""
+        if self._store is None:
+            return None
+        served: dict[tuple[str, int], set[int]] = {}
+        for session in [*self.sessions.walks.values(), *self.sessions.closed]:
+            served.setdefault((session.cassette, session.sample), set()).update(session.served)
+        return sum(count_unused(self._store, *place, ids) for place, ids in served.items())
+
+    def unused_of(self, session: Session) -> list[Summary] | None:
+        """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
+        store = self.store
+        return store.unused(session.cassette, session.sample, session.served) if store else None
+
+    def listed(self, name: str | None, limit: int) -> list[Summary]:
+        """Return the last live interactions, of one session's cassette where that is named."""
+        store = self.store
+        if store is None:
+            return []
+        cassette, sample = split_name(name) if name is not None else (None, None)
+        return store.summaries(cassette, sample, limit=limit)
+
+    def close(self) -> None:
+        """End all sessions cleanly and close the store."""
+        if self._store is None:
+            return
+        try:
+            self.sessions.close_all()
+        finally:
+            self._store.close()

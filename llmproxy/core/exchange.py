@@ -1,0 +1,97 @@
+"""One request on its way through a proxy, and what the engine knows of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmproxy.core.interaction import Headers, Key
+from llmproxy.core.normalize import Rules
+from llmproxy.core.providers import Family, Route
+from llmproxy.core.record import Recording
+from llmproxy.core.session import Session
+from llmproxy.core.store import Slot
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the engine must know of the settings."""
+
+    mode: Mode = Mode.REPLAY
+    cassette: str = DEFAULT_SESSION
+    speed: float = 0.0
+    exhausted: Exhausted = Exhausted.LAST
+    miss_status: int = 404
+    max_request: int = 64 << 20
+    store: Path = Path("llmproxy.db")
+    cassette_dir: Path | None = None
+    """Folder with one YAML file a cassette, kept in step with the store."""
+    shown: str = ""
+    """The store's path as a user of this folder would type it."""
+    upstreams: dict[str, str] = field(default_factory=dict)
+    redirected: frozenset[str] = frozenset()
+    """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too. (One that only
+    an OPENAI_BASE_URL names is for clients that read it; another client's key is for the public host.)"""
+    rules: Rules = field(default_factory=Rules)
+    allow_live: bool = False
+    """A replay proxy may open sessions in modes that reach the network."""
+    match_credential: bool = False
+    """The caller's key counts, as a fingerprint."""
+    allow_host: tuple[str, ...] = ()
+    """Hosts outside the provider table that forwarded traffic may reach even in replay."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through; the shell carries it from head to end."""
+
+    route: Route
+    session: Session
+    party: str
+    method: str
+    headers: Headers
+    """As they came, ours taken out."""
+    arrived: float
+    """Monotonic seconds."""
+    started_at: float
+    """Unix seconds."""
+    operation: str
+    """Name, or the redacted path for what nobody knows."""
+    decision: Decision | None = None
+    """None until the body is here, for modes that must look before they leap."""
+    key: Key | None = None
+    model: str | None = None
+    stream: bool = False
+    refs: tuple[str, ...] = ()
+    nth: int = 0
+    slot: Slot | None = None
+    error: LLMProxyError | None = None
+    """Why it was refused."""
+    note: str = ""
+    nearest: int | None = None
+    body: bytes | None = None
+    finished: bool = False
+    """Its answer was handed to the writer."""
+    released: float | None = None
+    """Monotonic seconds; when it was let go upstream."""
+    recording: Recording = field(default_factory=Recording)
+    interaction: int | None = None
+
+    @property
+    def family(self) -> Family:
+        """Dialect of the provider's bodies and errors."""
+        return self.route.family
+
+    @property
+    def walker(self) -> tuple[str, Key]:
+        """Who asks what; only after `identify`."""
+        return self.party, self.key or Key("")
+
+
+class Harmless(LLMProxyError):
+    """Telemetry in replay: its sender only wants to hear that it arrived."""
+
+    code = "llmproxy_not_llm"
+    status = 204

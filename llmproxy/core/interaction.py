@@ -1,0 +1,134 @@
+"""What passes by: a request, its response as it arrived in chunks, and the two together.
+
+These values are the vocabulary of the whole core. They hold plain bytes and text, know no socket, clock or
+store, and never change once made. Times are whole microseconds counted from the moment the request was
+released to the upstream, so that a recording can be replayed in its own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+Key = NewType("Key", str)
+"""Tagged digest of a canonical request: ``v1:`` and 64 hex digits."""
+
+Headers = tuple[tuple[str, str], ...]
+"""Header fields in the order of the wire, names as they came. Look them up with :func:`header`."""
+
+
+def header(headers: Headers, name: str) -> str | None:
+    """Return the first value of a header field (`name` in lower case), or None."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value
+    return None
+
+
+def without(headers: Headers, *names: str) -> Headers:
+    """Return `headers` less the fields with these lower-case names."""
+    return tuple((key, value) for key, value in headers if key.lower() not in names)
+
+
+class Ending(StrEnum):
+    """How the response ended."""
+
+    COMPLETE = "complete"
+    """The whole answer is here: the provider's terminator was seen, or HTTP framing says so where none exists."""
+    UNTERMINATED = "unterminated"
+    """HTTP ended properly, but the terminator that this provider always sends is missing."""
+    CUT = "cut"
+    """The connection ended in the middle: the client left, or the upstream broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the provider sees it: session and provider prefix are gone, framing is undone."""
+
+    method: str
+    """In upper case."""
+    target: str
+    """Path and query, percent-encoding as it came, for example ``/v1/chat/completions?beta=true``."""
+    headers: Headers
+    body: bytes
+    """Content-encoding is undone where it could be (then the header is gone too)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes as they arrived together."""
+
+    offset: int
+    """Microseconds since the request was released."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response as it arrived. Its body is the chunks joined: decoded, framing undone."""
+
+    status: int
+    reason: str
+    headers: Headers
+    chunks: tuple[Chunk, ...]
+    ending: Ending = Ending.COMPLETE
+    head_offset: int = 0
+    """Microseconds from the release of the request until the response's head."""
+    chunked: bool = False
+    """Whether the body came without a content-length (HTTP chunks or until close): it is replayed as HTTP chunks."""
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(chunk.data for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call, in one arithmetic for all providers. What is unknown is None, never 0.
+
+    ``input`` counts every prompt token, cached ones included; ``output`` every generated one, reasoning included.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    """Part of `input` that was read from the provider's cache."""
+    cache_written: int | None = None
+    """Part of `input` that was written to the provider's cache."""
+    reasoning: int | None = None
+    """Part of `output` that was reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """One request, its response and what is known about them. Everything in it is redacted."""
+
+    provider: str
+    """Logical name of the provider table, ``openai``; never a host."""
+    operation: str
+    """``chat.completions``, ``messages``, ...; for a path that nobody knows the path itself."""
+    key: Key
+    request: Request
+    response: Response
+    started_at: float
+    """Unix time, seconds."""
+    cassette: str = "default"
+    sample: int = 1
+    party: str = "agent"
+    occurrence: int = 1
+    """This is the n-th recording of its key in (cassette, sample, party), counted from 1."""
+    id: int | None = None
+    """Row in the store; None until stored."""
+    model: str | None = None
+    stream: bool = False
+    upstream: str = ""
+    """Scheme and host that answered, ``https://api.openai.com``; empty when unknown."""
+    usage: Usage = Usage()
+    redacted: bool = False
+    """Bytes of the response were replaced because they held a secret; *exact* excepts those."""
+    rules: str = ""
+    """Digest of the normalisation rules under which `key` was derived."""
+    made_ids: tuple[str, ...] = ()
+    """Ids in the response that later requests may refer to (a response, file, conversation ...)."""

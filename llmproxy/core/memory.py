@@ -1,0 +1,79 @@
+"""The memory of keys: a digest of what arrived -> the key that was derived from it.
+
+Never to an answer: recordings are looked up every time. A request that names server state is not remembered, since what that means
+depends on the store; and everything is forgotten when a new credential is learned, since what was derived before did not know it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from llmproxy.core.interaction import Headers, Key
+from llmproxy.core.normalize import KEYED_HEADERS, Canonical
+
+REMEMBERED_KEYS = 20_000
+"""Entries; about 400 bytes each."""
+COUNTED_HEADERS = frozenset({*KEYED_HEADERS, "content-type", "content-encoding"})
+"""Request headers on which the canonical form depends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the memory keeps of a request that was seen before."""
+
+    key: Key
+    model: str | None
+    stream: bool
+    refs: tuple[str, ...] = ()
+    """Ids of server state that the request names."""
+    path: str = ""
+    """Of an operation that nobody knows: its path, redacted."""
+
+
+class Memory:
+    """The last requests and their keys."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._entries: OrderedDict[bytes, Known] = OrderedDict()
+        self._learned = 0
+
+    def digest(self, provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
+        """Return what stands for a request: equal only for requests with equal keys."""
+        counted = (f"{name}:{value}" for name, value in headers if name.lower() in COUNTED_HEADERS)
+        parts = (
+            "\0".join((provider, method, target, *counted)) + "\0\0"
+        )  # none of them can hold a NUL: framing refuses it
+        digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass"))
+        digest.update(body)
+        return digest.digest()
+
+    def get(self, digest: bytes, learned: int) -> Known | None:
+        """Return what is known; `learned` is how many credentials the redactor has learned."""
+        if learned != self._learned:
+            self._entries.clear()
+            self._learned = learned
+        if (known := self._entries.get(digest)) is not None:
+            self._entries.move_to_end(digest)
+        return known
+
+    def put(self, digest: bytes, known: Known) -> None:
+        """Remember, unless the request names server state."""
+        if known.refs:
+            return
+        self._entries[digest] = known
+        if len(self._entries) > REMEMBERED_KEYS:
+            self._entries.popitem(last=False)
+
+    def __len__(self) -> int:
+        """Count the entries."""
+        return len(self._entries)
+
+
+def named_model(canonical: Canonical) -> str | None:
+    """Return the model that a request's body names."""
+    tree = canonical.tree
+    name = tree.get("model") if isinstance(tree, dict) else None
+    return name if isinstance(name, str) else None

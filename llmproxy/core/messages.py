@@ -1,0 +1,242 @@
+"""Messages, and how the blocks of every dialect become one.
+
+It reads shapes rather than providers: the dialects differ in the names of a handful of members, and a proxy meets
+bodies that no table foresaw. Nothing here raises on odd input; what is not understood is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+_DEPTH = 8
+"""Levels of content within content that are looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool that the model asked for."""
+
+    id: str | None
+    name: str
+    arguments: str
+    """JSON text; as the model wrote it where the dialect keeps that, else written by us in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. Images, files and the like stand in the text as ``[image]``."""
+
+    role: str
+    """``system``, ``user``, ``assistant`` or ``tool`` (a tool's result)."""
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """Of a tool's result: the id of the call, or the tool's name where the dialect has no ids."""
+    reasoning: str = ""
+    """What the model thought aloud before the text."""
+
+
+_ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system",
+          "TOOL": "tool", "function": "tool", "ai": "assistant", "human": "user", "Chatbot": "assistant"}  # fmt: skip
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """Return an object, an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return an array, an empty one for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def as_str(value: object) -> str:
+    """Return a string, an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def _id(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def role_of(value: object, default: str) -> str:
+    """Return the role in our four words."""
+    name = as_str(value) or default
+    return _ROLES.get(name, name)
+
+
+def as_json(value: object) -> str:
+    """Write arguments that came as a value; a string is the model's own text already."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+
+
+@dataclass(slots=True)
+class Draft:
+    """An answer while it is put together."""
+
+    role: str = "assistant"
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[object, list[Any]] = field(default_factory=dict)
+    """By index: id, name, pieces of the arguments."""
+    heard: bool = False
+    """Whether there was an answer at all, be it an empty one."""
+
+    def call(self, index: object, call_id: object = None, name: object = None, arguments: str = "") -> None:
+        """Start a tool call, or add to the one of this index."""
+        self.heard = True
+        entry = self.calls.setdefault(index, [None, "", []])
+        entry[0] = entry[0] or _id(call_id)
+        entry[1] = entry[1] or as_str(name)
+        if arguments:
+            entry[2].append(arguments)
+
+    def say(self, text: object) -> None:
+        """Add to the text."""
+        if isinstance(text, str):
+            self.heard = True
+            self.text.append(text)
+
+    def think(self, text: object) -> None:
+        """Add to the reasoning."""
+        if isinstance(text, str):
+            self.heard = True
+            self.reasoning.append(text)
+
+    def message(self) -> Message:
+        """Return what was put together."""
+        calls = tuple(ToolCall(entry[0], entry[1], "".join(entry[2])) for entry in self.calls.values())
+        return Message(self.role, "".join(self.text), calls, reasoning="".join(self.reasoning))
+
+
+def words(content: object, depth: int = 0) -> str:
+    """Return the words of a string, a block, or a list of either."""
+    if isinstance(content, str):
+        return content
+    if depth > _DEPTH:
+        return ""
+    if isinstance(content, list):
+        return "\n".join(text for part in content if (text := words(part, depth + 1)))
+    block = as_dict(content)
+    for name in ("text", "refusal", "content", "parts", "output", "result"):
+        if name in block and block[name] is not None:
+            value = block[name]
+            return words(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
+    if "json" in block:
+        return as_json(block["json"])
+    kind = as_str(block.get("type")) or next(iter(block), "")
+    return f"[{kind.removeprefix('input_').removesuffix('_url')}]" if kind else ""
+
+
+def is_thought(block: dict[str, Any]) -> bool:
+    """Tell whether a block is reasoning."""
+    return block.get("type") in ("thinking", "reasoning") or "reasoningContent" in block or block.get("thought") is True
+
+
+def _thought(block: dict[str, Any]) -> str:
+    inner = as_dict(as_dict(block.get("reasoningContent")).get("reasoningText"))
+    parts = (
+        block.get("thinking") or inner.get("text") or block.get("text") or block.get("summary") or block.get("content")
+    )
+    return words(parts) if parts else ""
+
+
+def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
+    """Return id, name and arguments of a block that is a tool call."""
+    if block.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use"):
+        return block.get("id"), block.get("name"), block.get("input")
+    if isinstance(block.get("toolUse"), dict):
+        use = block["toolUse"]
+        return use.get("toolUseId"), use.get("name"), use.get("input")
+    for name in ("functionCall", "function_call"):
+        if isinstance(block.get(name), dict):
+            call = block[name]
+            return call.get("id"), call.get("name"), call.get("args", call.get("arguments", {}))
+    if block.get("type") in ("function_call", "custom_tool_call", "mcp_call"):
+        return block.get("call_id") or block.get("id"), block.get("name"), block.get("arguments", block.get("input"))
+    return None
+
+
+def _block_result(block: dict[str, Any]) -> Message | None:
+    """Return the message of a block that is a tool's result."""
+    kind = as_str(block.get("type"))
+    if kind.endswith("tool_result"):
+        return Message("tool", words(block.get("content")), tool_call_id=_id(block.get("tool_use_id")))
+    if kind.endswith("_call_output"):
+        return Message("tool", words(block.get("output")), tool_call_id=_id(block.get("call_id")))
+    if isinstance(block.get("toolResult"), dict):
+        result = block["toolResult"]
+        return Message("tool", words(result.get("content")), tool_call_id=_id(result.get("toolUseId")))
+    for name in ("functionResponse", "function_response"):
+        if isinstance(block.get(name), dict):
+            result = block[name]
+            response = result.get("response")
+            return Message("tool", as_json(response), tool_call_id=_id(result.get("id")) or _id(result.get("name")))
+    return None
+
+
+def add_blocks(draft: Draft, content: object) -> list[Message]:
+    """Add content to a draft; return the tool results that were among it."""
+    results: list[Message] = []
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        block = as_dict(part)
+        call, result = block_call(block), _block_result(block)
+        if call is not None:
+            draft.call(len(draft.calls), call[0], call[1], as_json(call[2]))
+        elif result is not None:
+            results.append(result)
+        elif is_thought(block):
+            draft.think(_thought(block))
+        elif part is not None:
+            texts.append(words(part))
+    if texts:
+        draft.say("\n".join(text for text in texts if text))
+    return results
+
+
+def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False) -> None:
+    """Add a `tool_calls` array, whole or in pieces, with arguments as text or (Ollama) as an object."""
+    for position, value in enumerate(as_list(calls)):
+        call = as_dict(value)
+        function = as_dict(call.get("function")) or call
+        index = call.get("index")
+        key = index if isinstance(index, int) and not offset else (len(draft.calls) if offset else position)
+        arguments = function.get("arguments", function.get("parameters", function.get("input")))
+        draft.call(key, call.get("id"), function.get("name"), as_json(arguments))
+
+
+def entry_messages(value: object, default: str = "user") -> list[Message]:
+    """Return the messages of one entry of a conversation; a tool's results come before the words beside them."""
+    if isinstance(value, str):
+        return [Message(role_of(None, default), value)]
+    entry = as_dict(value)
+    alone = block_call(entry), _block_result(entry)
+    draft = Draft(role=role_of(entry.get("role"), default))
+    if any(alone) or is_thought(entry):
+        draft.role = "assistant"
+        results = add_blocks(draft, [entry])
+    else:
+        content = next((entry[name] for name in ("content", "parts", "message", "text") if name in entry), None)
+        results = add_blocks(draft, content)
+    for thoughts in (entry.get("reasoning_content"), entry.get("thinking")):
+        if not any(alone) and entry.get("type") != "thinking":
+            draft.think(thoughts)
+    add_tool_calls(draft, entry.get("tool_calls"), offset=True)
+    old = as_dict(entry.get("function_call"))
+    if old and not any(alone):
+        draft.call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
+    message = draft.message()
+    if draft.role == "tool" and not results:
+        call_id = _id(entry.get("tool_call_id")) or _id(entry.get("tool_name")) or _id(entry.get("name"))
+        return [Message("tool", message.text, tool_call_id=call_id)]
+    return [*results, message] if draft.heard or not results else results

@@ -1,0 +1,168 @@
+"""The schema of the store, as functions in order, each run and recorded in a transaction of its own.
+
+sqlite-utils keeps the record (table ``_sqlite_migrations``, set ``llmproxy``). A store that names a migration we do
+not know was written by a newer llmproxy and is refused; one that lacks some is brought up to date when it is opened
+for writing. A migration that was released never changes: add the next function instead.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+APPLICATION_ID = 0x6C6C6D70
+"""``llmp``; stands in the file's header, so that ``file`` and we can tell a store from any other database."""
+
+MIGRATION_SET = "llmproxy"
+
+NAMES = ("m001_store",)
+"""Every migration this version knows, in order."""
+
+_M001 = """
+CREATE TABLE cassettes (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    recorded INTEGER NOT NULL DEFAULT 0,       -- interactions ever stored; numbers `interactions.position`
+    latest_from INTEGER NOT NULL DEFAULT 0,    -- interactions from this id on belong to the latest re-recording
+    closed_cleanly INTEGER NOT NULL DEFAULT 0, -- 1: the session that wrote last came to its proper end
+    holder TEXT,                               -- the lease of the session that records it now
+    pid INTEGER,
+    host TEXT,
+    heartbeat REAL,
+    UNIQUE (name, sample)
+);
+CREATE TABLE bodies (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,      -- never given twice: writers remember ids across transactions
+    sha256 BLOB NOT NULL UNIQUE,               -- of the content
+    size INTEGER NOT NULL,                     -- of the content
+    encoding TEXT NOT NULL,                    -- identity | zlib | delta | delta+zlib
+    base_id INTEGER REFERENCES bodies(id),     -- delta: content = base[:prefix] + data + base[-suffix:]
+    prefix INTEGER NOT NULL DEFAULT 0,
+    suffix INTEGER NOT NULL DEFAULT 0,
+    depth INTEGER NOT NULL DEFAULT 0,          -- how many bases are read at most
+    data BLOB NOT NULL
+);
+CREATE INDEX bodies_by_base ON bodies(base_id) WHERE base_id IS NOT NULL;
+CREATE TABLE interactions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    cassette TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    party TEXT NOT NULL,
+    position INTEGER NOT NULL,                 -- n-th interaction stored in (cassette, sample)
+    key TEXT NOT NULL,
+    occurrence INTEGER NOT NULL,               -- n-th recording of the key in (cassette, sample, party)
+    status INTEGER NOT NULL,
+    ending TEXT NOT NULL,                      -- complete | unterminated | cut
+    provider TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    model TEXT,
+    stream INTEGER NOT NULL,
+    method TEXT NOT NULL,
+    target TEXT NOT NULL,
+    upstream TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    started_at REAL NOT NULL,                  -- Unix time, seconds
+    head_us INTEGER NOT NULL,                  -- microseconds until the response's head
+    first_byte_ms REAL,
+    duration_ms REAL,
+    chunked INTEGER NOT NULL,
+    input_tokens INTEGER,
+    output_tokens INTEGER,
+    cached_tokens INTEGER,
+    cache_written_tokens INTEGER,
+    reasoning_tokens INTEGER,
+    cost_usd REAL,
+    redacted INTEGER NOT NULL,                 -- 1: bytes of the response were replaced
+    rules TEXT NOT NULL,                       -- digest of the normalisation rules behind `key`
+    superseded_at REAL,                        -- NULL: live
+    superseded_by INTEGER,
+    request_body INTEGER NOT NULL REFERENCES bodies(id),
+    response_body INTEGER NOT NULL REFERENCES bodies(id),
+    last_user_text TEXT,
+    answer_text TEXT,
+    request_headers TEXT NOT NULL,             -- JSON [[name, value], ...]
+    response_headers TEXT NOT NULL,
+    chunks TEXT NOT NULL                       -- JSON [[microseconds, bytes], ...]
+);
+CREATE UNIQUE INDEX live_slots ON interactions(cassette, sample, party, key, occurrence) WHERE superseded_at IS NULL;
+CREATE INDEX live_by_start ON interactions(cassette, sample, started_at) WHERE superseded_at IS NULL;
+CREATE INDEX by_operation ON interactions(cassette, provider, operation);
+CREATE INDEX superseded ON interactions(superseded_at) WHERE superseded_at IS NOT NULL;
+CREATE INDEX by_request_body ON interactions(request_body);
+CREATE INDEX by_response_body ON interactions(response_body);
+CREATE TABLE made_ids (
+    interaction_id INTEGER NOT NULL REFERENCES interactions(id) ON DELETE CASCADE,
+    ordinal INTEGER NOT NULL,                  -- n-th id in that response, from 0
+    cassette TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    made_id TEXT NOT NULL,
+    PRIMARY KEY (interaction_id, ordinal)
+) WITHOUT ROWID;
+CREATE INDEX made_ids_by_id ON made_ids(cassette, sample, made_id);
+CREATE VIEW calls AS
+SELECT id,
+    strftime('%Y-%m-%d %H:%M:%S', started_at, 'unixepoch') AS started,
+    CASE WHEN sample = 1 THEN cassette ELSE cassette || '~' || sample END AS session,
+    party, provider, model, operation, last_user_text, answer_text,
+    input_tokens AS tokens_in, output_tokens AS tokens_out, cached_tokens AS tokens_cached, cost_usd,
+    status, ending, round(duration_ms, 1) AS ms, round(first_byte_ms, 1) AS first_byte_ms, stream, occurrence, key
+FROM interactions WHERE superseded_at IS NULL
+ORDER BY id;
+"""
+
+
+def m001_store(db: Database) -> None:
+    """Create everything: cassettes, bodies, interactions, made_ids and the view `calls`."""
+    for statement in _M001.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
+    db.conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+@contextmanager
+def immediate(conn: sqlite3.Connection) -> Iterator[None]:
+    """Hold the database's one write lock for the length of the block; roll back if it raises."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if conn.in_transaction:  # a full disk has already rolled back
+            conn.execute("ROLLBACK")
+        raise
+    try:
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def applied(conn: sqlite3.Connection) -> tuple[str, ...]:
+    """Return the names of our migrations that this database says it has, in order; writes nothing."""
+    found = conn.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone()
+    if found is None:
+        return ()
+    rows = conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id", (MIGRATION_SET,))
+    return tuple(str(row[0]) for row in rows)
+
+
+def upgrade(conn: sqlite3.Connection) -> None:
+    """Apply what is missing, one transaction each; safe when several processes do it at once."""
+    from sqlite_utils import Database, Migrations  # late: reading never needs it
+
+    db = Database(conn, execute_plugins=False)
+    steps = Migrations(MIGRATION_SET)
+    for name in NAMES:
+        steps(name=name)(globals()[name])
+    while steps.pending(db):
+        with immediate(conn):
+            # Another process may have been first: what is pending counts only under the lock.
+            later = [step.name for step in steps.pending(db)][1:]
+            steps.apply(db, stop_before=later)

@@ -1,0 +1,134 @@
+"""Every error that a user can meet, its code, the HTTP status it answers with and the exit code it ends with.
+
+LLMProxyError
+├── SettingsError        a flag, variable or file says something we do not understand
+├── MachineError         the machine will not let us: port taken, extra missing, no such file
+├── CassetteError        a recording cannot be used
+│   ├── CassetteNotFound (also FileNotFoundError)
+│   ├── CassetteCorrupt  (also ValueError)
+│   ├── CassetteNewer    written by a newer llmproxy
+│   ├── CassetteBusy     another session records it, or the file is locked
+│   └── StoreReadOnly    the store cannot be written to
+├── MissError            the request was never recorded, and the mode refuses to go upstream
+├── RefusedError         the request will not be served: host, size, framing
+├── UpstreamError        the provider could not be reached or broke off
+└── RecordingError       an answer could not be stored
+
+A message says what happened, with which values, and what to type next. Programmer mistakes stay ValueError and TypeError.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes, one table. Several at once: USAGE > ENVIRONMENT > MISS > FAILED > NOTHING."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    MISS = 4
+    NOTHING = 5
+    INTERRUPTED = 130
+
+
+class LLMProxyError(Exception):
+    """Base of all errors that are meant for the user."""
+
+    code = "llmproxy_error"
+    status = 500
+    exit_code = Exit.FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """Say what happened in `message`, and what to do next in `hint`."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Message and hint, each on its own line."""
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class SettingsError(LLMProxyError):
+    """A flag, variable or file says something that we do not understand."""
+
+    code = "llmproxy_settings"
+    status = 400
+    exit_code = Exit.USAGE
+
+
+class MachineError(LLMProxyError):
+    """The machine will not let us: a port is taken, an extra is missing."""
+
+    code = "llmproxy_environment"
+    exit_code = Exit.ENVIRONMENT
+
+
+class CassetteError(LLMProxyError):
+    """A recording cannot be used."""
+
+    code = "llmproxy_cassette"
+    exit_code = Exit.ENVIRONMENT
+
+
+class CassetteNotFound(CassetteError, FileNotFoundError):
+    """There is no recording of this name."""
+
+    code = "llmproxy_cassette_not_found"
+
+
+class CassetteCorrupt(CassetteError, ValueError):
+    """The recording is damaged; it is never treated as empty and never overwritten."""
+
+    code = "llmproxy_cassette_corrupt"
+
+
+class CassetteNewer(CassetteError):
+    """The recording was written by a newer llmproxy."""
+
+    code = "llmproxy_cassette_newer"
+
+
+class CassetteBusy(CassetteError):
+    """Another session records this cassette, or another program holds the file."""
+
+    code = "llmproxy_cassette_busy"
+    status = 409
+
+
+class StoreReadOnly(CassetteError):
+    """The store cannot be written to."""
+
+    code = "llmproxy_store_read_only"
+
+
+class MissError(LLMProxyError):
+    """The request was never recorded, and the mode refuses to go upstream."""
+
+    code = "llmproxy_cache_miss"
+    status = 404
+    exit_code = Exit.MISS
+
+
+class RefusedError(LLMProxyError):
+    """The request will not be served: its host, size or framing is out of bounds."""
+
+    code = "llmproxy_refused"
+    status = 400
+
+
+class UpstreamError(LLMProxyError):
+    """The provider could not be reached, or broke off."""
+
+    code = "llmproxy_upstream"
+    status = 502
+
+
+class RecordingError(LLMProxyError):
+    """An answer could not be stored."""
+
+    code = "llmproxy_recording"
+    exit_code = Exit.ENVIRONMENT

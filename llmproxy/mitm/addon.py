@@ -1,0 +1,112 @@
+"""llmproxy inside somebody's own mitmproxy: ``mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record``.
+
+The same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named ``llmproxy_<name>``; the
+environment and pyproject.toml count as they do for the command. If anything is wrong with them, nothing is served: an addon that
+merely failed to load would let every request go on to the real provider.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from llmproxy.core.outcome import Outcome, Summary, Totals
+from llmproxy.core.upstreams import from_environment
+from llmproxy.errors import LLMProxyError
+from llmproxy.mitm.build import Built, build
+from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.recorder import Recorder, deny
+from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
+from llmproxy.report.console import line, summary_lines
+from llmproxy.settings import load, options
+
+log = logging.getLogger(__name__)
+
+OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")}
+NOT_OURS = frozenset({"host", "port", "quiet", "verbose"})
+"""Options that mitmproxy has already."""
+
+
+class NothingPasses:
+    """Stands in when we could not start: no connection at all."""
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Deny."""
+        deny(data)
+
+
+class RecordReplay:
+    """Record and replay LLM traffic in mitmproxy."""
+
+    def __init__(self) -> None:
+        """Deny everything until the options are known."""
+        self.addons: list[object] = [NothingPasses()]
+        self._begun = False
+        self._built: Built | None = None
+        self._totals = Totals()
+        self._began = time.monotonic()
+
+    def load(self, loader: Loader) -> None:
+        """Declare our options, each from its one declaration in `settings`."""
+        for option in options():
+            if option.has_flag and option.name not in NOT_OURS:
+                loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
+
+    def configure(self, updated: set[str]) -> None:
+        """Open the store with what is set; again only if one of our options changes."""
+        if self._begun and not any(name.startswith("llmproxy_") for name in updated):
+            return
+        if self._begun:
+            log.warning("llmproxy: options are read once, at the start; restart mitmproxy to change them")
+            return
+        self._begun = True  # what we set ourselves comes back here
+        try:
+            ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
+            self._built = build(from_environment(load(self._flags(), os.environ, Path.cwd()), os.environ), self._say)
+        except LLMProxyError as error:
+            log.error("llmproxy: %s", error)  # noqa: TRY400 - its text says it all
+            if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
+                ctx.master.shutdown()  # type: ignore[no-untyped-call]
+            return  # with it, an error at the start ends mitmproxy with status 1
+        shell = self._built.shell
+        self.addons = [FirstChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
+        for note in self._built.notes:
+            log.warning("llmproxy: %s", note)
+        config = shell.engine.config
+        log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
+
+    def _flags(self) -> Mapping[str, object]:
+        given: dict[str, object] = {}
+        for option in options():
+            value = getattr(ctx.options, f"llmproxy_{option.name}", "") if option.name not in NOT_OURS else ""
+            if value:
+                given[option.name] = value.split(",") if option.repeat else value
+        return given
+
+    def _say(self, outcome: Outcome) -> None:
+        self._totals.add(outcome)
+        log.info("%s", line(outcome))
+
+    async def done(self) -> None:
+        """Let open answers end, then close the store."""
+        if self._built is None:
+            return
+        shell = self._built.shell
+        shell.draining = True
+        await shell.drained(PATIENCE)
+        server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
+        if server is not None:
+            await cut_connections(server)
+        await shell.drained(1.0)
+        summary: Summary = self._totals.summary(duration=time.monotonic() - self._began, unused=shell.engine.unused())
+        await self._built.close()
+        for text in summary_lines(summary):
+            log.info("llmproxy: %s", text)

@@ -1,0 +1,193 @@
+"""The certificate authority: made once, for us alone to read, and looked at before each start.
+
+Interception, and https straight at the port, show clients certificates that this authority signs. Whoever has its key can read what
+trusts it, so the folder is 0700 and the key 0600. mitmproxy reads the same files, but takes them as they come: an expired or broken
+one would only be noticed by the clients, each with an error of its own.
+
+    nothing there                     a new authority
+    key gone, certificate left        a new authority, and a note: whoever trusted the old one must trust it anew
+    expired, or its time not yet come a new authority, and a note; the old one is kept beside it
+    certificate gone, or of another   written again from the key's file
+    not a key and its certificate     MachineError: it may be the user's own, so it is not overwritten
+
+Several proxies may start at once: whoever links the key's file first has made the authority, the others take that one, and all other
+files are derived from it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.errors import MachineError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+NAME = "mitmproxy"
+"""How mitmproxy begins the names of these files."""
+KEY = f"{NAME}-ca.pem"
+CERTIFICATE = f"{NAME}-ca-cert.pem"
+PARAMETERS = f"{NAME}-dhparam.pem"
+BUNDLE = f"{NAME}-ca-bundle.pem"
+KEY_SIZE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority that can be used."""
+
+    folder: Path
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+    @property
+    def ca(self) -> Path:
+        """The certificate alone (PEM): for what *adds* to the trusted ones, NODE_EXTRA_CA_CERTS."""
+        return self.folder / CERTIFICATE
+
+    @property
+    def bundle(self) -> Path:
+        """All of certifi's authorities and ours (PEM): for what *replaces* the trusted ones, SSL_CERT_FILE."""
+        return self.folder / BUNDLE
+
+
+def confdir() -> Path:
+    """Return the folder where the authority lives; it need not exist yet."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "llmproxy"
+
+
+def prepare(folder: Path, now: datetime | None = None) -> Authority:
+    """See that a folder holds a working authority, with safe permissions.
+
+    Raises:
+        MachineError: the folder or a file cannot be used, or the key's file is damaged.
+
+    """
+    notes: list[str] = []
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _tighten(folder, 0o700, notes)
+        key = folder / KEY
+        if not key.exists():
+            if (folder / CERTIFICATE).exists():
+                notes.append(
+                    f"{key} was gone, so there is a new certificate authority: {_ANEW.format(folder / CERTIFICATE)}"
+                )
+            _make(folder)
+        certificate = _read(key)
+        if why := _out_of_time(certificate, now or datetime.now(UTC)):
+            key.replace(folder / f"{KEY}.old")
+            _make(folder)
+            certificate = _read(key)
+            notes.append(
+                f"the certificate authority {why}, so there is a new one: {_ANEW.format(folder / CERTIFICATE)}"
+            )
+        _tighten(key, 0o600, notes)
+        _derive(folder, certificate)
+    except OSError as error:
+        msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
+        raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
+    return Authority(folder, tuple(notes))
+
+
+def prepare_anyhow(folder: Path) -> Authority:
+    """As `prepare`, for a proxy that is reached by base URL: where that fails, an authority for this run alone, and a note why."""
+    try:
+        return prepare(folder)
+    except MachineError as error:
+        folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        made = prepare(folder)
+        return Authority(
+            made.folder, (f"https at the port has a certificate authority for this run alone: {error.message}",)
+        )
+
+
+_ANEW = "trust it anew where the old one was ({})"
+
+
+def _make(folder: Path) -> None:
+    """Let mitmproxy make an authority, unless another process is quicker."""
+    from mitmproxy.certs import CertStore
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
+        CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
+        part = Path(made) / KEY
+        part.chmod(0o600)
+        try:
+            os.link(part, folder / KEY)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links
+            part.replace(folder / KEY)
+
+
+def _read(path: Path) -> Certificate:
+    """Return the certificate in the key's file, once it is sure that it is that key's."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
+
+    data = path.read_bytes()
+    try:
+        key, certificate = load_pem_private_key(data, None), load_pem_x509_certificate(data)
+        if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:
+            raise ValueError("its certificate is not that of an authority")  # noqa: TRY301 - translated with the rest
+    except (ValueError, TypeError, ExtensionNotFound) as error:
+        raise _damaged(path, str(error).partition("\n")[0]) from error
+    if key.public_key() != certificate.public_key():
+        raise _damaged(path, "its key and its certificate do not belong together")
+    return certificate
+
+
+def _damaged(path: Path, why: str) -> MachineError:
+    hint = f"Remove it and start again; a new one is made then, which has to be trusted anew: rm '{path}'"
+    return MachineError(f"the certificate authority {path} is damaged: {why[:200]}", hint=hint)
+
+
+def _out_of_time(certificate: Certificate, now: datetime) -> str:
+    """Say why a certificate does not count at `now`; empty if it does."""
+    if certificate.not_valid_after_utc <= now:
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if certificate.not_valid_before_utc > now:
+        return f"is valid only from {certificate.not_valid_before_utc:%Y-%m-%d}"
+    return ""
+
+
+def _derive(folder: Path, certificate: Certificate) -> None:
+    """Write what follows from the key's file, where it is not there or says something else."""
+    import certifi
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from mitmproxy.certs import DEFAULT_DHPARAM
+
+    ours = certificate.public_bytes(Encoding.PEM)
+    _write(folder / CERTIFICATE, ours)
+    _write(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
+    _write(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file at once: no reader sees half of it."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    Path(part).chmod(0o644)
+    Path(part).replace(path)
+
+
+def _tighten(path: Path, mode: int, notes: list[str]) -> None:
+    """Take from others what they may not have."""
+    if os.name != "posix":
+        return
+    if path.stat().st_mode & 0o777 & ~mode:
+        path.chmod(mode)
+        notes.append(f"{path} was open to others; it is {mode:04o} now")

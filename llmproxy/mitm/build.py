@@ -1,0 +1,140 @@
+"""One engine, one journal and one shell out of the settings; for the command and for the addon alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmproxy.core.cassette_dir import CassetteDir
+from llmproxy.core.engine import Config, Engine
+from llmproxy.core.journal import Journal
+from llmproxy.core.normalize import Rules
+from llmproxy.core.outcome import Outcome
+from llmproxy.core.redact import Redactor
+from llmproxy.core.store import Store
+from llmproxy.errors import CassetteNotFound, MachineError
+from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.shell import Shell
+from llmproxy.protocol import Mode
+from llmproxy.settings import ENV_PREFIX, Loaded, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The parts of one running proxy that are not mitmproxy."""
+
+    shell: Shell
+    journal: Journal
+    notes: tuple[str, ...]
+    """What the user should know before the first request."""
+
+    async def close(self) -> None:
+        """Store what is left, end the sessions, close the files."""
+        await self.shell.close()
+        self.journal.close()
+
+
+def config_of(settings: Settings, redirected: frozenset[str] = frozenset()) -> Config:
+    """Return what the engine must know of the settings; `redirected` names the providers whose upstream the user named."""
+    return Config(
+        mode=settings.mode,
+        cassette=settings.cassette,
+        speed=settings.speed,
+        exhausted=settings.exhausted,
+        miss_status=settings.miss_status,
+        max_request=settings.max_request,
+        store=settings.store,
+        shown=shown(settings.store),
+        cassette_dir=settings.cassette_dir,
+        upstreams=dict(settings.upstream),
+        redirected=redirected,
+        rules=Rules.from_config(settings.normalize.model_dump()),
+        allow_live=settings.allow_live,
+        allow_host=settings.allow_host,
+        match_credential=settings.match_credential,
+    )
+
+
+def shown(store: Path) -> str:
+    """Return a path as a user of this folder would type it."""
+    here = Path.cwd()
+    return str(store.relative_to(here)) if store.is_relative_to(here) else str(store)
+
+
+def build(loaded: Loaded, say: Callable[[Outcome], None]) -> Built:
+    """Open the store and the journal; `say` takes each outcome.
+
+    Raises:
+        LLMProxyError: the store or the settings cannot be used.
+
+    """
+    named = (
+        name for name, _, source in loaded.upstreams if not source.startswith("environment ") or ENV_PREFIX in source
+    )
+    config = config_of(loaded.settings, frozenset(named))
+    filed = from_files(config)
+    check_store(config)
+    journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
+    try:
+        engine = Engine(
+            config,
+            redactor=Redactor(),
+            journal=journal,
+            now=time.time,
+            clock=time.monotonic,
+            holder=f"llmproxy {os.getpid()} on {platform.node()}",
+        )
+    except BaseException:
+        journal.close()
+        raise
+    notes = [note for note in (*filed, journal.note, *engine.notes()) if note]
+    exposed = loaded.settings.host != "localhost" and not is_loopback(loaded.settings.host)
+    return Built(Shell(engine, say, token=loaded.settings.token, exposed=exposed), journal, tuple(notes))
+
+
+def check_store(config: Config) -> None:
+    """See that the store can be used, or made, before anything is written beside it.
+
+    Raises:
+        CassetteError: it is damaged, foreign or of a newer version.
+        MachineError: its folder cannot be made.
+
+    """
+    if config.store.exists():
+        Store.open(config.store, writable=False, now=time.time).close()
+    elif config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
+        try:
+            config.store.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"cannot make the folder of {config.store}: {error.strerror or error}") from error
+
+
+def from_files(config: Config) -> list[str]:
+    """Bring the cassettes' files into the store, where such are kept; returns what to say about it.
+
+    Raises:
+        CassetteError: a file is damaged, or its cassette is being recorded; nothing was written then.
+
+    """
+    if config.cassette_dir is None:
+        return []
+    if not config.cassette_dir.exists():
+        if config.mode is not Mode.REPLAY or config.allow_live:
+            return []  # it is made with the first recording
+        hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
+        raise CassetteNotFound(f"there is no folder {shown(config.cassette_dir)} of cassettes.", hint=hint)
+    with Store.open(config.store, writable=True, now=time.time) as store:
+        found = CassetteDir(config.cassette_dir, now=time.time).load_into(
+            store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep
+        )
+    notes = [f"not replayable: {what}" for what in found.skipped]
+    if found.imported:
+        aside = f", {found.set_aside} recordings set aside" if found.set_aside else ""
+        notes.append(
+            f"{len(found.imported)} cassettes read from {shown(config.cassette_dir)}: {found.interactions} interactions{aside}"
+        )
+    return notes

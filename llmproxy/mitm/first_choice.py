@@ -1,0 +1,72 @@
+"""Which layer serves a connection: every case is answered here.
+
+mitmproxy's own `NextLayer` would put an HTTP layer there, or a TLS and an HTTP layer at once, without asking again. One listener in
+*regular* mode so serves base URLs, absolute form and https straight at the port.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mitmproxy.proxy import commands, events, layer, layers
+from mitmproxy.proxy.layers.http import HTTPMode
+
+from llmproxy.mitm.intercept import is_us
+from llmproxy.mitm.replay_layer import ReplayLayer
+from llmproxy.mitm.shell import Shell
+
+log = logging.getLogger(__name__)
+
+TLS_HANDSHAKE = 0x16
+"""First byte of a TLS record of a client that begins; no method of HTTP starts with it (RFC 8446 5.1)."""
+
+
+CONNECT = b"CONNECT "
+
+
+class Closing(layer.Layer):
+    """Closes the connection; with no layer at all mitmproxy's own choice would count."""
+
+    def _handle_event(self, _event: events.Event) -> layer.CommandGenerator[None]:
+        yield commands.CloseConnection(self.context.client)
+
+
+class FirstChoice:
+    """Chooses the layer for what a client says first."""
+
+    def __init__(self, shell: Shell, layer_class: type[ReplayLayer] = ReplayLayer) -> None:
+        """Serve for `shell`."""
+        self._shell, self._layer_class = shell, layer_class
+
+    def next_layer(self, nextlayer: layer.NextLayer) -> None:
+        """Put our layer in front of whatever arrives; under TLS it is asked again."""
+        try:
+            self._choose(nextlayer)
+        except Exception:
+            log.exception("llmproxy could not choose a layer; the connection is closed")
+            nextlayer.layer = Closing(nextlayer.context)
+
+    def _choose(self, nextlayer: layer.NextLayer) -> None:
+        data = nextlayer.data_client()  # type: ignore[no-untyped-call]
+        if not data:
+            return
+        context = nextlayer.context
+        tunnel = next((at for at, each in enumerate(context.layers) if isinstance(each, layers.HttpLayer)), -1)
+        inside = tunnel >= 0
+        # The way to us may be encrypted too (HTTPS_PROXY=https://...): only what was put on since the CONNECT counts.
+        encrypted = any(isinstance(each, layers.ClientTLSLayer) for each in context.layers[tunnel + 1 :])
+        if inside and context.client.id in self._shell.tunnels:
+            nextlayer.layer = layers.TCPLayer(context, ignore=True)  # else it keeps all that passes, to show it
+        elif data[0] == TLS_HANDSHAKE and not encrypted:
+            nextlayer.layer = layers.ClientTLSLayer(context)
+        elif inside:
+            host, port = (context.server.address or ("", 0))[:2]
+            host = host.lower().rstrip(".")
+            origin = None if is_us(context.client, host, port) else ("https" if encrypted else "http", host, port)
+            nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell, origin)
+        elif len(data) < len(CONNECT) and CONNECT.startswith(data.upper()):
+            return  # not enough to tell
+        elif data[: len(CONNECT)].upper() == CONNECT:
+            nextlayer.layer = layers.HttpLayer(context, HTTPMode.regular)
+        else:
+            nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell)

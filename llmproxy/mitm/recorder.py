@@ -1,0 +1,198 @@
+"""The recorder: an ordinary addon on mitmproxy's own HTTP path, for exchanges that the layer released.
+
+It sends each to its upstream, lets every piece of the answer through as it arrives and notes it beside (a tap, never a buffer). When
+the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was not released: each hook fails
+closed, and the last wall, `server_connect`, denies by default.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from mitmproxy import connection, http
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from llmproxy.core.engine import Exchange
+from llmproxy.core.frames import SWITCHING
+from llmproxy.core.interaction import Headers
+from llmproxy.errors import LLMProxyError, UpstreamError
+from llmproxy.mitm.intercept import is_tunnel
+from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
+
+log = logging.getLogger(__name__)
+
+DENIED = "llmproxy: this connection was not released"
+
+CARRIED = "llmproxy"
+"""Key of the exchange in a flow's metadata."""
+
+NOT_FORWARDED = ("proxy-authorization", "proxy-connection", "http2-settings", "upgrade", "expect", "te")
+"""Meant for us (the layer has answered `Expect`), or an invitation that we decline: Java's `Upgrade: h2c`, trailers."""
+
+
+def deny(data: ServerConnectionHookData) -> None:
+    """Forbid a connection; cannot raise."""
+    if not data.server.error:
+        data.server.error = DENIED
+
+
+class Recorder(SocketHooks):
+    """Obeys what the layer decided."""
+
+    def __init__(self, shell: Shell) -> None:
+        """Record for `shell`."""
+        self._shell = shell
+
+    def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
+        """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
+        exchange: Exchange | None = flow.metadata.get(CARRIED)
+        return exchange
+
+    def _closed(self, flow: http.HTTPFlow, why: Exception) -> None:
+        """Fail closed: no connection for this one any more; the layer says why, or `client_disconnected` notes the end."""
+        log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
+        exchange = self._shell.released.get(flow.client_conn.id)
+        if exchange is not None:
+            exchange.decision = Decision.REFUSE
+            internal = LLMProxyError("llmproxy: internal error; this request was not served.")
+            exchange.error = exchange.error or (why if isinstance(why, LLMProxyError) else internal)
+        if flow.killable:
+            flow.kill()  # type: ignore[no-untyped-call]
+
+    # --- on the way out --------------------------------------------------------------------------------------------
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Send the request to its upstream; with a streamed body `request` would fire after that was dialled."""
+        try:
+            exchange = self._shell.released.get(flow.client_conn.id)
+            if exchange is None:
+                flow.kill()  # type: ignore[no-untyped-call]
+                return
+            flow.metadata[CARRIED] = exchange
+            self._address(flow.request, exchange)
+            flow.request.stream = True
+            exchange.released = self._shell.engine.clock()
+        except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
+            self._closed(flow, why)
+
+    def _address(self, request: http.Request, exchange: Exchange) -> None:
+        request.scheme, (request.host, request.port) = place(exchange.route.upstream)
+        request.path = exchange.route.upstream_target
+        request.host_header = exchange.route.upstream.partition("://")[2].rpartition("@")[2]
+        socket = is_upgrade(request)
+        if socket:
+            prepare_upgrade(request)
+        for name in {name.lower() for name in request.headers}:
+            if (name in NOT_FORWARDED and not (socket and name == "upgrade")) or name.startswith(OUR_HEADERS_PREFIX):
+                del request.headers[name]
+        if not request.headers.get("authorization", "").startswith("AWS4-"):  # SigV4 may have signed accept-encoding
+            request.headers["accept-encoding"] = "identity"
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Allow a connection only for what was released, and only to where it belongs; written to be unable to raise."""
+        allowed = False
+        try:
+            exchange = self._shell.released.get(data.client.id)
+            if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
+                allowed = data.server.address == place(exchange.route.upstream)[1]
+            allowed = allowed or is_tunnel(self._shell, data)
+        finally:
+            if not allowed:
+                deny(data)
+
+    # --- on the way back -------------------------------------------------------------------------------------------
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """Note the head and put the tap on the body."""
+        try:
+            exchange, response = self._exchange(flow), flow.response
+            if exchange is None or response is None:
+                flow.kill()  # type: ignore[no-untyped-call]
+                return
+            if response.status_code < HTTPStatus.OK and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+                # mitmproxy takes it for the answer itself; recorded, it would leave every client waiting for the real one
+                cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
+                raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
+            if is_unasked_switch(flow.request, response):
+                raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301
+            exchange.recording.head(self._offset(exchange), response.status_code, response.reason, _headers(response))
+            response.headers[CACHE_HEADER] = "recorded" if exchange.decision is Decision.RECORD else "passed"
+            if response.status_code != SWITCHING:
+                response.stream = self._tap(exchange)
+        except Exception as why:  # noqa: BLE001 - as above
+            self._closed(flow, why)
+
+    def _tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
+        recording, offset = exchange.recording, self._offset
+
+        def tap(data: bytes) -> bytes:
+            try:
+                if data:
+                    recording.data(offset(exchange), data)
+            except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
+                log.exception("a piece of an answer could not be noted")
+                recording.damaged = True
+            return data
+
+        return tap
+
+    def _offset(self, exchange: Exchange) -> int:
+        return round((self._shell.engine.clock() - (exchange.released or exchange.arrived)) * 1_000_000)
+
+    async def response(self, flow: http.HTTPFlow) -> None:
+        """Store the answer; its end reaches the client when this returns."""
+        exchange = self._exchange(flow)
+        if exchange is not None and flow.websocket is not None:
+            self._switch(flow, exchange)
+        elif exchange is not None:
+            await self._commit(exchange, proper=True)
+
+    async def error(self, flow: http.HTTPFlow) -> None:
+        """Store what came before the break, or say why nothing came: the layer tells it to the client."""
+        exchange = self._exchange(flow)
+        if exchange is None:
+            return
+        if exchange.recording.started:
+            await self._commit(exchange, proper=False)
+        elif exchange.error is None:
+            exchange.error = self._unreachable(exchange, flow.error.msg if flow.error else "unknown error")
+            exchange.note = exchange.error.message.partition("\n")[0]
+
+    async def client_disconnected(self, client: connection.Client) -> None:
+        """End what is still released: whatever came or did not come before, every exchange ends once."""
+        exchange = self._shell.released.pop(client.id, None)
+        if exchange is None or exchange.finished:
+            return
+        if exchange.recording.started:
+            await self._commit(exchange, proper=False)
+        else:
+            exchange.note = "client left before an answer came"
+            self._shell.settle(exchange, 0)
+
+    async def _commit(self, exchange: Exchange, *, proper: bool) -> None:
+        try:
+            await self._shell.commit(exchange, proper=proper)
+        except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
+            log.exception("llmproxy failed in a hook; an answer is lost")
+            self._shell.lose(exchange, f"{type(why).__name__}: {why}")
+
+    def _unreachable(self, exchange: Exchange, cause: str) -> UpstreamError:
+        upstream = exchange.route.upstream
+        msg = f"llmproxy: {exchange.route.provider.name} at {upstream} did not answer: {cause}"
+        hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
+        return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
+
+
+def place(upstream: str) -> tuple[str, tuple[str, int]]:
+    """Split ``https://host[:port]`` into scheme and (host, port)."""
+    url = urlsplit(upstream)
+    return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+
+
+def _headers(message: http.Message) -> Headers:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in message.headers.fields)

@@ -1,0 +1,199 @@
+"""The proxy as a program: a minimal mitmproxy master around one engine, from the first line to the summary.
+
+Core, Proxyserver, NextLayer, TlsConfig and ours: twice as quick on the forwarding path as mitmdump's full set. This master has no
+signal handlers and would go on without a listener when the port is taken, so both are done here. On SIGINT and SIGTERM it stops
+listening, gives open answers a few seconds, marks what is left as cut, and closes the store after the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+
+from mitmproxy import master, options
+from mitmproxy.addons import core, next_layer, proxyserver, tlsconfig
+
+from llmproxy.core.outcome import Outcome, Reporter, Started, Totals
+from llmproxy.errors import Exit, MachineError
+from llmproxy.mitm.authority import confdir, prepare, prepare_anyhow
+from llmproxy.mitm.build import build, shown
+from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.shell import Shell
+from llmproxy.settings import Loaded, Settings
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds that open answers get after the signal to end."""
+CLOSING = 1.0
+"""Seconds that cut connections get to run their last hooks."""
+HEARTBEAT = 5.0
+"""Seconds between signs of life in the leases that this process holds."""
+
+OPTIONS: dict[str, object] = {
+    "mode": ["regular"],  # one listener serves base URLs, absolute form and https at the port
+    "connection_strategy": "lazy",  # eager would dial upstream before any hook
+    "upstream_cert": False,  # nor for a certificate
+    "http2": False,
+    "keep_host_header": True,
+    "tcp_timeout": 7200,  # seconds; the default of 600 cuts long answers
+    "validate_inbound_headers": False,  # our own framing is stricter; odd upstream headers must pass
+}
+
+
+def run(loaded: Loaded, report: Reporter) -> Exit:
+    """Serve until a signal comes; return the exit code."""
+    return asyncio.run(_serve(loaded, report))
+
+
+async def _serve(loaded: Loaded, report: Reporter) -> Exit:
+    settings = loaded.settings
+    claim_port(settings.host, settings.port)
+    began = time.monotonic()
+    totals = Totals()
+
+    def say(outcome: Outcome) -> None:
+        totals.add(outcome)
+        report.outcome(outcome)
+
+    built = build(loaded, say)
+    shell = built.shell
+    try:
+        proxy = Proxy(shell, settings)
+        port = await proxy.listen()
+    except BaseException:
+        await built.close()
+        raise
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    report.started(
+        Started(
+            url=f"http://{host}:{port}",
+            mode=settings.mode,
+            store=shown(settings.store),
+            cassette=settings.cassette,
+            upstreams=loaded.upstreams,
+            ca=shell.ca,
+            ca_bundle=shell.ca_bundle,
+        )
+    )
+    for note in (*proxy.authority.notes, *built.notes):
+        report.note(note)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    beat = asyncio.create_task(_heartbeat(shell))
+    await stop.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a second one ends us at once
+        loop.remove_signal_handler(number)
+    beat.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await beat
+    await proxy.end()
+    summary = totals.summary(duration=time.monotonic() - began, unused=shell.engine.unused())
+    await built.close()
+    report.finished(summary)
+    if shell.losses:
+        return Exit.ENVIRONMENT
+    return Exit.MISS if settings.fail_on_miss and summary.misses else Exit.OK
+
+
+def claim_port(host: str, port: int) -> None:
+    """See that we may listen there, before anything is opened.
+
+    Raises:
+        MachineError: the port is taken, or the address is not this machine's.
+
+    """
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            taken = "Is another llmproxy running there? Take another port: --port 0"
+            hint = (
+                taken if error.errno == errno.EADDRINUSE else "Listen on an address of this machine: --host 127.0.0.1"
+            )
+            raise MachineError(msg, hint=hint) from error
+
+
+async def _heartbeat(shell: Shell) -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT)
+        await shell.in_writer(shell.engine.sessions.heartbeat)
+
+
+class Proxy:
+    """A minimal mitmproxy master with our layer and recorder."""
+
+    def __init__(self, shell: Shell, settings: Settings, ours: tuple[object, ...] = ()) -> None:
+        """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
+
+        Raises:
+            MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
+
+        """
+        self._shell = shell
+        self.authority = prepare(confdir()) if settings.forward else prepare_anyhow(confdir())
+        opts = options.Options()
+        self._master = master.Master(opts)
+        self._server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
+        # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
+        ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forward), Recorder(shell))
+        self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), tlsconfig.TlsConfig())  # type: ignore[no-untyped-call]
+        given = OPTIONS | {
+            "listen_host": settings.host,
+            "listen_port": settings.port,
+            "confdir": str(self.authority.folder),
+        }
+        if bundle := os.environ.get("SSL_CERT_FILE"):
+            given["ssl_verify_upstream_trusted_ca"] = bundle
+        opts.update(**given)  # type: ignore[no-untyped-call]
+        if settings.forward:
+            shell.ca, shell.ca_bundle = str(self.authority.ca), str(self.authority.bundle)
+
+    async def listen(self) -> int:
+        """Start to serve and return the port.
+
+        Raises:
+            MachineError: nothing listens.
+
+        """
+        if not await self._server.setup_servers() or not self._server.listen_addrs():
+            raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
+        await self._master.running()
+        port: int = self._server.listen_addrs()[0][1]
+        return port
+
+    async def end(self) -> None:
+        """Stop listening, let open answers finish for a while, cut what is left."""
+        self._shell.draining = True
+        await self._server.servers.update([])
+        await self._shell.drained(PATIENCE)
+        await cut_connections(self._server)
+        await self._shell.drained(1.0)
+        await self._master.done()
+
+
+async def cut_connections(server: proxyserver.Proxyserver) -> None:
+    """End every client connection; what was open upstream ends with it, and its hooks run."""
+    for connection in list(server.connections.values()):
+        transport = connection.transports.get(connection.client)
+        if transport is not None and transport.handler is not None:
+            transport.handler.cancel("llmproxy is ending")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + CLOSING
+    while server.connections and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(0.01)

@@ -1,0 +1,177 @@
+"""What the layer (requests, replay) and the recorder (upstream, recording) of one proxy share.
+
+The layer alone decides, through the engine; it *releases* an exchange under its client connection's id, and only a released exchange
+may go upstream. The recorder finds it there by that id and never decides again. Everything that was said or lost comes together here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from llmproxy.core.engine import Engine, Exchange
+from llmproxy.core.envelopes import envelope
+from llmproxy.core.interaction import Headers, Usage
+from llmproxy.core.outcome import Outcome
+from llmproxy.core.providers import Family
+from llmproxy.core.replay import head_bytes
+from llmproxy.core.session import Session
+from llmproxy.errors import LLMProxyError, MissError
+from llmproxy.protocol import CACHE_HEADER, Decision
+
+log = logging.getLogger(__name__)
+
+COMMIT_PATIENCE = 5.0
+"""Seconds that a client waits for its answer's end while the answer is being stored."""
+
+
+@dataclass(slots=True)
+class Shell:
+    """The state of one running proxy."""
+
+    engine: Engine
+    say: Callable[[Outcome], None]
+    """Takes each outcome; must not raise."""
+    released: dict[str, Exchange] = field(default_factory=dict)
+    """By id of the client's connection: the one exchange that may go upstream over it."""
+    open: dict[int, Exchange] = field(default_factory=dict)
+    """Exchanges that have begun and not ended, by `id`."""
+    losses: int = 0
+    """Answers that should have been recorded and could not be."""
+    users: dict[str, str] = field(default_factory=dict)
+    """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
+    tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
+    token: str = ""
+    """Opens the control API to peers that are not on this machine; empty: closed to them."""
+    exposed: bool = False
+    """Bound beyond loopback: the control API then wants the token from everybody."""
+    ca: str = ""
+    """Path of the certificate authority for https, where that is served."""
+    ca_bundle: str = ""
+    """Path of that authority together with everything else that is trusted."""
+    draining: bool = False
+    """The proxy is ending: what is open may finish, nothing new begins."""
+    _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
+    _commits: set[asyncio.Future[None]] = field(default_factory=set)
+
+    # --- answers of our own ----------------------------------------------------------------------------------------
+
+    def refusal(self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST") -> tuple[int, bytes]:
+        """Write an error as its provider would say it: (status, whole response)."""
+        plain = isinstance(error, MissError) and error.status == MissError.status
+        status = self.engine.config.miss_status if plain else error.status
+        if status == 204:
+            return status, head_bytes(204, "No Content", (("connection", "close"),) if close else ())
+        headers, body = envelope(family, status, error.code, self.engine.redactor.text(str(error)))
+        extra: Headers = ((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()
+        if status == 426:
+            extra += (("upgrade", "HTTP/1.1"),)
+        return status, whole_response(status, (*headers, *extra), body, close=close, method=method)
+
+    # --- what became of an exchange --------------------------------------------------------------------------------
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note that an exchange is open."""
+        self.open[id(exchange)] = exchange
+
+    def busy(self, session: Session) -> bool:
+        """Tell whether calls of a session are open: an SDK closes its stream at the last event, before we have stored it."""
+        return any(each.session is session for each in self.open.values())
+
+    def settle(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
+        """Report an exchange that is over, once; safe to call again."""
+        if id(exchange) not in self.open:
+            return
+        del self.open[id(exchange)]
+        self.losses += lost
+        try:
+            self.say(self.engine.outcome(exchange, status, usage=usage, lost=lost))
+        except Exception:  # what we say about an answer must never become part of it
+            log.exception("could not report an exchange")
+
+    def lose(self, exchange: Exchange, why: str) -> None:
+        """Report an answer that should have been recorded and was not."""
+        exchange.finished = True
+        exchange.note = f"NOT RECORDED: {why}"
+        self.settle(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
+
+    async def commit(self, exchange: Exchange, *, proper: bool) -> None:
+        """Store the answer of a released exchange in the writer's thread, and report it.
+
+        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the same, and a
+        failure that comes later is still counted.
+        """
+        if exchange.finished:
+            return
+        exchange.finished = True
+        task = asyncio.get_running_loop().run_in_executor(self._writer, self._store, exchange, proper)
+        job = asyncio.ensure_future(self._settled(exchange, task))
+        self._commits.add(job)
+        job.add_done_callback(self._commits.discard)
+        done, _ = await asyncio.wait({job}, timeout=COMMIT_PATIENCE)
+        if not done:
+            log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
+
+    def _store(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - run_in_executor passes by position
+        if exchange.decision is Decision.RECORD:
+            return self.engine.stored(exchange, proper=proper)
+        return self.engine.passed(exchange, proper=proper)
+
+    async def _settled(self, exchange: Exchange, task: asyncio.Future[Usage]) -> None:
+        lost, usage = False, None
+        try:
+            usage = await task
+        except LLMProxyError as error:
+            lost, exchange.note = True, f"NOT RECORDED: {error.message}"
+        except Exception as error:
+            log.exception("an answer could not be stored")
+            lost, exchange.note = True, f"NOT RECORDED: {type(error).__name__}: {error}"
+        self.settle(exchange, exchange.recording.status, usage=usage, lost=lost)
+
+    async def in_writer(self, job: Callable[[], None]) -> None:
+        """Do something with the store where it is written, and survive its failure: what matters is said at the commits."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, job)
+        except LLMProxyError as error:
+            log.warning("%s", error)
+
+    async def drained(self, patience: float) -> None:
+        """Wait until nothing is open, at most `patience` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while self.open and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        """Store what is still open as cut, wait for the last commits, then end all sessions and close the store."""
+        for exchange in list(self.open.values()):
+            if exchange.recording.started:
+                await self.commit(exchange, proper=False)
+            else:
+                exchange.note = exchange.note or "the proxy ended"
+                self.settle(exchange, 0)
+        if self._commits:
+            await asyncio.wait(set(self._commits), timeout=30)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self.engine.close)
+        except LLMProxyError as error:
+            self.losses += 1
+            log.error("the store could not be closed as it should be: %s", error)  # noqa: TRY400 - its text says it all
+        self._writer.shutdown(wait=False)
+
+
+def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
+    """Write a response of ours, length and all."""
+    framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
+    return head_bytes(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
+
+
+REASONS = {
+    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
+    413: "Content Too Large", 426: "Upgrade Required", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
+    501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
+}  # fmt: skip

@@ -1,0 +1,404 @@
+"""Every option of llmproxy, declared once.
+
+A field of :class:`Settings` is an option: its annotation says what it may be, its description is the help text, and
+its name gives the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in
+``[tool.llmproxy]`` of pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in the
+README are derived from :func:`options`.
+
+Precedence: default < pyproject.toml < environment < flag. :func:`load` gathers the four and remembers where each
+value came from. What it does not understand it refuses, naming the value, its source and what would be allowed.
+
+Making a ``Settings`` by hand reads nothing but its arguments. This module is the floor of the package beside
+`errors` and `protocol`; it imports pydantic, so whoever must start fast imports it late.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from llmproxy.errors import SettingsError
+from llmproxy.protocol import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SESSION, DEFAULT_STORE, Exhausted, Mode
+from llmproxy.values import (
+    did_you_mean,
+    read_exhausted,
+    read_host,
+    read_hosts,
+    read_mode,
+    read_name,
+    read_port,
+    read_size,
+    read_speed,
+    read_status,
+    read_table,
+    read_truth,
+    read_upstreams,
+)
+
+__all__ = [
+    "ENV_PREFIX",
+    "TABLE",
+    "Loaded",
+    "Normalize",
+    "Option",
+    "Scrub",
+    "Settings",
+    "load",
+    "options",
+    "options_table",
+    "shown",
+]
+
+ENV_PREFIX = "LLMPROXY_"
+TABLE = "[tool.llmproxy]"
+NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|TEST_.*)")
+"""Variables with our prefix that are not options: a debugging aid, what `run` gives its child, and the tests' own."""
+
+
+class _Frozen(BaseModel):
+    """Values that never change, and names that we know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Scrub(_Frozen):
+    """Replace what a pattern finds in the texts of a request, before its key is derived."""
+
+    pattern: str
+    """A regular expression of Python's `re`."""
+    placeholder: str = "<scrubbed>"
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"{self.pattern!r} is not a regular expression: {error}") from error
+        return self
+
+
+class Normalize(_Frozen):
+    """The user's own rules for what makes two requests the same (``[tool.llmproxy.normalize]``)."""
+
+    ignore: tuple[str, ...] = ()
+    """JSON paths that are left out of the key."""
+    scrub: tuple[Scrub, ...] = ()
+    packs: tuple[str, ...] = ()
+    """Names of rule sets that llmproxy brings along; `core.normalize` knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How an option looks on the command line: what stands behind the flag, and whether it may be repeated."""
+
+    metavar: str = ""
+    repeat: bool = False
+    flag: bool = True
+    secret: bool = False
+    """Its value is never shown."""
+
+
+class Settings(_Frozen):
+    """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
+
+    mode: Annotated[Mode, BeforeValidator(read_mode), _Form("replay|auto|record|once|passthrough")] = Field(
+        Mode.REPLAY,
+        description="What to do with a request: replay serves recordings only, auto records what is missing, record "
+        "records everything anew, once records a new cassette and replays it afterwards, passthrough only forwards. "
+        "VCR's names none, new_episodes and all are understood.",
+    )
+    host: Annotated[str, BeforeValidator(read_host), _Form("ADDRESS")] = Field(
+        DEFAULT_HOST, description="Address to listen on. Anything but loopback can be reached by others."
+    )
+    port: Annotated[int, BeforeValidator(read_port), _Form("PORT")] = Field(
+        DEFAULT_PORT, description="Port to listen on; 0 takes any free one."
+    )
+    store: Annotated[Path, _Form("PATH")] = Field(Path(DEFAULT_STORE), description="The database of recordings.")
+    cassette_dir: Annotated[Path | None, _Form("DIR")] = Field(
+        None,
+        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
+        "wins), written when a session that recorded ends.",
+    )
+    cassette: Annotated[str, BeforeValidator(read_name), _Form("NAME")] = Field(
+        DEFAULT_SESSION, description="Cassette of all requests whose URL or header names no session."
+    )
+    upstream: Annotated[Mapping[str, str], BeforeValidator(read_upstreams), _Form("NAME=URL", repeat=True)] = Field(
+        default_factory=dict,
+        description="Base URL of a provider, or of an OpenAI-compatible server of your own, then served under /NAME; "
+        "the name default takes what belongs to no provider.",
+    )
+    speed: Annotated[float, BeforeValidator(read_speed), _Form("0|1|N")] = Field(
+        0.0, description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast."
+    )
+    exhausted: Annotated[Exhausted, BeforeValidator(read_exhausted), _Form("last|cycle|miss")] = Field(
+        Exhausted.LAST, description="What answers a request that comes more often than it was recorded."
+    )
+    forward: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False,
+        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers are "
+        "decrypted, all others tunnelled, or refused in replay.",
+    )
+    token: Annotated[str, _Form("SECRET", secret=True)] = Field(
+        default="",
+        description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
+    )
+    allow_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
+        (), description="Host that forwarded traffic may reach even in replay."
+    )
+    allow_live: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False, description="Let clients of a replay proxy open sessions in modes that reach the network."
+    )
+    match_credential: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False,
+        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
+        "get the right key's answer.",
+    )
+    fail_on_miss: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False, description="End with exit code 4 if a request was refused because it was not recorded."
+    )
+    miss_status: Annotated[Literal[400, 404, 501, 503], BeforeValidator(read_status), _Form("400|404|501|503")] = Field(
+        404, description="HTTP status of a miss; SDKs do not retry 404."
+    )
+    max_request: Annotated[int, BeforeValidator(read_size), _Form("SIZE")] = Field(
+        64 << 20, description="Largest request body that is matched against recordings."
+    )
+    quiet: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False, description="Print misses and the summary only."
+    )
+    verbose: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(default=False, description="Log each step.")
+    normalize: Annotated[Normalize, BeforeValidator(read_table), _Form(flag=False)] = Field(
+        Normalize(), description="Your own rules for what makes two requests the same: ignore, scrub, packs."
+    )
+
+    @model_validator(mode="after")
+    def _one_volume(self) -> Self:
+        if self.quiet and self.verbose:
+            raise ValueError("quiet and verbose exclude each other")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, as everything derived from it sees it."""
+
+    name: str
+    """The field of `Settings`, ``miss_status``."""
+    env: str
+    help: str
+    metavar: str
+    repeat: bool
+    boolean: bool
+    default: object
+    has_flag: bool = True
+    secret: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in pyproject.toml, ``miss-status`` (``miss_status`` is understood as well)."""
+        return self.name.replace("_", "-")
+
+    @property
+    def flag(self) -> str:
+        """Its flag, ``--miss-status``; empty if it has none."""
+        return f"--{self.key}" if self.has_flag else ""
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """Return all options in the order of their declaration."""
+    found = []
+    for name, field in Settings.model_fields.items():
+        form = next(mark for mark in field.metadata if isinstance(mark, _Form))
+        default = field.get_default(call_default_factory=True, validated_data={})
+        boolean = isinstance(default, bool)
+        help_text = field.description or ""
+        env = ENV_PREFIX + name.upper()
+        found.append(Option(name, env, help_text, form.metavar, form.repeat, boolean, default, form.flag, form.secret))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and for each where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``. One entry
+    more for each upstream, under ``upstream.NAME``."""
+
+    @property
+    def upstreams(self) -> tuple[tuple[str, str, str], ...]:
+        """Every upstream that somebody set: name, base URL, source."""
+        return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
+
+    def with_upstreams(self, found: Mapping[str, tuple[str, str]]) -> Loaded:
+        """Add upstreams that nobody set by option: name -> (base URL, source)."""
+        new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
+        if not new:
+            return self
+        upstream = {name: url for name, (url, _) in new.items()} | dict(self.settings.upstream)
+        sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
+        if sources["upstream"] == "default":
+            sources["upstream"] = ", ".join(dict.fromkeys(source for _, source in new.values()))
+        return replace(self, settings=self.settings.model_copy(update={"upstream": upstream}), sources=sources)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value that somebody gave, where, and the folder that a relative path in it starts from."""
+
+    value: Any
+    source: str
+    folder: Path
+
+
+def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Loaded:
+    """Gather all settings.
+
+    Args:
+        flags: Values by option name; None and an empty list mean that the flag was not given.
+        env: The whole environment; only names with our prefix are looked at, and an empty value is none.
+        cwd: Where the search for pyproject.toml starts, upward, and where relative paths of flags begin.
+
+    Raises:
+        SettingsError: A name or value that we do not understand.
+
+    """
+    layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
+    values: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    for layer in layers:
+        for name, given in layer.items():
+            values[name] = _one(name, given, values.get(name))
+            sources[name] = given.source
+            if name == "upstream":
+                sources |= {f"upstream.{key}": given.source for key in read_upstreams(given.value)}
+    try:
+        return Loaded(Settings(**values), sources)
+    except ValidationError as error:
+        both = f"quiet: {sources['quiet']}; verbose: {sources['verbose']}"
+        raise SettingsError(_said(error), hint=both) from error
+
+
+def _one(name: str, given: _Given, below: Any) -> Any:  # noqa: ANN401 (what a user typed can be anything)
+    """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
+    if name == "store":
+        return given.folder / Path(str(given.value)).expanduser()
+    try:
+        value = getattr(Settings.model_validate({name: given.value}), name)
+    except ValidationError as error:
+        raise SettingsError(f"{name}: {_said(error)}", hint=f"It was set by {given.source}.") from error
+    return {**(below or {}), **value} if name == "upstream" else value
+
+
+def _said(error: ValidationError) -> str:
+    """Return what pydantic found wrong, in our own words where we raised it."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    reason = first.get("ctx", {}).get("error")
+    if first["type"] == "extra_forbidden":
+        word = str(first["loc"][-1])
+        return f"unknown name {place}{did_you_mean(word, [*Normalize.model_fields, *Scrub.model_fields])}"
+    text = str(reason) if reason else f"{first['msg'].lower()} (got {first['input']!r})"
+    return f"{place}: {text}" if place else text
+
+
+def _known(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
+    """Return the option's name, or refuse it with the nearest one."""
+    if name in Settings.model_fields:
+        return name
+    hint = "`llmproxy settings` lists all options."
+    raise SettingsError(f"unknown option {spelt} in {source}{did_you_mean(spelt, spellings)}", hint=hint)
+
+
+def _from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _Given]:
+    names = {option.name: option.flag or option.name for option in options()}
+    given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
+    return {
+        _known(name, name, "the flags", names): _Given(value, f"flag {names.get(name, name)}", cwd)
+        for name, value in given.items()
+    }
+
+
+def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
+    found = {}
+    for variable in sorted(env):
+        if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
+            spellings = [option.env for option in options()]
+            name = _known(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
+            found[name] = _Given(env[variable], f"environment {variable}", cwd)
+    return found
+
+
+def _from_file(cwd: Path) -> dict[str, _Given]:
+    """Read the nearest pyproject.toml at or above a folder that has a table of ours."""
+    for folder in (cwd, *cwd.parents):
+        table = _tool_table(folder / "pyproject.toml")
+        if table is not None:
+            return _from_table(table, folder)
+    return {}
+
+
+def _from_table(table: Mapping[str, object], folder: Path) -> dict[str, _Given]:
+    source = f"{folder / 'pyproject.toml'} {TABLE}"
+    found: dict[str, _Given] = {}
+    for spelt, value in table.items():
+        name = _known(spelt.replace("-", "_"), spelt, source, [option.key for option in options()])
+        if name in found:
+            raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
+        found[name] = _Given(value, source, folder)
+    return found
+
+
+def _tool_table(path: Path) -> Mapping[str, object] | None:
+    """Return ``[tool.llmproxy]`` of a file, or None if there is no such file or table."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("llmproxy")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from error
+    if table is not None and not isinstance(table, dict):
+        raise SettingsError(f"{path}: {TABLE} is not a table, but {table!r}")
+    return table
+
+
+HIDDEN = "(set)"
+"""What is shown of a secret."""
+
+
+def shown(value: object) -> str:
+    """Write a value as one would type it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Normalize):
+        return json.dumps(value.model_dump(exclude_defaults=True)) if value != Normalize() else ""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={url}" for name, url in value.items())
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def options_table() -> str:
+    """Return all options as a Markdown table, for the README."""
+    lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
+    for option in options():
+        pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
+        flag = f"`{pattern}`" if option.has_flag else f"(`[tool.llmproxy.{option.key}]`)"
+        default = f"`{shown(option.default)}`" if shown(option.default) else ""
+        lines.append(f"| {flag} | `{option.env}` | {default} | {option.help} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,98 @@
+"""What an agent did, as spans: read from a recording or a trace file, looked into, changed, compared, asserted.
+
+    Cassette.from_store("llmproxy.db", cassette="weather")      spans from what went over the wire
+    Cassette.load("weather.json")                               or from a file (Evalcraft's opens too)
+    ReplayEngine(cassette).override_tool_result(...).run()      a copy with something changed; no agent runs
+    ReplayDiff.compute(old, new)                                what is different, and whether it matters
+    assert tool_called(run, "get_weather")                      assertions for plain pytest
+
+This package reads recordings and knows the proxy only through them: it imports `core`, never mitmproxy. Every name is
+imported when it is first used, so that ``import llmproxy.trace`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmproxy.trace.assertions import (
+        cost_under as cost_under,
+        evaluate as evaluate,
+        latency_under as latency_under,
+        no_loops as no_loops,
+        output_contains as output_contains,
+        output_json as output_json,
+        output_json_schema as output_json_schema,
+        output_matches as output_matches,
+        token_count_under as token_count_under,
+    )
+    from llmproxy.trace.behavior import behavior_fingerprint as behavior_fingerprint
+    from llmproxy.trace.called import (
+        no_tool_called as no_tool_called,
+        same_tool_calls as same_tool_calls,
+        tool_called as tool_called,
+        tool_order as tool_order,
+        tool_trajectory as tool_trajectory,
+    )
+    from llmproxy.trace.cassette import Cassette as Cassette
+    from llmproxy.trace.diff import ReplayDiff as ReplayDiff
+    from llmproxy.trace.engine import (
+        OverrideNotUsed as OverrideNotUsed,
+        OverrideWarning as OverrideWarning,
+        ReplayEngine as ReplayEngine,
+        replay as replay,
+    )
+    from llmproxy.trace.export import write_otlp as write_otlp, write_trace as write_trace
+    from llmproxy.trace.guard import NetworkBlocked as NetworkBlocked, NetworkGuard as NetworkGuard
+    from llmproxy.trace.model import (
+        AgentRun as AgentRun,
+        AssertionResult as AssertionResult,
+        EvalResult as EvalResult,
+        Provenance as Provenance,
+        Span as Span,
+        SpanKind as SpanKind,
+        TokenUsage as TokenUsage,
+    )
+    from llmproxy.trace.otel import otlp as otlp
+    from llmproxy.trace.pairing import ToolFieldChange as ToolFieldChange
+    from llmproxy.trace.recording import spans_of as spans_of
+    from llmproxy.trace.render import render as render
+
+_HOMES = {
+    "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
+                   "output_json_schema", "output_matches", "token_count_under"),
+    "behavior": ("behavior_fingerprint",),
+    "called": ("no_tool_called", "same_tool_calls", "tool_called", "tool_order", "tool_trajectory"),
+    "cassette": ("Cassette",),
+    "diff": ("ReplayDiff",),
+    "engine": ("OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
+    "export": ("write_otlp", "write_trace"),
+    "guard": ("NetworkBlocked", "NetworkGuard"),
+    "model": ("AgentRun", "AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "otel": ("otlp",),
+    "pairing": ("ToolFieldChange",),
+    "recording": ("spans_of",),
+    "render": ("render",),
+}  # fmt: skip
+_MODULE = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604 - the table above is the list
+    *sorted(_MODULE)
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    """Import a public name when it is first asked for; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
+    plain = name.removeprefix("assert_")
+    home = _MODULE.get(plain)
+    if home is None or (plain != name and home not in ("assertions", "called")):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{home}"), plain)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List every public name, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,161 @@
+"""Readers: what somebody typed, in a file, a variable or a flag, becomes a value.
+
+One function per kind of option. Each takes the text (or what TOML made of it) and returns the value, or raises
+ValueError with a sentence that repeats what was typed and says what would be allowed. `settings` attaches them to its
+fields and adds where the text came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from urllib.parse import urlsplit
+
+from llmproxy.protocol import VCR_MODES, Exhausted, Mode
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
+_UNITS |= {"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30}
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_LAST_PORT = 65535
+_RESERVED = {"s", "_llmproxy"}
+"""First path segments with a meaning of their own: no upstream can have such a name."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest of the known words, or nothing."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _choice(value: object, known: Mapping[str, object]) -> object:
+    """Look a word up in a table of allowed spellings."""
+    word = str(value).strip().lower()
+    if word not in known:
+        allowed = ", ".join(known)
+        raise ValueError(f"{value!r} is not one of {allowed}{did_you_mean(word, known)}")
+    return known[word]
+
+
+def read_mode(value: object) -> object:
+    """Read a mode, by our name or VCR's."""
+    return _choice(value, {mode.value: mode for mode in Mode} | VCR_MODES)
+
+
+def read_exhausted(value: object) -> object:
+    """Read what answers after the last recording."""
+    return _choice(value, {choice.value: choice for choice in Exhausted})
+
+
+def read_status(value: object) -> object:
+    """Read the status of a miss."""
+    return _choice(value, {"400": 400, "404": 404, "501": 501, "503": 503})
+
+
+def read_truth(value: object) -> object:
+    """Read a yes or no."""
+    return value if isinstance(value, bool) else _choice(value, _TRUTH)
+
+
+def read_speed(value: object) -> object:
+    """Read a speed; a bool is a number to Python, but nobody means it as one."""
+    try:
+        number = float("nan") if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        number = float("nan")
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{value!r} is not a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+    return number
+
+
+def read_port(value: object) -> object:
+    """Read a port."""
+    text = str(value).strip()
+    if not (text.isascii() and text.isdecimal() and int(text) <= _LAST_PORT):
+        raise ValueError(f"{value!r} is not a port: 1 to 65535, or 0 for any free one")
+    return int(text)
+
+
+def read_size(value: object) -> object:
+    """Read bytes, with or without a unit (of 1024): ``67108864``, ``64MiB``, ``512k``."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower(), re.ASCII)
+    if isinstance(value, bool) or not found or found[2] not in _UNITS or not int(found[1]):
+        raise ValueError(f"{value!r} is not a size: bytes, or a number with KiB, MiB or GiB, as 64MiB")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def read_name(value: object) -> object:
+    """Read a cassette's name. SDKs cut a URL off at ``#``, so that sessions would mix."""
+    if not isinstance(value, str) or not value.strip() or "#" in value or not value.isprintable():
+        raise ValueError(f"{value!r} is not a cassette name: printable text without '#'")
+    return value.strip()
+
+
+def read_host(value: object) -> object:
+    """Read a host name or an address."""
+    if not isinstance(value, str) or not re.fullmatch(r"\[?[A-Za-z0-9_.:%*-]+\]?", value.strip()):
+        raise ValueError(f"{value!r} is not a host name or address")
+    return value.strip().lower()
+
+
+def _words(value: object) -> list[str]:
+    """Read a list; in the environment its parts stand between commas or white space."""
+    if isinstance(value, str):
+        return [word for word in re.split(r"[,\s]+", value) if word]
+    if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+        return list(value)
+    raise ValueError(f"{value!r} is not a list of texts")
+
+
+def read_hosts(value: object) -> object:
+    """Read a list of hosts."""
+    return tuple(read_host(word) for word in _words(value))
+
+
+def read_upstreams(value: object) -> dict[str, str]:
+    """Read ``NAME=URL`` parts, or a table of them, as name -> base URL."""
+    pairs = value.items() if isinstance(value, Mapping) else [_pair(word) for word in _words(value)]
+    found: dict[str, str] = {}
+    for name, url in pairs:
+        key = str(name).strip().lower()
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", key) or key in _RESERVED:
+            raise ValueError(f"{name!r} is not an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')")
+        found[key] = _url(url)
+    return found
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, equals, url = word.partition("=")
+    if not equals:
+        raise ValueError(f"{_harmless(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
+    return name, url
+
+
+def _harmless(text: str) -> str:
+    """Quote what was typed, unless a user or a query in it may hold a password: errors end up in logs."""
+    return "the URL (not repeated: it may hold a secret)" if set(text) & set("?#@") else repr(text)
+
+
+def _url(value: object) -> str:
+    text = str(value).strip()
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        good = False
+    if not good or set(text) & set("?#@"):
+        raise ValueError(
+            f"{_harmless(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
+        )
+    return text.rstrip("/")
+
+
+def read_table(value: object) -> object:
+    """Read a table; in the environment it is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not JSON ({error})") from error

@@ -1,0 +1,45 @@
+"""``llmproxy demo`` as a newcomer runs it: a process, in an empty folder, with no key and no proxy variable."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.support.process import ROOT, Process, clean_env
+
+
+def run(folder: Path) -> tuple[int | None, str, str]:
+    """Run the demo in `folder`; returns exit code, output and complaints."""
+    here = folder / "empty"
+    here.mkdir()
+    child = Process([sys.executable, "-m", "llmproxy", "demo"], folder, "demo", clean_env(), cwd=here)
+    child.popen.wait(60)
+    return child.exit_code, child.stdout, child.stderr
+
+
+def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It replays plain, tool and streamed calls, counts them, prices them, shows a miss and says what to type next."""
+    code, out, err = run(tmp_path)
+    assert (code, err) == (0, "")
+    assert "assistant  Oslo." in out
+    assert 'calls get_weather({"city":"Oslo"})' in out
+    assert "the whole suite runs offline" in out
+    assert re.search(r"4 calls replayed in [45]\.\d s, as recorded; .* full speed .*: \d+ ms", out)
+    assert re.search(r"0 calls went to the provider, where they would cost \$0\.0001\d and 523 tokens", out)
+    assert "openai.NotFoundError: HTTP 404" in out
+    assert "$.messages[0].content" in out
+    assert "llmproxy start --mode record" in out
+    assert "llmproxy start --mode replay" in out
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_bundled_recording_holds_no_secret_and_no_local_address() -> None:
+    """It may be published: made by scripts/make-demo from a scripted provider."""
+    text = (ROOT / "llmproxy/data/demo.yaml").read_text("utf-8")
+    recorded = yaml.safe_load(text)["interactions"]
+    assert [each["request"]["uri"] for each in recorded] == ["https://api.openai.com/v1/chat/completions"] * 4
+    assert [each["request"]["headers"]["Authorization"] for each in recorded] == [["Bearer [REDACTED]"]] * 4
+    assert "sk-" not in text

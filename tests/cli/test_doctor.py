@@ -1,0 +1,96 @@
+"""``llmproxy doctor``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from llmproxy.client.witness import Witness
+from tests.cli.test_run import asking
+from tests.support.process import clean_env, free_port
+from tests.support.proxy import proxy
+
+linux = pytest.mark.skipif(not Witness().able, reason="NOT RUN: needs Linux's /proc")
+
+
+def doctor(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    command = [sys.executable, "-m", "llmproxy", "doctor", *words]
+    return subprocess.run(command, env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
+
+
+def bad(said: str) -> list[str]:
+    """Return what it found wrong."""
+    return [line[6:] for line in said.splitlines() if line.startswith("BAD")]
+
+
+def test_a_command_that_uses_the_proxy_is_fine(tmp_path: Path) -> None:
+    """Exit code 0, and what arrived."""
+    done = doctor("--store", str(tmp_path / "x.db"), *asking("hi"))
+    assert (done.returncode, bad(done.stdout)) == (0, []), done.stdout
+    assert "traffic arrived: 0 hits, 1 miss" in done.stdout
+
+
+@linux
+def test_a_client_that_goes_past_the_proxy_is_named_with_advice(tmp_path: Path) -> None:
+    """Its base URL stands in its code."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); time.sleep(1)"
+        env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
+        done = doctor("--store", str(tmp_path / "x.db"), "--", sys.executable, "-c", code, env=env)
+    assert done.returncode == 1
+    assert any(f"connected to 127.0.0.1:{port} itself, past the proxy" in line for line in bad(done.stdout))
+    assert "no request arrived at the proxy" in bad(done.stdout)
+    assert "Python, by base URL" in done.stdout
+
+
+@linux
+def test_a_child_that_lost_its_environment_is_named(tmp_path: Path) -> None:
+    """As under sudo, or in a container."""
+    done = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "0.5")
+    assert any("/bin/sleep" in line and "without our variables" in line for line in bad(done.stdout))
+
+
+def test_a_shell_without_variables_is_told_what_to_type(tmp_path: Path) -> None:
+    """The proxy answers, but nobody is sent to it."""
+    with proxy("replay", tmp_path / "x.db") as px:
+        done = doctor(env={"LLMPROXY_URL": px.url})
+        assert (done.returncode, bad(done.stdout)) == (1, ["no variable points to the proxy: nothing will use it"])
+        assert 'eval "$(llmproxy env)"' in done.stdout
+        assert doctor(env={"LLMPROXY_URL": px.url, "OPENAI_BASE_URL": f"{px.url}/v1"}).returncode == 0
+
+
+def test_nobody_at_the_port_is_found() -> None:
+    """The variable is set, the proxy is not there."""
+    port = free_port()
+    done = doctor(env={"LLMPROXY_PORT": str(port), "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"})
+    assert done.returncode == 1
+    assert bad(done.stdout)[0].startswith(f"no llmproxy answers at http://127.0.0.1:{port}")
+
+
+@linux
+def test_an_agent_that_runs_already_is_watched(tmp_path: Path) -> None:
+    """Its own environment counts, not the shell's."""
+    with proxy("replay", tmp_path / "x.db") as px:
+        env = clean_env({"OPENAI_BASE_URL": "https://gw.example/v1"})
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"], env=env) as agent:
+            done = doctor("--pid", str(agent.pid), env={"LLMPROXY_URL": px.url})
+            agent.terminate()
+    assert done.returncode == 1
+    assert any("OPENAI_BASE_URL=https://gw.example/v1 points elsewhere" in line for line in bad(done.stdout)), (
+        done.stdout
+    )
+
+
+def test_a_process_that_is_not_there_is_an_error() -> None:
+    """Neither is one that is both watched and run."""
+    assert doctor("--pid", "4194303").returncode == 3
+    assert doctor("--pid", str(os.getpid()), "--", *shlex.split("true")).returncode == 2

@@ -1,0 +1,86 @@
+"""``llmproxy env``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import clean_env, free_port
+from tests.support.proxy import Proxy, proxy
+
+ENV = (sys.executable, "-m", "llmproxy", "env")
+
+
+@pytest.fixture(scope="module")
+def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Run a proxy in replay."""
+    with proxy("replay", tmp_path_factory.mktemp("proxy") / "x.db") as running:
+        yield running
+
+
+def run(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run([*ENV, *words], env=clean_env(env), capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_shell_that_evaluates_it_uses_the_proxy(px: Proxy) -> None:
+    """Base URLs with the session, a key for SDKs that insist on one, and NO_PROXY."""
+    command = f'eval "$({" ".join(ENV)} --url {px.url} --session "my test")"; echo "$OPENAI_BASE_URL $OPENAI_API_KEY $NO_PROXY"'
+    done = subprocess.run(
+        ["sh", "-c", command], env=clean_env(), capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == f"{px.url}/s/my%20test/v1 llmproxy-placeholder 127.0.0.1,localhost,::1\n"
+
+
+def test_it_finds_the_proxy_where_start_would_listen(px: Proxy) -> None:
+    """By LLMPROXY_URL, or by the same settings as `llmproxy start`."""
+    for env in ({"LLMPROXY_URL": px.url}, {"LLMPROXY_PORT": str(px.port), "LLMPROXY_HOST": "0.0.0.0"}):
+        found = json.loads(run("--format", "json", env=env).stdout)
+        assert found["ANTHROPIC_BASE_URL"] == f"{px.url}/anthropic"
+
+
+def test_what_was_set_is_taken_away_again_and_nothing_else(px: Proxy) -> None:
+    """A key of the user's own stays."""
+    env = json.loads(run("--url", px.url, "--format", "json").stdout) | {"GROQ_API_KEY": "mine", "LLMPROXY_URL": px.url}
+    env["XAI_API_BASE"] = "https://gw"
+    names = set(json.loads(run("--unset", "--format", "json", env=env).stdout))
+    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "LLMPROXY_URL", "AWS_ACCESS_KEY_ID"} <= names
+    assert not {"GROQ_API_KEY", "XAI_API_BASE", "NO_PROXY"} & names
+    assert run("--unset", env=env).stdout.startswith("unset ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--format", "cmd"], 2, "sh, fish, powershell"),
+        (["--unset", "--format", "dotenv"], 2, "remove the lines"),
+        (["--url", "http://127.0.0.1:9"], 3, "no llmproxy answers"),
+    ],
+)
+def test_what_goes_wrong_is_said_on_stderr_only(words: list[str], code: int, said: str) -> None:
+    """Whatever stands on stdout is evaluated by a shell."""
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def test_a_proxy_that_does_not_intercept_gives_no_such_variables(tmp_path: Path) -> None:
+    """Half of them would break every HTTPS connection of the shell."""
+    with proxy("replay", tmp_path / "x.db") as px:
+        if px.control("health").get("ca"):
+            done = run("--url", px.url, "--intercept", "--format", "json")
+            assert Path(json.loads(done.stdout)["SSL_CERT_FILE"]).is_file()
+        else:
+            done = run("--url", px.url, "--intercept")
+            assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_nobody_there_is_an_error() -> None:
+    """With what to start."""
+    done = run(env={"LLMPROXY_PORT": str(free_port())})
+    assert (done.returncode, done.stdout) == (3, "")

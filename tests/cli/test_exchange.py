@@ -1,0 +1,304 @@
+"""``llmproxy import``, ``export`` and ``textconv``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.core.cassette import Recorded, dumps, read
+from llmproxy.core.cassette_dir import slug
+from llmproxy.core.interaction import Interaction
+from llmproxy.core.store import Store
+
+FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
+OPENAI = ("--upstream", "openai=http://127.0.0.1:9911/v1")
+TRAFFIC = Path(__file__).resolve().parents[2] / "../shared/traffic"
+JSON = (("content-type", "application/json"),)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder, so that no settings of anybody's are found."""
+    monkeypatch.chdir(tmp_path)
+
+
+def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name: str = "x") -> Path:
+    """Write a file with one chat request for each text."""
+    exchanges = [
+        Recorded("POST", f"{host}/v1/chat/completions", JSON, f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'.encode(),
+                 200, "OK", JSON, f'{{"answer": "{text}"}}'.encode())
+        for text in texts
+    ]  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dumps(exchanges, name))
+    return path
+
+
+def stored(name: str, path: Path = Path("llmproxy.db")) -> list[Interaction]:
+    with Store.open(path, writable=False, now=lambda: 0.0) as store:
+        return list(store.interactions(name))
+
+
+def run(*arguments: str | Path) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def test_import(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file becomes the cassette of its name; the table says what came from which host."""
+    assert run("import", cassette(Path("trip.yaml"), "a", "b", "a")) == 0
+    assert [each.occurrence for each in stored("trip")] == [1, 1, 2]
+    out = capsys.readouterr().out
+    assert re.search(r"api\.openai\.com +openai +3 +3 +0\n", out)
+    assert "1 cassette with 3 interactions in" in out
+
+
+def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same file again doubles nothing, and says so; the cassette counts as complete."""
+    path = cassette(Path("trip.yaml"), "a", "a", "b")
+    assert run("import", path) == 0
+    first = stored("trip")
+    assert run("import", path) == 0
+    again = stored("trip")
+    assert [(each.key, each.occurrence, each.response) for each in again] == [
+        (each.key, each.occurrence, each.response) for each in first
+    ]
+    assert "3 older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
+    with Store.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
+        assert store.closed_cleanly("trip", 1)
+
+
+def test_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below a folder the folders between are part of the name; names that do not fit a URL get a hash."""
+    cassette(Path("all/one/test.yaml"), "a")
+    cassette(Path("all/two/test.yml"), "b")
+    cassette(Path("all/test[x y].yaml"), "c")
+    assert run("import", "all") == 0
+    assert len(stored("one.test")) == len(stored("two.test")) == len(stored(slug("test[x y]"))) == 1
+    assert "3 cassettes" in capsys.readouterr().out
+
+
+def test_slug() -> None:
+    """A name that stands in a URL stays; any other is made to, and two such names never meet."""
+    assert slug("a.b-c_1") == "a.b-c_1"
+    assert slug("a b") != slug("a_b") != slug("a/b")
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug("ü" * 300))
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug("trip~2"))
+
+
+def test_one_cassette_for_all() -> None:
+    """`--cassette` takes all files together, in order."""
+    files = cassette(Path("a.yaml"), "a", "b"), cassette(Path("b.yaml"), "a")
+    assert run("import", *files, "--cassette", "all", "--store", "other.db") == 0
+    assert [each.occurrence for each in stored("all", Path("other.db"))] == [1, 1, 2]
+
+
+def test_two_files_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files that would become one cassette are refused before anything is written."""
+    assert run("import", cassette(Path("a/x.yaml"), "a"), cassette(Path("b/x.yaml"), "b")) == 2
+    assert "would both become cassette x" in capsys.readouterr().err
+    assert not Path("llmproxy.db").exists()
+
+
+def test_damaged_files_do_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damaged files are named with their line, nothing of them is taken, the others are imported, the exit code says it."""
+    cassette(Path("all/good.yaml"), "a")
+    Path("all/bad.yaml").write_text("version: 1\ninteractions: [}")
+    Path("all/empty.yaml").write_text("")
+    assert run("import", "all") == 3
+    seen = capsys.readouterr()
+    assert "bad.yaml, line 2" in seen.err
+    assert "empty.yaml: the file is empty" in seen.err
+    assert len(stored("good")) == 1
+    assert stored("bad") == []
+
+
+def test_missing_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that is not there, and a folder without recordings, are errors."""
+    Path("empty").mkdir()
+    assert run("import", "nowhere.yaml") == 3
+    assert run("import", "empty") == 3
+    err = capsys.readouterr().err
+    assert "There is no file nowhere.yaml" in err
+    assert "holds no file of recordings" in err
+
+
+def test_unknown_hosts_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host of no table is imported under its own name, or under that of an upstream."""
+    path = cassette(Path("x.yaml"), "a", host="http://localhost:8000")
+    assert run("import", path) == 0
+    assert "Not in the provider table" in capsys.readouterr().out
+    assert stored("x")[0].provider == "localhost:8000"
+    assert run("import", path, "--cassette", "y", "--upstream", "mine=http://localhost:8000/v1") == 0
+    assert stored("y")[0].provider == "mine"
+
+
+def test_export_and_back() -> None:
+    """Store -> YAML -> store loses nothing."""
+    assert run("import", cassette(Path("trip.yaml"), "a", "b", "a")) == 0
+    assert run("export", "--cassette", "trip", "out/trip.yaml") == 0
+    assert run("import", "out/trip.yaml", "--store", "second.db") == 0
+    before, after = stored("trip"), stored("trip", Path("second.db"))
+    assert len(after) == 3
+    assert after == before
+
+
+def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """`-` writes the YAML and nothing else to standard output."""
+    run("import", cassette(Path("trip.yaml"), "a"))
+    capsys.readouterr()
+    assert run("export", "--cassette", "trip", "-") == 0
+    Path("again.yaml").write_text(capsys.readouterr().out)
+    assert len(read(Path("again.yaml"))) == 1
+
+
+def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cassette that is not there is an error that names those that are; without a store that is said."""
+    assert run("export", "--cassette", "x", "x.yaml") == 3
+    run("import", cassette(Path("trip.yaml"), "a"))
+    assert run("export", "--cassette", "x", "x.yaml") == 3
+    assert "It holds: trip" in capsys.readouterr().err
+    assert not Path("x.yaml").exists()
+
+
+def test_export_overwrites_only_our_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is damaged or not ours is left alone unless forced."""
+    run("import", cassette(Path("trip.yaml"), "a"))
+    Path("mine.yaml").write_text("precious: notes\n")
+    assert run("export", "--cassette", "trip", "mine.yaml") == 3
+    assert Path("mine.yaml").read_text() == "precious: notes\n"
+    assert "Not overwritten" in capsys.readouterr().err
+    assert run("export", "--cassette", "trip", "mine.yaml", "--force") == 0
+    assert run("export", "--cassette", "trip", "mine.yaml") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "cassette", "interactions"),
+    [("mitmproxy.har", "mitmproxy", 7), ("mitmproxy.flows", "mitmproxy", 7), ("cassetter.yaml", "cassetter", 7),
+     ("cassetter.toml", "cassetter", 7), ("ddapm", "ddapm", 6), ("aimock", "aimock", 12)],
+)  # fmt: skip
+def test_other_programs_files(path: str, cassette: str, interactions: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """What other programs wrote is told by its content and becomes a cassette; a second import doubles nothing."""
+    assert run("import", FORMATS / path, *OPENAI) == 0
+    first = stored(cassette)
+    assert len(first) == interactions
+    assert {each.provider for each in first} <= {"openai", "anthropic"}
+    assert run("import", FORMATS / path, *OPENAI) == 0
+    assert [(each.key, each.response) for each in stored(cassette)] == [(each.key, each.response) for each in first]
+    assert "skipped" not in capsys.readouterr().out
+
+
+def test_a_folder_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a folder, what is no recording is passed over; where each exchange has a file, the folder is the cassette."""
+    assert run("import", FORMATS / "ddapm", FORMATS / "aimock", FORMATS / "cassetter.toml", "--cassette", "all") == 0
+    assert "1 cassette with 25 interactions" in capsys.readouterr().out
+    Path("mixed").mkdir()
+    Path("mixed/package.json").write_text("{}")
+    assert run("import", "mixed") == 3
+    cassette(Path("mixed/trip.yaml"), "a")
+    assert run("import", "mixed") == 0
+    assert len(stored("trip")) == 1
+
+
+def test_a_forced_format(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--format` reads a file as what it is said to be; an unknown name is refused with those that are known."""
+    assert run("import", FORMATS / "mitmproxy.har", "--format", "vcr") == 3
+    assert "`version` must be 1" in capsys.readouterr().err
+    assert run("import", FORMATS / "mitmproxy.har", "--format", "har", *OPENAI) == 0
+    assert run("import", FORMATS / "mitmproxy.har", "--format", "tape") == 2
+    assert "Known: review, jsonl, har" in capsys.readouterr().err
+    Path("notes.txt").write_text("hello")
+    assert run("import", "notes.txt") == 3
+    assert "not a file of recordings of any format that we know" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["trip.har", "trip.jsonl", "trip.yaml"])
+def test_every_export_comes_back(file: str) -> None:
+    """Store -> file -> store loses nothing, whichever format the file's name asks for."""
+    run("import", FORMATS / "mitmproxy.flows", "--cassette", "trip", *OPENAI)
+    assert run("export", "--cassette", "trip", file) == 0
+    assert run("export", "--cassette", "trip", file) == 0  # our own is overwritten
+    assert run("import", file, "--store", "second.db", *OPENAI) == 0
+    assert stored("trip", Path("second.db")) == stored("trip")
+
+
+def test_others_files_are_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    """A HAR that a browser saved stays, unless forced."""
+    run("import", cassette(Path("trip.yaml"), "a"))
+    Path("theirs.har").write_bytes((FORMATS / "mitmproxy.har").read_bytes())
+    assert run("export", "--cassette", "trip", "theirs.har") == 3
+    assert "was not written by llmproxy" in capsys.readouterr().err
+    assert run("export", "--cassette", "trip", "theirs.har", "--force") == 0
+
+
+def test_export_of_all_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """`export --all DIR` writes a file a cassette, `import DIR` reads them under their own names."""
+    run("import", cassette(Path("one.yaml"), "a", "b"), cassette(Path("odd name.yaml"), "c"))
+    assert run("export", "--all", "kept") == 0
+    assert "Wrote 2 cassettes to kept." in capsys.readouterr().out
+    assert sorted(path.name for path in Path("kept").iterdir()) == [f"{slug('odd name')}.yaml", "one.yaml"]
+    assert run("import", "kept", "--store", "second.db") == 0
+    for name in ("one", slug("odd name")):
+        back, first = stored(name, Path("second.db")), stored(name)
+        assert [replace(each, id=None) for each in back] == [replace(each, id=None) for each in first]
+    assert run("export", "--all", "hars", "--format", "har") == 0
+    assert sorted(path.suffix for path in Path("hars").iterdir()) == [".har", ".har"]
+
+
+@pytest.mark.parametrize("options", [("--cassette", "x"), ("--sample", "2"), ("-",), ("--format", "aimock")])
+def test_options_that_do_not_go_together(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """`--all` takes everything into a folder; formats of others are read only."""
+    run("import", cassette(Path("one.yaml"), "a"))
+    folder = () if "-" in options else ("kept",)
+    assert run("export", "--all", *folder, *options) == 2
+    assert not Path("kept").exists()
+
+
+def test_textconv(capsys: pytest.CaptureFixture[str]) -> None:
+    """A store as text: every live cassette in the format for review, the same text each time."""
+    run("import", cassette(Path("one.yaml"), "a", "b"), cassette(Path("two.yaml"), "c"))
+    capsys.readouterr()
+    assert run("textconv", "llmproxy.db") == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"^cassette: (.*)$", text, re.MULTILINE) == ["one", "two"]
+    assert run("textconv", "llmproxy.db") == 0
+    assert capsys.readouterr().out == text
+    assert run("textconv", "missing.db") == 3
+
+
+def test_git_shows_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the recipe of docs/cassettes.md `git diff` shows what changed in a committed store."""
+    if shutil.which("git") is None:
+        pytest.skip("MISSING: git")
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main")
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("config", "diff.llmproxy.textconv", f"{sys.executable} -m llmproxy textconv")
+    Path(".gitattributes").write_text("llmproxy.db diff=llmproxy\n")
+    run("import", cassette(Path("one.yaml"), "a"))
+    git("add", "llmproxy.db", ".gitattributes")
+    git("commit", "-qm", "one")
+    run("import", cassette(Path("one.yaml"), "a", "b"))
+    diff = git("diff")
+    assert "+    json:\n+      answer: b\n" in diff
+    assert "\n-" not in diff.replace("\n---", "")
+
+
+def test_real_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    """All real cassettes are imported, every exchange of them."""
+    if not TRAFFIC.is_dir():
+        pytest.skip(f"MISSING: the folder {TRAFFIC} with real recorded traffic")
+    assert run("import", TRAFFIC) == 0
+    out = capsys.readouterr().out
+    exchanges, imported = map(int, re.findall(r"total +(\d+) +(\d+)", out)[0])
+    assert exchanges == imported > 700
+    assert "skipped" not in out

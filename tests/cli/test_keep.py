@@ -1,0 +1,150 @@
+"""``llmproxy verify`` and ``prune``, on real stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.interaction import Key
+from llmproxy.core.journal import Journal
+from llmproxy.core.outcome import Outcome
+from llmproxy.core.store import Store
+from llmproxy.protocol import Decision
+from tests.support.chats import NOW, chat, fill, run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a store with two chats."""
+    fill(tmp_path / "llmproxy.db", chat(), chat("And now?", "Still fine.", cassette="other"))
+    return tmp_path / "llmproxy.db"
+
+
+def test_verify_passes_a_sound_store(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys and hashes that are right end with 0."""
+    assert run(capsys, path, "verify") == (0, f"{path}: 2 live interactions, nothing is wrong.\n")
+
+
+def test_verify_finds_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed body and a changed key are both named with their interaction; the exit code is 1."""
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute(
+            "UPDATE bodies SET data = x'7b7d' WHERE id = (SELECT response_body FROM interactions WHERE id = 1)"
+        )
+        conn.execute("UPDATE interactions SET key = ? WHERE id = 2", (f"v1:{'0' * 64}",))
+        conn.commit()
+    code, out = run(capsys, path, "verify")
+    assert code == 1
+    assert "damaged: interaction 1: Row" in out
+    assert "damaged: interaction 2: its key is v1:000000000000..." in out
+    assert "2 are not as they should be" in out
+
+
+def test_verify_says_what_a_rule_change_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """Recordings of two keys that are one under today's rules are called merged, the reverse is called split."""
+    path = tmp_path / "llmproxy.db"
+    split = [chat("one"), chat("two")]
+    split = [dataclasses.replace(each, key=Key("v1:" + "5" * 64), rules="old", cassette="s") for each in split]
+    alike = [dataclasses.replace(chat("same"), key=Key(f"v1:{n:064x}"), rules="old", cassette="m") for n in (1, 2)]
+    fill(path, *split, *alike)
+    code, out = run(capsys, path, "verify")
+    assert code == 1
+    assert "4 interactions were recorded under other rules" in out
+    assert "3, 4: one key now" in out
+    assert "1, 2: different keys now" in out
+
+
+def test_verify_rekeys_after_a_rule_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --rekey the recordings get their keys under today's rules, and the store is sound again."""
+    path = tmp_path / "llmproxy.db"
+    alike = [dataclasses.replace(chat("same"), key=Key(f"v1:{n:064x}"), rules="old", cassette="m") for n in (1, 2)]
+    fill(path, *alike)
+    code, out = run(capsys, path, "verify", "--rekey")
+    assert (code, "2 keys were derived anew." in out) == (0, True)
+    assert run(capsys, path, "verify") == (0, f"{path}: 2 live interactions, nothing is wrong.\n")
+
+
+def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By default only superseded recordings go; it says how many and how much, and the rest reads as before."""
+    fill(
+        path,
+        chat(answer=f"Much better. {random.Random(1).randbytes(30_000).hex()}"),
+        chat(answer="Best."),
+        supersede=True,
+    )
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        kept = list(store.interactions("default")) + list(store.interactions("other"))
+    before = path.stat().st_size
+    code, out = run(capsys, path, "prune", "--yes")
+    assert code == 0
+    assert "2 interactions of cassette default: 0 live, 2 replaced by newer ones" in out
+    assert path.stat().st_size < before
+    assert b"Much better" not in path.read_bytes()
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert list(store.interactions("default")) + list(store.interactions("other")) == kept
+    assert run(capsys, path, "prune", "--yes") == (0, f"There is nothing to delete in {path}.\n")
+    assert run(capsys, path, "verify")[0] == 0
+
+
+def test_prune_asks_first(path: Path) -> None:
+    """Without --yes nothing goes unless somebody says y; no terminal is no."""
+    command = [sys.executable, "-m", "llmproxy", "prune", "--cassette", "other", "--store", str(path)]
+    for said in ("n\n", ""):
+        done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1, done.stderr
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert len(store.summaries()) == 2
+    subprocess.run(command, input="y\n", capture_output=True, text=True, check=True, timeout=60)
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert [row.cassette for row in store.summaries()] == ["default"]
+
+
+def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only cassettes that the run walked through lose anything; with no run nothing is known and nothing goes."""
+    fill(path, chat("never asked again"))
+    code, out = run(capsys, path, "prune", "--unused", "--yes")
+    assert (code, "is not known" in out) == (3, True)
+    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    journal.decision(Outcome(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
+    journal.close()
+    assert "1 interactions of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert [row.id for row in store.summaries()] == [1, 2]
+
+
+def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what is older goes, live or not."""
+    fill(path, chat("old", started_at=1000.0))
+    out = run(capsys, path, "prune", "--older-than", "7000", "--yes")[1]
+    assert "1 interactions of cassette default" in out
+
+
+def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bodies stored as deltas on deleted ones still read exactly, and the deleted text is gone."""
+    path = tmp_path / "llmproxy.db"
+    history = "remember this. " * 100
+    turns = []
+    for n in range(12):
+        history += f"turn {n} said something {'abcdefgh'[n % 8] * 40}. "
+        turns.append(chat(history, cassette="odd" if n % 2 else "even"))
+    fill(path, *(dataclasses.replace(turn, cassette="x") for turn in turns))
+    with Store.open(path, writable=True, now=lambda: NOW) as store:
+        kept = {row.id: store.load(row.id) for row in store.summaries() if row.id % 3 == 0}
+        with store.transaction() as conn:
+            conn.executemany(
+                "UPDATE interactions SET superseded_at = 1 WHERE id = ?", [(n,) for n in range(1, 13) if n not in kept]
+            )
+    assert run(capsys, path, "prune", "--yes")[0] == 0
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert {row.id: store.load(row.id) for row in store.summaries()} == kept
+        assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (5,)
+    assert run(capsys, path, "verify")[0] == 0

@@ -1,0 +1,184 @@
+"""``llmproxy ls``, ``show``, ``diff`` and ``why``, on real stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.core.interaction import Chunk, Ending, Request, Response
+from llmproxy.core.journal import Journal
+from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a store with two chats."""
+    fill(tmp_path / "llmproxy.db", chat(), chat("And now?", "Still fine.", cassette="other"))
+    return tmp_path / "llmproxy.db"
+
+
+def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The overview first, then a line for each interaction, uncut in a pipe."""
+    code, out = run(capsys, path, "ls")
+    assert code == 0
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "default 1 0 11 2 2027-01-15T08:00:00Z not closed" in rows
+    shown = "agent gpt-4o chat.completions 200 2 11 2"
+    assert rows[-2:] == [
+        f"1 2027-01-15T08:00:00Z default {shown} How are you? -> Fine.",
+        f"2 2027-01-15T08:00:00Z other {shown} And now? -> Still fine.",
+    ]
+
+
+def test_ls_says_what_it_left_out(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A limit shows the last ones and how many there are; a cassette shows only its own; JSON is JSON."""
+    assert "(the last 1 of 2; --limit 0 shows all)" in run(capsys, path, "ls", "--limit", "1")[1]
+    code, out = run(capsys, path, "ls", "--cassette", "other", "--json")
+    assert code == 0
+    assert [row["id"] for row in json.loads(out)["interactions"]] == [2]
+    assert run(capsys, path, "ls", "--cassette", "none") == (0, "Nothing is recorded in cassette none.\n")
+
+
+def test_looking_changes_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No command that looks touches the store or its folder."""
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    for typed in (["ls"], ["show", "1"], ["diff", "1", "2"], ["verify"], ["why"]):
+        assert run(capsys, path, *typed)[0] == 0
+    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before
+
+
+def test_show_reads_as_a_conversation(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Facts, then who said what, then the answer."""
+    code, out = run(capsys, path, "show", "1")
+    assert code == 0
+    assert "POST https://api.openai.com/v1/chat/completions" in out
+    assert "200 OK, complete" in out
+    assert "11 tokens in, 2 out" in out
+    assert out.endswith("--- user\nHow are you?\n\n=== answer\nFine.\n")
+
+
+def test_show_shows_tool_calls(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A call's name, id and arguments, the latter as readable JSON; an answer cut short is called so."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+    said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    headers = (("content-type", "application/json"),)
+    fill(path, chat(response=Response(200, "OK", headers, (Chunk(1, json.dumps(said).encode()),), Ending.CUT)))
+    out = run(capsys, path, "show", "3")[1]
+    assert '=== answer (cut)\n-> search  (call_1)\n   {\n     "q": "x"\n   }\n' in out
+
+
+def test_raw_is_exact(path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """--raw writes the bytes of the answer, --raw --request those of the request, and nothing else."""
+    request = Request("POST", "/v1/x", (), ODD[::-1])
+    fill(path, chat(request=request, response=Response(200, "OK", (), (Chunk(1, ODD), Chunk(2, b"\n")))))
+    assert main(["show", "3", "--raw", "--store", str(path)]) == 0
+    assert capsysbinary.readouterr().out == ODD + b"\n"
+    assert main(["show", "3", "--raw", "--request", "--store", str(path)]) == 0
+    assert capsysbinary.readouterr().out == ODD[::-1]
+
+
+def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences, bells and direction marks in any recorded text come out escaped, in every command."""
+    path = tmp_path / "llmproxy.db"
+    request = Request(
+        "POST", f"/{EVIL}", ((EVIL, EVIL),), json.dumps({"messages": [{"role": EVIL, "content": EVIL}]}).encode()
+    )
+    evil = chat(EVIL, EVIL, cassette=EVIL, party=EVIL, model=EVIL, upstream=EVIL, made_ids=(EVIL,))
+    odd = dataclasses.replace(
+        evil, request=request, provider=EVIL, operation=EVIL, response=Response(200, EVIL, (), (Chunk(1, ODD),))
+    )
+    fill(path, evil, odd)
+    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    journal.miss({"text": EVIL}, at=NOW)
+    journal.close()
+    commands = [
+        ["ls"],
+        ["show", "1"],
+        ["show", "2"],
+        ["show", "2", "--request"],
+        ["diff", "1", "2"],
+        ["verify"],
+        ["why"],
+    ]
+    commands += [[*typed, "--json"] for typed in (["ls"], ["show", "1"], ["show", "2"], ["diff", "1", "2"], ["why"])]
+    commands += [["prune", "--cassette", EVIL, "--yes"]]
+    for typed in commands:
+        _, out = run(capsys, path, *typed)
+        assert not {char for char in out if not char.isprintable()} - {"\n"}, typed
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_any_output_encoding_will_do(tmp_path: Path, encoding: str) -> None:
+    """A pipe that takes only ASCII gets escapes, not an exception."""
+    path = tmp_path / "llmproxy.db"
+    fill(path, chat("größe 😀 \udc80", "→ 日本"))
+    for typed in (["ls"], ["show", "1"]):
+        command = [sys.executable, "-X", "utf8=0", "-m", "llmproxy", *typed, "--store", str(path)]
+        done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": encoding}, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_show_of_what_is_not_there(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback: what is missing, and the command that lists what there is."""
+    code, out = run(capsys, path, "show", "99")
+    assert (code, out.startswith("llmproxy: There is no interaction 99")) == (3, True)
+    assert "llmproxy ls" in out
+    code, out = run(capsys, path.with_name("none.db"), "ls")
+    assert code == 3
+    assert "There is no store" in out
+    assert not path.with_name("none.db").exists()
+
+
+def test_diff_names_the_places(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests and answers are compared by JSON path; equal ones are called equal."""
+    code, out = run(capsys, path, "diff", "1", "2")
+    assert code == 0
+    assert out.startswith("keys: different\nrequests: 1 differences\n  $.body.messages[0].content")
+    assert "- " in out
+    assert "How are you?" in out
+    assert "And now?" in out
+    assert run(capsys, path, "diff", "1", "1")[1] == "keys: the same\nrequests: equal\nanswers: equal\n"
+
+
+def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last misses, oldest first, word for word; none is said to be none."""
+    assert "No request was refused" in run(capsys, path, "why")[1]
+    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    for n in range(3):
+        journal.miss({"text": f"llmproxy: no recorded response {n}\nnearest: 1", "key": "v1:x"}, at=NOW)
+    journal.close()
+    code, out = run(capsys, path, "why", "-n", "2")
+    assert code == 0
+    one = "--- 2027-01-15T08:00:00Z\nllmproxy: no recorded response {}\nnearest: 1\n"
+    assert out == f"{one.format(1)}\n{one.format(2)}"
+    assert [missed["key"] for missed in json.loads(run(capsys, path, "why", "--json")[1])] == ["v1:x"]
+
+
+def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
+    from llmproxy.core.frames import CONTENT_TYPE, Frame, chunks
+
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
+    frames = [
+        Frame(1500, client=True, data=json.dumps({"type": "conversation.item.create", "item": item})),
+        Frame(2500, client=False, data='{"type": "response.output_text.delta", "delta": "Hello."}'),
+        Frame(9000, client=True, data="bye", close=1000),
+    ]
+    plain = chat()
+    request = dataclasses.replace(plain.request, method="GET", target="/v1/realtime?model=m", body=b"")
+    response = Response(101, "Switching Protocols", (("content-type", CONTENT_TYPE),), chunks(frames), chunked=True)
+    fill(tmp_path / "llmproxy.db", dataclasses.replace(plain, operation="realtime", request=request, response=response))
+    code, out = run(capsys, tmp_path / "llmproxy.db", "show", "1")
+    assert code == 0
+    assert "=== messages" in out
+    assert '1.5 ms client -> {"type": "conversation.item.create"' in " ".join(out.split())
+    assert "9.0 ms client -> (close 1000: bye)" in " ".join(out.split())
+    assert run(capsys, tmp_path / "llmproxy.db", "show", "1", "--raw")[1].count("\n") == 3
+    assert "Hi there -> Hello." in " ".join(run(capsys, tmp_path / "llmproxy.db", "ls")[1].split())

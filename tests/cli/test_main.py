@@ -1,0 +1,28 @@
+"""The frame of the command: errors become a message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import llmproxy
+from llmproxy.cli import MODULES, main
+
+
+def test_every_module_of_the_list_is_there() -> None:
+    """A command cannot vanish unnoticed."""
+    for name in MODULES:
+        assert callable(importlib.import_module(f"llmproxy.cli.{name}").register)
+
+
+def test_an_unknown_command_ends_with_2_and_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    """Typing errors are answered with a suggestion."""
+    assert main(["strat"]) == 2
+    assert "Did you mean 'start'" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """One version everywhere."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"llmproxy {llmproxy.__version__}\n"

@@ -1,0 +1,265 @@
+"""``llmproxy run``, as a real process around real children."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.provider import Provider, step
+from tests.support.process import clean_env, free_port, needed
+from tests.support.proxy import proxy
+
+ASK = """
+import json, os, sys, urllib.request, urllib.error
+url = os.environ.get("OPENAI_BASE_URL", "") + "/chat/completions"
+for text in sys.argv[1:]:
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
+    sent = urllib.request.Request(url, body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(sent) as answer:
+            print(json.loads(answer.read())["choices"][0]["message"]["content"])
+    except urllib.error.HTTPError as error:
+        print("HTTP", error.code)
+"""
+RUN = (sys.executable, "-m", "llmproxy", "run")
+
+
+def run(
+    *words: str, env: Mapping[str, str] | None = None, text: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(
+        [*RUN, *words], env=clean_env(env), input=text, capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+    )
+
+
+def asking(*texts: str) -> list[str]:
+    """Return a command that asks the model."""
+    return [sys.executable, "-c", ASK, *texts]
+
+
+def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path) -> None:
+    """The preset base URL is where the proxy forwards to; the replay needs neither it nor a key."""
+    store = str(tmp_path / "x.db")
+    with Provider([step(user="hi", say="hello", times=1)]) as provider:
+        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+        first = run("--mode", "record", "--cassette", "a b", "--store", store, "--", *asking("hi"), env=env)
+    assert (first.returncode, first.stdout) == (0, "hello\n")
+    assert "0 hits, 0 misses, 1 recorded" in first.stderr
+    again = run("--cassette", "a b", "--store", store, *asking("hi"))
+    assert (again.returncode, again.stdout) == (0, "hello\n")
+    assert again.stderr.startswith("llmproxy: 1 hit, 0 misses, 0 recorded")
+    assert len(again.stderr.splitlines()) == 1
+
+
+def test_the_child_has_our_input_output_and_exit_code(tmp_path: Path) -> None:
+    """It cannot tell that we are there; we say one thing, on stderr."""
+    done = run("--store", str(tmp_path / "x.db"), "sh", "-c", "cat; echo err >&2; exit 7", text="from outside")
+    assert (done.returncode, done.stdout) == (7, "from outside")
+    assert done.stderr.startswith("err\n")
+
+
+def test_a_miss_is_said_and_is_the_exit_code_on_request(tmp_path: Path) -> None:
+    """The child swallowed it and ended with 0."""
+    words = ["--store", str(tmp_path / "x.db"), *asking("hi", "hi", "you")]
+    quiet = run(*words)
+    assert (quiet.returncode, quiet.stdout) == (0, "HTTP 404\n" * 3)
+    assert "miss: no recorded response for this request (openai chat.completions gpt-4o)" in quiet.stderr
+    assert run("--fail-on-miss", *words).returncode == 4
+
+
+def test_a_child_that_never_used_the_proxy_is_said_loudly(tmp_path: Path) -> None:
+    """With the variables that it was given, and what to do next."""
+    done = run("--store", str(tmp_path / "x.db"), "--", "true")
+    assert done.returncode == 0
+    assert "NEVER USED THE PROXY" in done.stderr
+    assert "OPENAI_BASE_URL" in done.stderr
+    assert "llmproxy doctor" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["nosuch-command"], 127), (["--mode", "x", "true"], 2), ([], 2), (["--no-base-urls", "true"], 2)],
+)
+def test_nothing_is_started_for_what_cannot_run(words: list[str], code: int, tmp_path: Path) -> None:
+    """The message comes at once, and no file is made."""
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == code
+    assert done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_a_signal_ended_has_a_shell_s_code(tmp_path: Path) -> None:
+    """128 + n."""
+    assert run("--store", str(tmp_path / "x.db"), "sh", "-c", "kill -KILL $$").returncode == 137
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_child_first_and_the_proxy_serves_until_it_ended(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """A child that cleans up may still ask its model."""
+    ready = tmp_path / "ready"
+    code = f"""
+import pathlib, signal, sys, time
+def stop(*_):
+    raise SystemExit
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, stop)
+try:
+    pathlib.Path({str(ready)!r}).touch()
+    time.sleep(30)
+finally:
+    sys.argv = ["", "last words"]
+    exec({ASK!r})
+    sys.exit(9)
+"""
+    words = [*RUN, "--store", str(tmp_path / "x.db"), sys.executable, "-c", code]
+    with subprocess.Popen(
+        words, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as popen:
+        deadline = time.monotonic() + 20
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(popen.pid, number)
+        out, err = popen.communicate(timeout=20)
+    assert (popen.returncode, out) == (9, "HTTP 404\n")
+    assert "1 miss" in err
+
+
+TERMINAL = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b""
+while True:
+    try:
+        read = os.read(terminal, 1000)
+    except OSError:
+        break
+    if not read:
+        break
+    said += read
+    if b"ready" in said and b"sent" not in said:
+        os.write(terminal, b"\\x03")
+        said += b"sent"
+print(said.decode().replace("\\r", ""), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_child_once_and_not_the_proxy(tmp_path: Path) -> None:
+    """The terminal sends it to all; forwarding it again would cut short what the child still has to do."""
+    code = """
+import signal, time
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+print("ready", flush=True)
+end = time.monotonic() + 20
+while not heard and time.monotonic() < end:
+    time.sleep(0.02)
+time.sleep(0.3)
+print("heard", len(heard), flush=True)
+raise SystemExit(6)
+"""
+    words = [*RUN, "--store", str(tmp_path / "x.db"), sys.executable, "-c", code]
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINAL, *words],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "heard 1\n" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith(" 6")
+
+
+def intercepted(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that can be intercepted only."""
+    words = ["--store", str(tmp_path / "x.db"), "--intercept", "--no-base-urls", "--cassette", "a/b c", "--", *command]
+    return run(*words, env={"XDG_DATA_HOME": str(tmp_path / "data")})
+
+
+HTTPS = {
+    "httpx": [sys.executable, "-c", "import httpx; print(httpx.get('https://api.openai.com/v1/models').text)"],
+    "curl": ["curl", "-sS", "https://api.openai.com/v1/models"],
+}
+
+
+@pytest.mark.parametrize("client", HTTPS)
+def test_a_client_whose_base_url_cannot_change_is_intercepted(client: str, tmp_path: Path) -> None:
+    """By the session of the run, with nothing but variables, and no name was looked up."""
+    if shutil.which(HTTPS[client][0]) is None:
+        needed(client)
+    done = intercepted(tmp_path, *HTTPS[client])
+    assert "no recorded response for this request (openai models)" in done.stdout, done.stderr
+    assert "0 hits, 1 miss, 0 recorded  (replay, cassette a/b c)" in done.stderr
+
+
+def test_java_is_intercepted_by_options_of_its_own(tmp_path: Path) -> None:
+    """It reads neither proxy nor certificate variables."""
+    if shutil.which("java") is None or shutil.which("keytool") is None:
+        needed("java")
+    (tmp_path / "Ask.java").write_text(
+        "import java.net.*; import java.net.http.*;\n"
+        "public class Ask { public static void main(String[] a) throws Exception { System.out.println(HttpClient.newHttpClient()"
+        '.send(HttpRequest.newBuilder(URI.create("https://api.openai.com/v1/models")).build(), '
+        "HttpResponse.BodyHandlers.ofString()).body()); } }"
+    )
+    assert "no recorded response" in intercepted(tmp_path, "java", str(tmp_path / "Ask.java")).stdout
+
+
+def test_a_running_proxy_is_used_and_left_running(tmp_path: Path) -> None:
+    """LLMPROXY_URL names it; options that only a start can obey are refused."""
+    with proxy("replay", tmp_path / "x.db") as px:
+        env = {"LLMPROXY_URL": px.url}
+        done = run("--cassette", "mine", *asking("hi"), env=env)
+        assert done.stdout == "HTTP 404\n"
+        assert "0 hits, 1 miss, 0 recorded  (replay, cassette mine)" in done.stderr
+        assert px.control("sessions")["sessions"] == []
+        refused = run("--store", "y.db", "true", env=env)
+        assert (refused.returncode, "--store: LLMPROXY_URL is set" in refused.stderr) == (2, True)
+        assert run("--mode", "record", "true", env=env).returncode != 0
+    assert run("true", env={"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}).returncode == 3
+
+
+def test_a_gateway_is_the_upstream_of_a_running_proxy_too(tmp_path: Path) -> None:
+    """Its key must never reach the public host."""
+    with Provider([step(user="hi", say="hello")]) as provider, proxy("record", tmp_path / "x.db") as px:
+        env = {"LLMPROXY_URL": px.url, "OPENAI_BASE_URL": provider.url + "/v1"}
+        done = run("--cassette", "mine", *asking("hi"), env=env)
+        assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+def test_a_child_can_run_a_child(tmp_path: Path) -> None:
+    """The inner one uses the proxy of the outer one, in a session of its own."""
+    words = [*RUN, "--cassette", "inner", *asking("hi")]
+    done = run("--store", str(tmp_path / "x.db"), "--cassette", "outer", *words)
+    assert (done.returncode, done.stdout) == (0, "HTTP 404\n"), done.stderr
+    assert "cassette inner" in done.stderr
+    assert "NEVER USED" not in done.stderr
+
+
+def test_verbose_shows_what_the_proxy_said(tmp_path: Path) -> None:
+    """One line per request, and how it was started."""
+    done = run("--verbose", "--store", str(tmp_path / "x.db"), *asking("hi"))
+    assert "MISS" in done.stderr
+    assert "mode replay" in done.stderr
+
+
+def test_a_proxy_that_dies_on_the_way_is_said(tmp_path: Path) -> None:
+    """The child's answers are not ours any more."""
+    code = "import os, signal, subprocess; os.kill(int(subprocess.check_output(['pgrep', '-n', '-f', 'llmproxy start.*' + os.environ['MARK']])), 9)"
+    mark = str(tmp_path / "x.db")
+    done = run("--store", mark, sys.executable, "-c", code, env={"MARK": mark})
+    assert done.returncode == 3, done.stderr
+    assert "the proxy ended before the command did" in done.stderr

@@ -1,0 +1,45 @@
+"""``llmproxy settings``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from llmproxy.settings import options
+
+
+def settings(folder: Path, *typed: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    command = [sys.executable, "-m", "llmproxy", "settings", *typed]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
+    """Where did this value come from? is answered at once."""
+    (tmp_path / "pyproject.toml").write_text("[tool.llmproxy]\nport = 9999\n", encoding="utf-8")
+    done = settings(tmp_path, "--json", LLMPROXY_MODE="auto", OPENAI_BASE_URL="https://gateway.example/v1")
+    facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
+    assert list(facts) == [option.key for option in options()]
+    assert (facts["mode"]["value"], facts["mode"]["source"]) == ("auto", "environment LLMPROXY_MODE")
+    assert (facts["port"]["value"], facts["host"]["source"]) == (9999, "default")
+    assert facts["upstream"]["value"] == {"openai": "https://gateway.example/v1"}
+    assert facts["upstream"]["source"] == "environment OPENAI_BASE_URL"
+
+
+def test_our_own_address_is_not_taken_for_an_upstream(tmp_path: Path) -> None:
+    """Else the proxy would forward to itself."""
+    done = settings(tmp_path, "--json", OPENAI_BASE_URL="http://127.0.0.1:8080/v1")
+    assert {fact["name"]: fact for fact in json.loads(done.stdout)}["upstream"]["value"] == {}
+
+
+def test_a_bad_variable_ends_with_2_and_without_traceback(tmp_path: Path) -> None:
+    """The message names value, source and the nearest word."""
+    done = settings(tmp_path, LLMPROXY_MODE="reply")
+    assert done.returncode == 2
+    assert done.stderr.startswith("llmproxy: mode: 'reply'")
+    assert "Traceback" not in done.stderr

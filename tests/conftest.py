@@ -1,0 +1,44 @@
+"""What all tests share: an environment without keys, real traffic where it is at hand, and strictness where asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+TRAFFIC = Path(__file__).resolve().parents[1] / "../shared/traffic"
+_PERSONAL = re.compile(
+    r"^LLMPROXY_(?!TEST_)|_(API_KEY|BASE_URL|API_BASE)$|^(OLLAMA_HOST|NO_COLOR|FORCE_COLOR|COLUMNS)$"
+)
+
+
+def pytest_configure() -> None:
+    """Leave no setting, key or base URL of the developer's in the environment; loopback never takes a proxy."""
+    for name in [name for name in os.environ if _PERSONAL.search(name)]:
+        del os.environ[name]
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make a skipped SDK test a failure where everything is required (CI): a check that never runs is none."""
+    report = yield
+    sdk = "sdk" in item.path.parts or item.get_closest_marker("sdk") is not None
+    required = sdk and os.environ.get("LLMPROXY_TEST_REQUIRE") == "all"
+    if required and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but LLMPROXY_TEST_REQUIRE=all: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def traffic() -> Path:
+    """Return the folder of recorded real traffic, which is not part of this repository."""
+    if not TRAFFIC.is_dir():
+        pytest.skip("real traffic is missing: ../shared/traffic")
+    return TRAFFIC.resolve()

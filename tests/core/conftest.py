@@ -1,0 +1,38 @@
+"""Real requests for the tests of keys and redaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from llmproxy.core.interaction import Request
+from llmproxy.core.providers import Route, route_host
+
+VLLM = {"vllm": "http://localhost:8000/v1"}
+
+
+def _body(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+
+
+@pytest.fixture(scope="session")
+def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
+    """Return every distinct recorded request to a host of the provider table."""
+    yaml = pytest.importorskip("yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: dict[tuple[str, str, bytes], tuple[Request, Route]] = {}
+    for path in sorted(traffic.rglob("*.yaml")):
+        for entry in yaml.load(path.read_text(encoding="utf-8"), loader).get("interactions") or []:
+            sent = entry["request"]
+            url = urlsplit(sent["uri"])
+            target = url.path + ("?" + url.query if url.query else "")
+            headers = tuple((name, str(value)) for name, values in sent["headers"].items() for value in values)
+            method = sent["method"].upper()
+            where = route_host(url.scheme, url.hostname or "", url.port, method, target, headers, VLLM)
+            if where is not None:
+                request = Request(method, where.target, headers, _body(sent.get("body")))
+                found.setdefault((method, sent["uri"], request.body), (request, where))
+    assert found, "no request was read from the traffic"
+    return list(found.values())

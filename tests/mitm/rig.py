@@ -1,0 +1,154 @@
+"""One proxy inside the test's own process, with the real mitmproxy and the real store, but parts of it exchangeable.
+
+with Rig("record", store, {"openai": p.url}) as rig:
+    with rig.client() as c:
+        c.post(chat("hi"))
+
+It runs an event loop in a thread of its own; `rig.outcomes` is what it reported, `rig.shell` its inside (to prove that nothing
+leaked), `rig.stop()` ends it as SIGTERM would. mitmproxy keeps its options in a global, so there is one rig at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from llmproxy.core.engine import Engine
+from llmproxy.core.interaction import Interaction
+from llmproxy.core.journal import Journal
+from llmproxy.core.outcome import Outcome
+from llmproxy.core.redact import Redactor
+from llmproxy.core.store import Store
+from llmproxy.mitm.build import config_of
+from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.replay_layer import ReplayLayer
+from llmproxy.mitm.serve import Proxy
+from llmproxy.mitm.shell import Shell
+from llmproxy.settings import Settings
+from tests.mitm.wire import Wire
+
+
+class Rig:
+    """A running proxy. `options` are those of `Settings`."""
+
+    def __init__(
+        self,
+        mode: str,
+        store: Path,
+        upstreams: Mapping[str, str] | None = None,
+        *,
+        engine: type[Engine] = Engine,
+        layer: type[ReplayLayer] = ReplayLayer,
+        choice: type[FirstChoice] = FirstChoice,
+        recorder: type[Recorder] = Recorder,
+        intercept: type[Intercept] = Intercept,
+        shell: type[Shell] = Shell,
+        **options: Any,  # noqa: ANN401 - as Settings takes them
+    ) -> None:
+        """Prepare; nothing runs yet."""
+        self.settings = Settings.model_validate(
+            {"mode": mode, "store": store, "upstream": dict(upstreams or {}), "port": 0, **options}
+        )
+        self.store = store
+        self.outcomes: list[Outcome] = []
+        self.port = 0
+        self.shell: Shell
+        self._parts = engine, layer, choice, recorder, shell, intercept
+        self._failure: BaseException | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rig")
+
+    @property
+    def url(self) -> str:
+        """Base URL without a slash at the end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, timeout: float = 10) -> Wire:
+        """Connect."""
+        return Wire(self.port, timeout)
+
+    def wait_idle(self, seconds: float = 5) -> None:
+        """Wait until nothing is open or released; AssertionError if that never comes."""
+        until = time.monotonic() + seconds
+        while self.shell.open or self.shell.released:
+            assert time.monotonic() < until, f"leaked: {self.shell.open} {self.shell.released}"
+            time.sleep(0.01)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
+
+    def wait_outcomes(self, number: int, seconds: float = 5) -> list[Outcome]:
+        """Wait until so many outcomes were reported; AssertionError if they never are."""
+        until = time.monotonic() + seconds
+        while len(self.outcomes) < number:
+            assert time.monotonic() < until, f"{number} outcomes expected, got {self.outcomes}"
+            time.sleep(0.01)
+        return self.outcomes
+
+    def start(self) -> Self:
+        """Serve; returns when it listens."""
+        self._thread.start()
+        assert self._ready.wait(20), "the proxy did not start"
+        if self._failure is not None:
+            self._thread.join(5)
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """End it as a signal would; what it could not do is raised."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the proxy did not end"
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop."""
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as failure:  # noqa: BLE001 - raised again in the test's thread
+            self._failure = failure
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        engine, layer, choice, recorder, shell, intercept = self._parts
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        journal = Journal.open(Path(f"{self.store}.state.db"), time.time)
+        made = engine(
+            config_of(self.settings, frozenset(self.settings.upstream)),
+            redactor=Redactor(),
+            journal=journal,
+            now=time.time,
+            clock=time.monotonic,
+        )
+        self.shell = shell(made, self.outcomes.append)
+        ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
+        proxy = Proxy(self.shell, self.settings, ours)
+        self.port = await proxy.listen()
+        self._ready.set()
+        await self._end.wait()
+        await asyncio.sleep(0.02)  # who has just connected gets a handler, which can be ended
+        await proxy.end()
+        await self.shell.close()
+        journal.close()
+
+
+def recorded(store: Path) -> list[Interaction]:
+    """Return every live interaction of a store, in order."""
+    with Store.open(store, writable=False, now=time.time) as opened:
+        ids = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
+        return [opened.load(row[0]) for row in ids]

@@ -1,0 +1,136 @@
+"""The addon inside a real mitmdump: the same product for people who already run mitmproxy."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmproxy.mitm.addon import NOT_OURS, RecordReplay
+from llmproxy.settings import options
+from tests.mitm.rig import recorded
+from tests.mitm.wire import Wire, chat, request
+from tests.provider import Provider, Reply, Script, Step
+from tests.support.process import ROOT, Process, clean_env, free_port
+
+MITMDUMP = Path(sys.executable).with_name("mitmdump")
+SCRIPT = ROOT / "addons" / "record_replay.py"
+
+
+class Mitmdump(Process):
+    """A running mitmdump with our script."""
+
+    port: int
+
+
+def begin(folder: Path, *options: str) -> Mitmdump:
+    """Start it; options are those of --set."""
+    port = free_port()
+    command = [str(MITMDUMP), "-s", str(SCRIPT), "--listen-host", "127.0.0.1", "-p", str(port)]
+    command += ["--set", f"confdir={folder / 'mitmproxy'}", *(word for option in options for word in ("--set", option))]
+    process = Mitmdump(command, folder, f"mitmdump-{port}", clean_env({"PYTHONUNBUFFERED": "1"}))
+    process.port = port
+    return process
+
+
+@contextmanager
+def mitmdump(folder: Path, *options: str) -> Iterator[Mitmdump]:
+    """Run it for the block, from when it serves; ended by SIGINT."""
+    process = begin(folder, *options)
+
+    def healthy() -> bool:
+        try:
+            with Wire(process.port, 2) as c:
+                health = b"GET /_llmproxy/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                return c.ask(health, "GET").status == 200
+        except OSError:
+            return False
+
+    try:
+        process.wait_until(healthy)
+        yield process
+    finally:
+        process.end(signal.SIGINT)
+
+
+def test_mitmdump_records_and_replays(tmp_path: Path) -> None:
+    """Streams and all, over http and https at the port, with every byte packet by packet; then with the provider gone."""
+    store = tmp_path / "x.db"
+    asked = [chat("hi"), chat("tell me", stream=True)]
+    with Provider(Script((Step(Reply("hello")), Step(Reply("once upon a time"))))) as p:
+        with (
+            mitmdump(
+                tmp_path, "llmproxy_mode=record", f"llmproxy_store={store}", f"llmproxy_upstream=openai={p.url}"
+            ) as m,
+            Wire(m.port) as c,
+        ):
+            before = [c.ask(raw) for raw in asked]
+        p.finish()
+        assert "2 recorded" in m.stdout + m.stderr
+    assert [answer.status for answer in before] == [200, 200]
+    assert len(recorded(store)) == 2
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with mitmdump(tmp_path, f"llmproxy_store={store}") as m:
+        for tls in (None, context):
+            with Wire(m.port, tls=tls) as c:
+                after = [c.ask(raw) for raw in asked]
+                assert [(a.body, a.frames) for a in after] == [(b.body, b.frames) for b in before]
+                assert c.ask(chat("never said")).status == 404
+        with Wire(m.port) as c:
+            for byte in chat("hi"):
+                c.send(bytes([byte]))
+                time.sleep(0.001)
+            assert c.response().status == 200
+    assert m.exit_code == 0
+    assert not list(tmp_path.glob("x.db-*"))
+
+
+def test_with_wrong_options_nothing_is_served_and_nothing_passes(tmp_path: Path) -> None:
+    """An addon that merely failed to load would let every request go on to the provider."""
+    (tmp_path / "bad.db").write_text("no store")
+    for wrong in ("llmproxy_mode=reply", "llmproxy_speed=-1", f"llmproxy_store={tmp_path / 'bad.db'}"):
+        with Provider(check=False) as p:
+            process = begin(tmp_path, wrong)
+            until = time.monotonic() + 20
+            while process.exit_code is None and time.monotonic() < until:
+                try:
+                    with Wire(process.port, 2) as c:
+                        c.ask(request(b"", f"{p.url}/v1/models", "GET"))
+                except OSError:
+                    time.sleep(0.02)
+            assert process.end() != 0, wrong
+            assert "llmproxy" in process.stdout + process.stderr
+            assert p.connections == 0
+    assert (tmp_path / "bad.db").read_text() == "no store"
+
+
+def test_every_option_of_ours_is_one_of_mitmproxys() -> None:
+    """Declared once, with the same help; what mitmproxy has already is left to it."""
+
+    class Loader:
+        added: dict[str, str] = {}  # noqa: RUF012 - one test's own
+
+        def add_option(self, name: str, _kind: type, _default: str, text: str) -> None:
+            self.added[name] = text
+
+    RecordReplay().load(Loader())  # type: ignore[arg-type]
+    expected = {option.name for option in options() if option.has_flag} - NOT_OURS
+    assert set(Loader.added) == {f"llmproxy_{name}" for name in expected}
+    assert all(Loader.added.values())
+
+
+def test_before_it_is_configured_it_denies() -> None:
+    """The first addon in the list is a wall."""
+    (wall,) = RecordReplay().addons
+
+    class Data:
+        class server:  # noqa: N801 - as mitmproxy spells it
+            error: str | None = None
+
+    wall.server_connect(Data)  # type: ignore[attr-defined]
+    assert Data.server.error

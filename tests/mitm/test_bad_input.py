@@ -1,0 +1,169 @@
+"""Bad input over sockets: a clear error, the connection ended where it must be, the proxy unharmed."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.interaction import Ending
+from llmproxy.protocol import Decision
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import BAD, CHAT, body_of, chat, chunked, request
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Replay one answer, to "hi"."""
+    store = tmp_path_factory.mktemp("tape") / "x.db"
+    with (
+        Provider(Script((Step(Reply("hello")),))) as p,
+        Rig("record", store, {"openai": p.url}) as rig,
+        rig.client() as c,
+    ):
+        assert c.ask(chat("hi")).status == 200
+    with Rig("replay", store, max_request=60_000_000) as rig:
+        yield rig
+
+
+CUT_GZIP = gzip.compress(body_of("hi"))[:-10]
+NO_MATCH = {
+    "broken JSON": request(b'{"model": "gpt-4o", "messages": ['),
+    "no JSON at all": request(b"\x00\x01\x02"),
+    "invalid UTF-8": request(b'{"model": "\xff\xfe", "messages": []}'),
+    "lone surrogate": request(b'{"model": "\\ud800", "messages": []}'),
+    "deeply nested": request(b"[" * 100_000 + b"]" * 100_000),
+    "huge number": request(b'{"seed": ' + b"9" * 10_000 + b"}"),
+    "truncated gzip": request(CUT_GZIP, content_encoding="gzip"),
+    "not gzip": request(body_of("no gzip"), content_encoding="gzip"),
+    "unknown coding": request(body_of("snappy"), content_encoding="snappy"),
+    "gzip bomb": request(gzip.compress(b"\0" * 70_000_000), content_encoding="gzip"),
+    "empty body": request(b""),
+    "JSON that is no object": request(b'"hi"'),
+    "messages that are none": request(b'{"model": 3, "messages": [1, null, {"role": {}}]}'),
+    "broken multipart": request(b"--x\r\nno", "/v1/files", content_type="multipart/form-data; boundary=x"),
+    "unknown path of a provider": request(b"{}", "/v1/unknown/thing"),
+}
+
+
+@pytest.mark.parametrize("raw", NO_MATCH.values(), ids=NO_MATCH.keys())
+def test_a_body_that_says_nothing_is_a_miss_like_any_other(player: Rig, raw: bytes) -> None:
+    """404 in the provider's envelope; the connection goes on."""
+    with player.client() as c:
+        got = c.ask(raw)
+        assert (got.status, got.headers["x-llmproxy-cache"]) == (404, "miss")
+        assert "llmproxy" in got.message
+        assert c.ask(chat("hi")).status == 200
+
+
+REFUSED = {
+    "unknown path": (request(b"{}", "/nowhere"), 400, "/openai"),
+    "unknown host": (chat("hi", "http://example.org/v1/chat/completions"), 400, "example.org"),
+    "endless session name": (chat("hi", f"/s/{'x' * 500}{CHAT}"), 400, "printable characters"),
+    "session name of bytes": (chat("hi", f"/s/%ff{CHAT}"), 400, "UTF-8"),
+    "empty session name": (chat("hi", f"/s/{CHAT}"), 400, "empty session"),
+}
+
+
+@pytest.mark.parametrize(("raw", "status", "word"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_not_served_is_refused_with_a_reason(player: Rig, raw: bytes, status: int, word: str) -> None:
+    """The text says what would be."""
+    with player.client() as c:
+        got = c.ask(raw)
+        assert got.status == status
+        assert word in got.body.decode()
+
+
+NO_HTTP = {
+    "garbage": (BAD, 400),
+    "two hosts": (chat("hi", headers={"Host": "y"}), 400),
+    "length and chunked": (chunked(body_of("hi"), 5, content_length="5"), 400),
+    "bare LF": (chat("hi").replace(b"\r\n", b"\n"), 400),
+    "h2c": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "head over 64 KiB": (chat("hi", headers={"x-long": "x" * 70_000}), 431),
+    "endless head": (b"GET / HTTP/1.1\r\nx: " + b"x" * 200_000, 431),
+    "broken chunk": (chunked(body_of("hi"), 5).replace(b"\r\n5\r\n", b"\r\nzz\r\n"), 400),
+    "a body longer than it said": (request(body_of("hi") + b"\r\n\r\n", content_length="3"), 404),
+}
+
+
+@pytest.mark.parametrize(("raw", "status"), NO_HTTP.values(), ids=NO_HTTP.keys())
+def test_what_is_no_http_ends_the_connection_with_an_answer(player: Rig, raw: bytes, status: int) -> None:
+    """The client reads why, even while it is still sending, and the connection ends at once."""
+    with player.client() as c:
+        began = time.monotonic()
+        got = c.ask(raw)
+        assert got.status == status
+        if status == 404:
+            got = c.response()  # what was left over is no request of its own
+            assert got.status == 400
+        assert got.headers["connection"] == "close"
+        assert c.rest() == b""
+        assert time.monotonic() - began < 1.9, "the end comes before the lingering does"
+    with player.client() as c:
+        assert c.ask(chat("hi")).status == 200
+
+
+def test_a_body_shorter_than_it_said_is_waited_for_and_forgotten(player: Rig) -> None:
+    """The client goes, the request was none."""
+    player.wait_idle()
+    before = len(player.outcomes)
+    with player.client() as c:
+        c.send(request(body_of("hi"), content_length="1000"))
+    (outcome,) = player.wait_outcomes(before + 1)[before:]
+    assert (outcome.decision, outcome.status) == (Decision.REFUSE, 0)
+    player.wait_idle()
+
+
+def test_slow_and_half_open_clients_disturb_nobody(player: Rig) -> None:
+    """Fifty that began to speak, or never do, and others are served meanwhile."""
+    with ExitStack() as stack:
+        for n in range(50):
+            stack.enter_context(player.client()).send(chat("hi")[: n * 3])
+        with player.client() as c:
+            for _ in range(10):
+                assert c.ask(chat("hi")).status == 200
+    with player.client() as c:  # says all, and closes its half: it is answered
+        c.send(chat("hi")).sock.shutdown(socket.SHUT_WR)
+        assert c.response().status == 200
+    player.wait_idle()
+
+
+def test_a_big_body_is_matched_up_to_the_limit(player: Rig) -> None:
+    """50 MB are read, in reasonable time, and missed; over the limit is 413 with the option's name."""
+    big = body_of("x" * 50_000_000)
+    with player.client(30) as c:
+        assert c.ask(request(big)).status == 404
+        assert c.ask(chat("hi")).status == 200
+    with player.client(30) as c:
+        got = c.ask(request(body_of("x" * 61_000_000)))
+        assert (got.status, got.headers["connection"]) == (413, "close")
+        assert "--max-request" in got.message
+    with player.client(30) as c:
+        assert c.ask(chunked(body_of("x" * 61_000_000), 1 << 20)).status == 413
+
+
+def test_who_sends_far_ahead_of_its_answer_is_stopped(tmp_path: Path) -> None:
+    """A megabyte of waiting requests is enough; what was answered is recorded, nothing stays open."""
+    store, more = tmp_path / "x.db", chat("x" * 100_000)
+    slow = Answer(
+        200, (("content-type", "text/event-stream"),), (Piece(b"data: 1\n\n"), Piece(b"data: 2\n\n", 20)), "chunked"
+    )
+    with Provider(Script((Step(slow),)), check=False) as p:
+        with Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+            c.send(chat("first", stream=True)).until(b"data: 1\n\n")
+            with suppress(OSError):
+                for _ in range(40):
+                    c.send(more)
+            c.rest()
+            rig.wait_idle()
+            assert len(rig.outcomes) == 1
+        assert len(p.requests) == 1
+    (made,) = recorded(store)
+    assert made.response.ending is Ending.CUT

@@ -1,0 +1,507 @@
+"""The control API over real sockets: one port for it and for the traffic, beside hundreds of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote
+
+import pytest
+
+from llmproxy.core.store import Store
+from llmproxy.protocol import Decision
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event
+from tests.support import free_port, proxy
+from tests.support.chats import NOW, chat as recording
+from tests.support.process import needed
+
+SSE = (("content-type", "text/event-stream"),)
+DONE = b"data: [DONE]\n\n"
+SAID = event({"object": "chat.completion.chunk", "choices": [{"delta": {"content": "ok"}}]})
+
+
+def control(method: str, path: str, body: object = None, **headers: str) -> bytes:
+    """Format a control request."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return request(data, "/_llmproxy/" + path, method, **({"host": "127.0.0.1"} | headers))
+
+
+def ask(rig: Rig, method: str, path: str, body: object = None, **headers: str) -> Received:
+    """Ask on a connection of its own."""
+    with rig.client() as c:
+        return c.ask(control(method, path, body, **headers), method)
+
+
+def in_session(name: str, text: str, **more: object) -> bytes:
+    """Format a chat of a session (`name` as it stands in a path)."""
+    return chat(text, f"/s/{name}{CHAT}", **more)  # type: ignore[arg-type]
+
+
+def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
+    """Make a store of (cassette, question, answer); questions that come again are occurrences."""
+    seen: dict[tuple[str, str], int] = {}
+    with Store.open(path, writable=True, now=lambda: NOW) as store:
+        for at, (cassette, text, said) in enumerate(rows):
+            seen[cassette, text] = nth = seen.get((cassette, text), 0) + 1
+            made = recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at)
+            store.add(made, supersede=False)
+    return path
+
+
+def said(answer: Received) -> str:
+    """Return what the model said."""
+    return str(answer.json["choices"][0]["message"]["content"])
+
+
+# --- one connection --------------------------------------------------------------------------------------------------
+
+
+def test_control_and_traffic_share_a_connection(tmp_path: Path) -> None:
+    """An agent's pooled connection may carry both, pipelined; each answer comes in its place."""
+    store = tape(tmp_path / "x.db", ("a", "hi", "one"), ("a", "hi", "two"))
+    with Rig("replay", store) as rig, rig.client() as c:
+        c.send(
+            control("POST", "sessions", {"name": "a"})
+            + in_session("a", "hi")
+            + control("POST", "sessions/a/reset")
+            + in_session("a", "hi")
+            + control("POST", "sessions/a/close")
+        )
+        opened, one, reset, again, closed = (c.response() for _ in range(5))
+        assert (opened.status, reset.status, closed.status) == (201, 200, 200)
+        assert (said(one), said(again)) == ("one", "one")
+        assert (closed.json["hits"], closed.json["unused_total"]) == (2, 1)
+        assert closed.headers["content-type"] == "application/json"
+
+
+def test_control_is_no_traffic(tmp_path: Path) -> None:
+    """What is asked here is neither a call nor a miss, and reaches nobody."""
+    with Provider() as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        ask(rig, "GET", "nonsense")
+        ask(rig, "POST", "sessions/a/close")
+        assert p.connections == 0
+        assert rig.outcomes == []
+
+
+@pytest.mark.parametrize("how", ["chunked", "expect", "h2c", "close", "http10", "head"])
+def test_clients_of_every_habit(tmp_path: Path, how: str) -> None:
+    """Chunked bodies, Expect: 100-continue (curl), Upgrade: h2c (Java), HTTP/1.0, HEAD."""
+    body = json.dumps({"name": "a"}).encode()
+    with Rig("replay", tmp_path / "x.db") as rig, rig.client() as c:
+        match how:
+            case "chunked":
+                head = request(
+                    b"", "/_llmproxy/sessions", content_length="", transfer_encoding="chunked", host="localhost"
+                )
+                answer = c.ask(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+            case "expect":
+                head, _, rest = control("POST", "sessions", body, expect="100-continue").partition(b"\r\n\r\n")
+                c.send(head + b"\r\n\r\n")
+                assert c.head()[0] == 100
+                answer = c.ask(rest)
+            case "h2c":
+                more = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2_settings": "AAEAAEAAAAIAAAAB"}
+                answer = c.ask(control("POST", "sessions", body, **more))
+            case "close":
+                answer = c.ask(control("POST", "sessions", body, connection="close"))
+                assert c.rest() == b""
+            case "http10":
+                answer = c.ask(request(body, "/_llmproxy/sessions", version="HTTP/1.0", host=""))
+            case _:
+                answer = c.ask(control("HEAD", "health"), "HEAD")
+                assert (answer.status, answer.body) == (200, b"")
+                answer = c.ask(control("POST", "sessions", body))
+        assert answer.status == 201
+
+
+def test_bad_bodies_leave_the_connection_usable(tmp_path: Path) -> None:
+    """400 in JSON; the next request on the connection is served."""
+    nested = b'{"name":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    with Rig("replay", tmp_path / "x.db") as rig, rig.client() as c:
+        for body in (b"{", b"[" * 200_000, nested, b"\xff\xfe", b"[]", b'{"name": "\\ud800"}'):
+            answer = c.ask(control("POST", "sessions", body))
+            assert (answer.status, answer.json["error"]["code"]) == (400, "llmproxy_control")
+            assert c.ask(control("GET", "sessions")).json == {"sessions": []}
+
+
+# --- who may ask -----------------------------------------------------------------------------------------------------
+
+
+def test_a_web_page_cannot_drive_it(tmp_path: Path) -> None:
+    """As browsers send it: rebound DNS, a no-cors POST of text/plain, a form, a preflight. Nothing is opened."""
+    page = {"origin": "http://evil.example", "sec_fetch_site": "cross-site", "content_type": "text/plain;charset=UTF-8"}
+    with Rig("replay", tmp_path / "x.db") as rig:
+        assert ask(rig, "POST", "sessions", {"name": "a"}, host="evil.example:8080").status == 403
+        assert ask(rig, "POST", "sessions", {"name": "a"}, **page).status == 403
+        assert ask(rig, "POST", "sessions", {"name": "a"}, origin="null").status == 403
+        assert ask(rig, "POST", "sessions", b"{}", sec_fetch_site="cross-site").status == 403
+        preflight = ask(rig, "OPTIONS", "sessions", None, **page, access_control_request_method="POST")
+        assert preflight.status == 403
+        assert not [name for name in preflight.headers if name.startswith("access-control")]
+        assert ask(rig, "GET", "sessions").json == {"sessions": []}
+
+
+def own_address() -> str:
+    """Return an address of this machine that is not loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; only asks the routing table
+            address = str(probe.getsockname()[0])
+        except OSError:
+            address = "127.0.0.1"
+    return needed("an address that is not loopback") if address.startswith("127.") else address
+
+
+def from_elsewhere(rig: Rig, address: str) -> Wire:
+    """Connect over an address that is not loopback, so that we look like another machine."""
+    c = Wire(rig.port)
+    c.sock.close()
+    c.sock = socket.create_connection((address, rig.port), timeout=10)
+    return c
+
+
+def test_other_machines_need_the_token(tmp_path: Path) -> None:
+    """Bound to all addresses: health is open, everything else wants the token, under whatever Host."""
+    address = own_address()
+
+    def foreign(rig: Rig, method: str, path: str, **headers: str) -> int:
+        with from_elsewhere(rig, address) as c:
+            return c.ask(control(method, path, {"name": "a"} if method == "POST" else None, **headers)).status
+
+    with Rig("replay", tmp_path / "x.db", host="0.0.0.0") as rig:
+        assert foreign(rig, "GET", "health") == 200
+        assert foreign(rig, "POST", "sessions") == 403
+        assert foreign(rig, "POST", "sessions", x_llmproxy_token="") == 403
+        rig.shell.token = "s3cret"
+        assert foreign(rig, "POST", "sessions", host=f"{address}:{rig.port}", x_llmproxy_token="guess") == 403
+        assert foreign(rig, "POST", "sessions", host=f"{address}:{rig.port}", x_llmproxy_token="s3cret") == 201
+
+
+@pytest.mark.parametrize("mode", ["replay", "record"])
+def test_the_proxy_is_no_way_round_its_own_walls(tmp_path: Path, mode: str) -> None:
+    """Asked by another machine to forward to itself, it would be its own peer, on loopback: refused in every mode."""
+    address = own_address()
+    with Rig(mode, tmp_path / "x.db", host="0.0.0.0") as rig:
+        for host in ("127.0.0.1", "localhost", "[::1]", "0.0.0.0"):
+            place = f"{host}:{rig.port}"
+            with from_elsewhere(rig, address) as c:
+                answer = c.ask(request(b'{"name": "a"}', f"http://{place}/_llmproxy/sessions", host=place))
+            assert answer.status >= 400
+        assert "a" not in rig.shell.engine.sessions.walks
+
+
+# --- sessions over sockets -------------------------------------------------------------------------------------------
+
+
+def test_odd_names_mean_the_same_everywhere(tmp_path: Path) -> None:
+    """In the traffic's URL, in the control URL, in the JSON and in the store."""
+    names = ["a%2Fb", "%C3%BC%20%E6%97%A5", "x" * 300, "%2E%2E", "x~0", "%23"]
+    with (
+        Rig("replay", tape(tmp_path / "x.db", *((unquote(name), "hi", name) for name in names))) as rig,
+        rig.client() as c,
+    ):
+        for name in names:
+            assert c.ask(control("POST", "sessions", {"name": unquote(name)})).status == 201
+            assert said(c.ask(in_session(name, "hi"))) == name
+            closed = c.ask(control("POST", f"sessions/{name}/close")).json
+            assert (closed["name"], closed["hits"], closed["unused"]) == (unquote(name), 1, [])
+
+
+def test_the_header_names_a_session_too(tmp_path: Path) -> None:
+    """For clients that can send headers but not change their URL."""
+    with Rig("replay", tape(tmp_path / "x.db", ("a", "hi", "one"))) as rig, rig.client() as c:
+        c.ask(control("POST", "sessions", {"name": "a"}))
+        assert said(c.ask(chat("hi", headers={"x-llmproxy-session": "a"}))) == "one"
+        assert c.ask(control("POST", "sessions/a/close")).json["hits"] == 1
+
+
+def test_a_live_session_on_a_replay_proxy(tmp_path: Path) -> None:
+    """403 without --allow-live, and nothing is sent. With it: recorded at the session's own upstream, then replayed."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("hello")),))) as p:
+        with Rig("replay", store) as rig:
+            asked = {"name": "a", "mode": "all", "upstreams": {"openai": p.url}}
+            assert ask(rig, "POST", "sessions", asked).status == 403
+        with Rig("replay", store, allow_live=True) as rig, rig.client() as c:
+            assert c.ask(control("POST", "sessions", asked)).status == 201
+            assert said(c.ask(in_session("a", "hi"))) == "hello"
+            closed = c.ask(control("POST", "sessions/a/close")).json
+            assert (closed["recorded"], closed["live_calls"], closed["unused"]) == (1, 1, [])
+            assert c.ask(in_session("a", "hi")).json["choices"][0]["message"]["content"] == "hello"
+            assert c.ask(in_session("b", "hi")).status == 404
+        p.finish()
+
+
+def test_a_bound_process_walks_each_test_in_turn(tmp_path: Path) -> None:
+    """One base URL, set once; each test binds it to its own session."""
+    store = tape(tmp_path / "x.db", *((f"t{n}", "hi", f"answer {n}") for n in range(3)))
+    with Rig("replay", store) as rig, rig.client() as agent:
+        for n in range(3):
+            ask(rig, "POST", "sessions", {"name": f"t{n}"})
+            assert ask(rig, "POST", "sessions/gw0/bind", {"session": f"t{n}"}).status == 200
+            assert ask(rig, "POST", "sessions/gw0/bind", {"session": f"t{n}"}).status == 409
+            assert said(agent.ask(in_session("gw0", "hi"))) == f"answer {n}"
+            assert ask(rig, "POST", f"sessions/t{n}/close").json["hits"] == 1
+        assert agent.ask(in_session("gw0", "hi")).status == 404
+
+
+# --- closing while something is open ---------------------------------------------------------------------------------
+
+
+def slow(wait: float) -> Answer:
+    """Answer with a stream whose end comes `wait` seconds after its last event."""
+    return Answer(200, SSE, (Piece(SAID), Piece(DONE), Piece(b": bye\n\n", wait)), "chunked")
+
+
+def test_a_call_that_has_just_ended_counts(tmp_path: Path) -> None:
+    """SDKs stop reading at the last event, before we have stored it; a close right then still counts the recording."""
+    store = tmp_path / "x.db"
+    with Provider((Step(slow(0.3)),)) as p, Rig("record", store, {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            agent.until(DONE)
+            closed = ask(rig, "POST", "sessions/a/close").json
+        assert (closed["recorded"], closed["unused"]) == (1, [])
+        assert [each.cassette for each in recorded(store)] == ["a"]
+
+
+def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
+    """The close does not wait for ever, nor lose it: the answer reaches its client, is stored, and the cassette is complete."""
+    store = tmp_path / "x.db"
+    with Provider((Step(slow(3.5)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent, rig.client() as c:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            agent.until(DONE)
+            began = time.monotonic()
+            assert c.ask(control("POST", "sessions/a/close")).json["recorded"] == 0
+            assert time.monotonic() - began < 3
+            assert c.ask(control("GET", "sessions")).json == {"sessions": []}
+            agent.until(b"0\r\n\r\n")
+        rig.wait_idle()
+        assert [each.decision for each in rig.outcomes] == [Decision.RECORD]
+        assert rig.outcomes[0].interaction is not None
+        with Store.open(store, writable=False, now=time.time) as found:
+            assert found.closed_cleanly("a", 1)
+            assert len(found.summaries("a", 1)) == 1
+        assert rig.shell.losses == 0
+
+
+def test_closing_and_opening_in_mid_flight_mixes_nothing(tmp_path: Path) -> None:
+    """The next session of the name begins at its start; the late answer belongs to the session that asked."""
+    store = tmp_path / "x.db"
+    with Provider((Step(slow(2.6)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as agent, rig.client() as c:
+            c.ask(control("POST", "sessions", {"name": "a"}))
+            agent.send(in_session("a", "hi", stream=True)).head()
+            agent.until(DONE)
+            c.ask(control("POST", "sessions/a/close"))
+            assert c.ask(control("POST", "sessions", {"name": "a"})).json["recorded"] == 0
+            assert said(c.ask(in_session("a", "bye"))) == "next"
+            agent.until(b"0\r\n\r\n")
+            rig.wait_idle()
+            closed = c.ask(control("POST", "sessions/a/close")).json
+        assert (closed["recorded"], closed["live_calls"]) == (1, 1)
+        assert len(recorded(store)) == 2
+
+
+def test_a_paced_replay_goes_on_when_its_session_closes(tmp_path: Path) -> None:
+    """Its client gets the whole answer; the next session starts at the first recording."""
+    store = tmp_path / "x.db"
+    with Provider((Step(slow(0.4)),)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        live = c.ask(in_session("a", "hi", stream=True)).body
+    with Rig("replay", store) as rig, rig.client() as agent, rig.client() as c:
+        c.ask(control("POST", "sessions", {"name": "a", "speed": 0.5}))
+        agent.send(in_session("a", "hi", stream=True))
+        time.sleep(0.1)
+        c.ask(control("POST", "sessions/a/close"))
+        c.ask(control("POST", "sessions", {"name": "a"}))
+        assert c.ask(in_session("a", "hi", stream=True)).body == live
+        assert agent.response().body == live
+        rig.wait_idle()
+
+
+def test_who_asks_and_leaves_does_no_harm(tmp_path: Path) -> None:
+    """A client that hangs up while its question waits for open calls; the session is still there to be closed."""
+    with Provider((Step(slow(0.6)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            with rig.client() as c:
+                c.send(control("POST", "sessions/a/close"))
+                time.sleep(0.05)
+                c.reset()
+            agent.until(b"0\r\n\r\n")
+        rig.wait_idle()
+        assert ask(rig, "POST", "sessions/a/close").json["recorded"] == 1
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+SESSIONS, ASKED = 200, 8
+QUESTIONS = [f"question {n}" for n in range(ASKED)]
+
+
+def walk_of(n: int) -> list[str]:
+    """Return what session n asks, in its own order; some questions twice."""
+    order = random.Random(n)
+    return order.sample(QUESTIONS * 2, ASKED)
+
+
+class Client:
+    """A client of its own connection, one of hundreds in one event loop."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+    async def ask(self, data: bytes) -> tuple[int, Any]:
+        """Send a request and return status and parsed body."""
+        self.writer.write(data)
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        if "transfer-encoding: chunked" in head:
+            body = b""
+            while size := int((await self.reader.readline()).split(b";")[0], 16):
+                body += (await self.reader.readexactly(size + 2))[:size]
+            await self.reader.readline()
+        else:
+            body = await self.reader.readexactly(int(head.partition("content-length:")[2].split()[0]))
+        return int(head.split(" ", 2)[1]), json.loads(body)
+
+
+async def walk(port: int, n: int) -> dict[str, Any]:
+    """Open session n, walk it, and close it; every answer must be its own, in its own order."""
+    name, seen = f"session-{n}", dict.fromkeys(QUESTIONS, 0)
+    async with Client(port) as c:
+        assert (await c.ask(control("POST", "sessions", {"name": name})))[0] == 201
+        for text in walk_of(n):
+            seen[text] += 1
+            status, answer = await c.ask(in_session(name, text))
+            assert (status, answer["choices"][0]["message"]["content"]) == (200, f"{name}: {text} #{seen[text]}")
+            await asyncio.sleep(0)
+        if n % 10 == 0:
+            assert (await c.ask(in_session(name, "never recorded")))[0] == 404
+        status, closed = await c.ask(control("POST", f"sessions/{name}/close"))
+        assert status == 200
+        return dict(closed)
+
+
+def test_200_sessions_at_once_over_one_proxy(tmp_path: Path) -> None:
+    """All ask the same questions, each in an order of its own, and each has other answers: none mixed, counts exact."""
+    rows = []
+    for n in range(SESSIONS):
+        nth = dict.fromkeys(QUESTIONS, 0)
+        for text in walk_of(n):
+            nth[text] += 1
+            rows.append((f"session-{n}", text, f"session-{n}: {text} #{nth[text]}"))
+        rows.append((f"session-{n}", "left over", "unused"))
+    store = tape(tmp_path / "x.db", *rows)
+
+    async def everybody(port: int) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(walk(port, n) for n in range(SESSIONS)))
+
+    with proxy("replay", store, options=("--quiet",)) as px:
+        began = time.monotonic()
+        closed = asyncio.run(everybody(px.port))
+        took = time.monotonic() - began
+        assert px.control("sessions") == {"sessions": []}
+    for n, each in enumerate(closed):
+        missed = int(n % 10 == 0)
+        assert (each["name"], each["hits"], each["misses"], each["live_calls"]) == (f"session-{n}", ASKED, missed, 0)
+        assert ([row["text"] for row in each["unused"]], each["unused_total"]) == (["left over"], 1)
+        assert each["tokens"] == {"input": 11 * ASKED, "output": 2 * ASKED}
+        assert each["parties"]["agent"]["calls"] == ASKED
+    assert f"{SESSIONS * ASKED:,} hits, {SESSIONS // 10} misses, 0 recorded, {SESSIONS} unused" in px.stdout
+    assert took < 20
+
+
+def test_sessions_that_record_at_once_do_not_mix(tmp_path: Path) -> None:
+    """40 sessions of one proxy record the same questions; each cassette holds its own, and each close counts exactly."""
+    store, many = tmp_path / "x.db", 40
+    step = Step(Reply("live"), times=None)
+
+    async def record(port: int, n: int) -> dict[str, Any]:
+        async with Client(port) as c:
+            assert (await c.ask(control("POST", "sessions", {"name": f"s{n}"})))[0] == 201
+            for text in walk_of(n)[: 1 + n % 3]:
+                assert (await c.ask(in_session(f"s{n}", text)))[0] == 200
+            return dict((await c.ask(control("POST", f"sessions/s{n}/close")))[1])
+
+    async def everybody(port: int) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(record(port, n) for n in range(many)))
+
+    with Provider(Script((step,))) as p, proxy("record", store, upstreams={"openai": p.url}) as px:
+        closed = asyncio.run(everybody(px.port))
+        assert len(p.requests) == sum(1 + n % 3 for n in range(many))
+    assert [each["recorded"] for each in closed] == [1 + n % 3 for n in range(many)]
+    assert [each["unused"] for each in closed] == [[]] * many
+    with Store.open(store, writable=False, now=time.time) as found:
+        assert {each.name: (each.live, each.closed_cleanly) for each in found.cassettes()} == {
+            f"s{n}": (1 + n % 3, True) for n in range(many)
+        }
+
+
+def test_control_answers_while_traffic_flows(tmp_path: Path) -> None:
+    """A question is answered at once while others stream slowly and hundreds of sessions are open."""
+    store = tape(tmp_path / "x.db", *((f"s{n}", "hi", "ok") for n in range(300)))
+    with Rig("replay", store) as rig, rig.client() as c:
+        for n in range(300):
+            c.ask(control("POST", "sessions", {"name": f"s{n}"}))
+        began = time.monotonic()
+        listed = c.ask(control("GET", "sessions")).json["sessions"]
+        assert time.monotonic() - began < 1
+        assert len(listed) == 300
+
+
+def test_opening_one_name_at_once_has_one_winner(tmp_path: Path) -> None:
+    """Of twenty clients that open the same session one gets it, the others are told 409."""
+    with Rig("replay", tmp_path / "x.db") as rig:
+        found: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(ask(rig, "POST", "sessions", {"name": "a"}).status))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == [201] + [409] * 19
+
+
+def test_two_proxies_record_one_cassette(tmp_path: Path) -> None:
+    """The second is refused with the holder's name; after the first has closed it may."""
+    store = tmp_path / "x.db"
+    upstream = {"openai": f"http://127.0.0.1:{free_port()}"}
+    with proxy("replay", store, upstreams=upstream, options=("--allow-live",), name="one") as one:
+        one.control("sessions", {"name": "a", "mode": "record"})
+        with Rig("replay", store, upstream, allow_live=True) as rig:
+            refused = ask(rig, "POST", "sessions", {"name": "a", "mode": "record"})
+            assert (refused.status, refused.json["error"]["code"]) == (409, "llmproxy_cassette_busy")
+            assert f"llmproxy {one.popen.pid}" in refused.json["error"]["message"]
+            one.control("sessions/a/close", {})
+            assert ask(rig, "POST", "sessions", {"name": "a", "mode": "record"}).status == 201
+
+
+def test_a_body_of_the_traffic_is_not_control(tmp_path: Path) -> None:
+    """Only the path decides; a session's URL cannot reach the API behind it."""
+    with Rig("replay", tmp_path / "x.db") as rig, rig.client() as c:
+        answer = c.ask(request(body_of(), "/s/a/_llmproxy/sessions", host="127.0.0.1"))
+        assert answer.status in (400, 404)
+        assert "sessions" not in c.ask(control("GET", "health")).json

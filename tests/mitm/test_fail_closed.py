@@ -1,0 +1,249 @@
+"""Fail closed, twice: whatever of ours raises, no client hangs and nothing goes upstream that was not released.
+
+Parts are made to raise through the constructors' seams: a subclass with one method that does nothing else. The upstream counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mitmproxy import http
+from mitmproxy.proxy import layer
+
+from llmproxy.core.engine import Engine, Exchange
+from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.replay_layer import ReplayLayer
+from llmproxy.mitm.shell import Shell
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
+from tests.provider import Provider, Reply, Script, Step
+
+PARTS: dict[str, type] = {
+    "engine": Engine,
+    "layer": ReplayLayer,
+    "choice": FirstChoice,
+    "recorder": Recorder,
+    "shell": Shell,
+}
+
+
+class Boom(Exception):
+    """What is raised on purpose."""
+
+
+def broken(part: str, method: str) -> dict[str, type]:
+    """Return the part as a class whose `method` raises; for `Rig(**...)`."""
+
+    def boom(*_args: object, **_more: object) -> object:
+        raise Boom(method)
+
+    async def async_boom(*_args: object, **_more: object) -> object:
+        raise Boom(method)
+
+    found = PARTS[part]
+    assert callable(getattr(found, method)), f"{found.__name__}.{method} is gone: this table is out of date"
+    is_async = getattr(found, method).__code__.co_flags & 0x80
+    return {part: type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})}
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store that knows the answer to "hi"."""
+    store = tmp_path_factory.mktemp("tape") / "x.db"
+    with (
+        Provider(Script((Step(Reply("hello")),))) as p,
+        Rig("record", store, {"openai": p.url}) as rig,
+        rig.client() as c,
+    ):
+        assert c.ask(chat("hi")).status == 200
+    return store
+
+
+BEFORE = [
+    *(("engine", name) for name in ("arrive", "_route", "identify", "_known", "_request")),
+    *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_forward")),
+    *(("recorder", name) for name in ("requestheaders", "_address")),
+    *(("shell", name) for name in ("begin",)),
+]
+"""What raises before anything may be sent: then the upstream hears nothing at all."""
+
+AFTER = [
+    *(("engine", name) for name in ("stored", "outcome", "answer", "_miss", "refused")),
+    *(
+        ("layer", name)
+        for name in ("_to_forwarder", "_passed", "_taken_back", "_let_go", "_failed_before_answer", "_upload")
+    ),
+    *(
+        ("layer", name)
+        for name in (
+            "_complete",
+            "_replay",
+            "_replayed",
+            "_send_due",
+            "_refuse",
+            "_finish",
+            "_fail",
+            "_client_left",
+            "_reset",
+        )
+    ),
+    *(
+        ("recorder", name)
+        for name in (
+            "_exchange",
+            "server_connect",
+            "responseheaders",
+            "_tap",
+            "_offset",
+            "response",
+            "error",
+            "_commit",
+            "_unreachable",
+        )
+    ),
+    *(("shell", name) for name in ("commit", "_store", "refusal")),
+    *(("choice", name) for name in ("_choose",)),
+]
+"""What may raise when the request is on its way, or had been answered from the store."""
+
+
+def refused(answer: Received) -> bool:
+    """Tell whether the client got a clear error, or the end of its connection."""
+    return answer.status in (0, 500, 502) or not answer.whole
+
+
+@pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
+@pytest.mark.parametrize(("part", "method"), [each for each in BEFORE if each != ("engine", "_request")])
+def test_what_raises_before_the_release_keeps_the_request_here(
+    tmp_path: Path, mode: str, part: str, method: str
+) -> None:
+    """500 or a closed connection in reasonable time, and not one connection upstream."""
+    with Provider(check=False) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url}, **broken(part, method)) as rig:
+        for raw in (chat("new"), chunked(body_of("new"), 20), chat("new", "http://127.0.0.1:1/v1/chat/completions")):
+            with rig.client(5) as c:
+                answer = c.ask(raw)
+                assert refused(answer) or answer.status == 400, answer
+                if answer.status == 500:
+                    assert answer.headers["x-should-retry"] == "false"
+        assert p.connections == 0
+        rig.wait_idle()
+
+
+@pytest.mark.parametrize("mode", ["record", "auto", "replay"])
+@pytest.mark.parametrize(("part", "method"), BEFORE + AFTER)
+def test_no_client_hangs_whatever_raises(tape: Path, tmp_path: Path, mode: str, part: str, method: str) -> None:
+    """Every request gets an answer or the end of its connection; in replay nothing goes upstream at all."""
+    store = tmp_path / "x.db"
+    shutil.copy(tape, store)
+    with Provider(Script((Step(Reply("live"), times=None),)), check=False) as p:
+        with Rig(mode, store, {"openai": p.url}, **broken(part, method), speed=100) as rig:
+            for raw in (chat("hi"), chat("new", stream=True), chunked(body_of("new"), 20), BAD, chat("x", "/nowhere")):
+                with rig.client(8) as c:
+                    c.ask(raw)
+            for raw in (chat("hi")[:-5], chat("new", stream=True)):  # and who leaves is forgotten
+                with rig.client(8) as c:
+                    c.send(raw)
+            rig.wait_idle()
+        if mode == "replay":
+            assert p.connections == 0
+
+
+@pytest.mark.parametrize("method", ["stored", "_store", "commit", "response", "_commit"])
+def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
+    """The client's answer is its own; the loss is said."""
+    part = next(name for name, found in PARTS.items() if hasattr(found, method))
+    with Provider(Script((Step(Reply("live"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
+        with Rig("record", tmp_path / "x.db", {"openai": p.url}, **broken(part, method)) as rig, rig.client(5) as c:
+            assert c.ask(chat("new")).status == 200
+            assert c.ask(chat("new", stream=True)).whole
+            rig.wait_idle()
+            assert [(outcome.lost, "NOT RECORDED" in outcome.note) for outcome in rig.outcomes] == [(True, True)] * 2
+            assert rig.shell.losses == 2
+    assert recorded(tmp_path / "x.db") == []
+
+
+# --- the last wall, alone -------------------------------------------------------------------------------------------------
+
+
+class Bypass(FirstChoice):
+    """Leaves every connection to mitmproxy's own layers."""
+
+    def next_layer(self, nextlayer: layer.NextLayer) -> None:
+        """Choose nothing."""
+
+
+class OnlyTheWall(Recorder):
+    """A recorder whose other hooks do nothing."""
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Let it pass."""
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """Let it pass."""
+
+
+@pytest.mark.parametrize("recorder", [Recorder, OnlyTheWall])
+@pytest.mark.parametrize("mode", ["record", "passthrough", "replay"])
+def test_with_the_layer_bypassed_nothing_gets_out(
+    tape: Path, tmp_path: Path, mode: str, recorder: type[Recorder]
+) -> None:
+    """What was not released is denied its connection, in plain requests and in tunnels."""
+    store = tmp_path / "x.db"
+    shutil.copy(tape, store)
+    with Provider(check=False) as p, Rig(mode, store, {"openai": p.url}, choice=Bypass, recorder=recorder) as rig:
+        host = p.url.removeprefix("http://")
+        for raw in (chat("hi", f"{p.url}/v1/chat/completions"), chat("hi", headers={"host": host})):
+            with rig.client(5) as c:
+                answer = c.ask(raw)
+                assert answer.status in (0, 502), answer
+        with rig.client(5) as c:
+            c.send(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            if c.head()[0] == 200:
+                c.send(chat("hi", headers={"host": host}))
+                assert c.head()[0] in (0, 502)
+        assert p.connections == 0
+
+
+class Elsewhere(Recorder):
+    """A recorder that sends what was released to another place."""
+
+    def _address(self, request: http.Request, exchange: Exchange) -> None:
+        super()._address(request, exchange)
+        request.port += 1
+
+
+def test_a_release_is_for_one_place_only(tmp_path: Path) -> None:
+    """A released request that would be sent elsewhere is stopped by the wall."""
+    with Provider(check=False) as other:
+        url = f"http://127.0.0.1:{other.port - 1}"
+        with Rig("record", tmp_path / "x.db", {"openai": url}, recorder=Elsewhere) as rig, rig.client(5) as c:
+            assert c.ask(chat("hi")).status == 502
+        assert other.connections == 0
+
+
+EVIL = {
+    "a hit": chat("hi"),
+    "a miss": chat("other"),
+    "absolute form": chat("hi", "http://example.invalid/v1/chat/completions"),
+    "an unknown host": request(b"", "http://127.0.0.1:9/x", "GET"),
+    "CONNECT": b"CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n",
+    "websocket": request(
+        method="GET", target="/v1/realtime", upgrade="websocket", connection="Upgrade", content_length=""
+    ),
+    "garbage": BAD,
+}
+
+
+@pytest.mark.parametrize("raw", EVIL.values(), ids=EVIL.keys())
+def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
+    """Whatever is sent: not even a name is looked up."""
+    with Provider(check=False) as p, Rig("replay", tape, {"openai": p.url, "x": "http://127.0.0.1:9"}) as rig:
+        with rig.client(5) as c:
+            status, _ = c.send(raw).head()
+            if status == 200 and raw.startswith(b"CONNECT"):
+                c.send(chat("hi")).head()
+        assert p.connections == 0
+        rig.wait_idle()

@@ -1,0 +1,329 @@
+"""Beyond JSON and SSE: NDJSON, AWS's event streams, multipart, sound, compression, files and batches, polling; recorded and replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import Received, Wire, body_of, chat, request
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step, json_answer
+from tests.provider.answer import compress
+from tests.provider.say_bedrock import STREAM_TYPE, event_frame
+
+CODINGS = ["gzip", "deflate", "br", "zstd", "gzip, br"]
+MODEL = "anthropic.claude-haiku-4-5-20251001-v1:0"
+
+
+def always(reply: Reply | Answer) -> Script:
+    """Answer everything alike."""
+    return Script((Step(reply, times=None),))
+
+
+def encoded(body: bytes, codings: str) -> bytes:
+    """Apply content-codings in their order."""
+    for coding in codings.split(", "):
+        body = compress(body, coding)
+    return body
+
+
+def ask(rig: Rig, raw: bytes, method: str = "POST") -> Received:
+    """Send one request on a connection of its own."""
+    with rig.client() as c:
+        return c.ask(raw, method)
+
+
+def both(
+    tmp_path: Path, script: Script, upstream: str, raw: bytes, again: bytes | None = None
+) -> tuple[Received, Received]:
+    """Record `raw`, then replay `again` (or the same) with the upstream gone: (live, replayed)."""
+    store = tmp_path / "x.db"
+    with Provider(script) as p, Rig("record", store, {upstream: p.url}) as rig:
+        live = ask(rig, raw)
+    with Rig("replay", store) as rig:
+        return live, ask(rig, again or raw)
+
+
+# --- streams that are not SSE ------------------------------------------------------------------------------------------------
+
+
+def test_ndjson_replays_line_by_line(tmp_path: Path) -> None:
+    """Ollama streams unless told not to; every line comes back as its own chunk, and the last one has the counts."""
+    body = json.dumps({"model": "llama3", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    live, again = both(tmp_path, always(Reply("one two three")), "ollama", request(body, "/api/chat"))
+    assert live.headers["content-type"] == again.headers["content-type"] == "application/x-ndjson"
+    assert (again.frames, again.body) == (live.frames, live.body)
+    assert len(again.frames) > 2
+    (kept,) = recorded(tmp_path / "x.db")
+    assert (kept.stream, kept.response.ending, kept.usage.output) == (True, "complete", 3)
+
+
+def bedrock(action: str, text: str = "hi", model: str = MODEL, signature: str = "a") -> bytes:
+    """Format a signed request, with the colon of the model's name percent-encoded as boto does."""
+    if action.startswith("converse"):
+        body: object = {"messages": [{"role": "user", "content": [{"text": text}]}]}
+    else:
+        body = {
+            "anthropic_version": "bedrock-2023-05-31",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": text}],
+        }
+    signed = f"AWS4-HMAC-SHA256 Credential=AKIA{signature}/20260101/us-west-2/bedrock/aws4_request, SignedHeaders=host, Signature={signature}"
+    fields = {
+        "authorization": signed,
+        "x_amz_date": f"2026010{len(signature)}T000000Z",
+        "amz_sdk_invocation_id": signature,
+    }
+    target = f"/bedrock/model/{model.replace(':', '%3A')}/{action}"
+    return request(json.dumps(body).encode(), target, **fields)
+
+
+@pytest.mark.parametrize("action", ["converse", "converse-stream", "invoke", "invoke-with-response-stream"])
+def test_bedrock_replays_with_any_signature(tmp_path: Path, action: str) -> None:
+    """Bytes and frames as recorded, whoever signs and when; the model counts, and the text."""
+    live, again = both(
+        tmp_path, always(Reply("one two three")), "bedrock", bedrock(action), bedrock(action, signature="zz")
+    )
+    assert (live.status, again.status, again.headers["x-llmproxy-cache"]) == (200, 200, "hit")
+    assert (again.body, again.frames) == (live.body, live.frames)
+    assert again.headers["content-type"] == (STREAM_TYPE if "stream" in action else "application/json")
+    (kept,) = recorded(tmp_path / "x.db")
+    assert (kept.model, kept.response.ending, kept.usage.output) == (MODEL, "complete", 3)
+    assert "Signature" not in repr(kept.request)
+    with Rig("replay", tmp_path / "x.db") as rig:
+        missed = ask(rig, bedrock(action, model="amazon.nova-lite-v1:0"))
+        assert (missed.status, missed.headers["x-amzn-errortype"]) == (404, "ResourceNotFoundException")
+        assert missed.json["message"].startswith("llmproxy:")
+        assert ask(rig, bedrock(action, "another text")).status == 404
+
+
+def test_a_bedrock_stream_that_ends_in_an_exception_is_replayed_so(tmp_path: Path) -> None:
+    """An exception's frame is part of the stream."""
+    from tests.provider.say_bedrock import frame
+
+    failed = frame({":exception-type": "throttlingException", ":message-type": "exception"}, b'{"message":"slow"}')
+    pieces = (Piece(event_frame("messageStart", {"role": "assistant"})), Piece(failed))
+    answer = Answer(200, (("content-type", STREAM_TYPE),), pieces, "chunked")
+    live, again = both(tmp_path, always(answer), "bedrock", bedrock("converse-stream"))
+    assert again.body == live.body
+
+
+def test_the_region_that_signed_is_where_it_goes(tmp_path: Path) -> None:
+    """By interception the host says the region, by base URL the signature; a recording replays whatever the region."""
+    from tests.mitm.test_intercept import intercepted
+
+    store, host = tmp_path / "x.db", "bedrock-runtime.us-west-2.amazonaws.com"
+    raw = bedrock("converse").replace(b"/bedrock/model", b"/model").replace(b"host: x", f"host: {host}".encode())
+    with Provider(always(Reply("hello"))) as p:
+        with Rig("record", store, {"bedrock": p.url}, forward=True) as rig, intercepted(rig, host) as c:
+            assert c.ask(raw).status == 200
+        assert "us-west-2" in (p.requests[0].header("authorization") or "")
+        assert p.requests[0].target == f"/model/{MODEL.replace(':', '%3A')}/converse"
+    with Rig("passthrough", store) as rig:  # with nothing named, AWS's host of that region is where it goes
+        signed = (
+            ("host", host),
+            ("authorization", "AWS4-HMAC-SHA256 Credential=A/20260101/us-west-2/bedrock/aws4_request"),
+        )
+        for place in (("https", host, 443), None):
+            path = "/model/m/converse" if place else "/bedrock/model/m/converse"
+            exchange = rig.shell.engine.arrive("POST", path, place, signed)
+            assert exchange.route.upstream == f"https://{host}"
+    with Rig("replay", store, forward=True) as rig, intercepted(rig, host.replace("us-west-2", "eu-west-1")) as c:
+        assert c.ask(raw).headers["x-llmproxy-cache"] == "hit"
+
+
+# --- bodies that are not JSON --------------------------------------------------------------------------------------------------
+
+SOUND = b"RIFF\x00\xff\x00WAVE" + bytes(range(256)) * 20
+
+
+def form(
+    boundary: str, sound: bytes = SOUND, model: str = "whisper-1", name: str = "a.wav", kind: str = "audio/x-wav"
+) -> bytes:
+    """Format an upload."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n'.encode(),
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\nContent-Type: {kind}\r\n\r\n'.encode(),
+        sound,
+        f"\r\n--{boundary}--\r\n".encode(),
+    ]
+    kind = f"multipart/form-data; boundary={boundary}"
+    return request(b"".join(parts), "/v1/audio/transcriptions", content_type=kind)
+
+
+def test_multipart_is_keyed_on_its_parts(tmp_path: Path) -> None:
+    """Another boundary, file name and part type is the same upload; other bytes, or another field, are not."""
+    live, again = both(
+        tmp_path, always(Reply("noon")), "openai", form("aaa"), form("bbb-ccc", name="tmp81.wav", kind="audio/wav")
+    )
+    assert (live.json["text"], again.body) == ("noon", live.body)
+    with Rig("replay", tmp_path / "x.db") as rig:
+        assert ask(rig, form("aaa", SOUND + b"!")).status == 404
+        assert ask(rig, form("aaa", model="whisper-2")).status == 404
+        assert ask(rig, form("aaa", name="a.mp3")).status == 404
+        assert ask(rig, form("aaa")).status == 200
+
+
+def test_sound_comes_back_byte_by_byte(tmp_path: Path) -> None:
+    """Speech is not text in any encoding."""
+    mp3 = Answer(
+        200,
+        (("content-type", "audio/mpeg"),),
+        tuple(Piece(SOUND[at : at + 900]) for at in range(0, len(SOUND), 900)),
+        "chunked",
+    )
+    body = json.dumps({"model": "tts-1", "input": "hello", "voice": "alloy"}).encode()
+    live, again = both(tmp_path, always(mp3), "openai", request(body, "/v1/audio/speech"))
+    assert live.body == again.body == SOUND
+    assert again.headers["content-type"] == "audio/mpeg"
+    assert again.frames == live.frames
+    assert recorded(tmp_path / "x.db")[0].response.ending == "complete"
+
+
+# --- compression ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codings", CODINGS)
+def test_a_compressed_request_is_the_same_request(tmp_path: Path, codings: str) -> None:
+    """It goes upstream as it came, and is matched by what it says."""
+    plain = body_of("hi")
+    raw = request(encoded(plain, codings), content_encoding=codings)
+    store = tmp_path / "x.db"
+    with Provider(always(json_answer({"ok": True}))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        assert ask(rig, raw).status == 200
+        assert (p.requests[0].body, p.requests[0].header("content-encoding")) == (encoded(plain, codings), codings)
+    assert recorded(store)[0].request.body == plain
+    with Rig("replay", store) as rig:
+        assert ask(rig, chat("hi")).status == 200
+        assert ask(rig, raw).status == 200
+        assert ask(rig, request(encoded(body_of("ho"), codings), content_encoding=codings)).status == 404
+
+
+@pytest.mark.parametrize("codings", CODINGS)
+def test_a_compressed_answer_is_replayed_plain(tmp_path: Path, codings: str) -> None:
+    """An upstream that compresses though it was asked not to: the client gets what it sent, and in replay the same, decoded."""
+    plain = json_answer({"text": "grüß Gott " * 50})
+    live, again = both(tmp_path, always(plain.compressed(*codings.split(", "))), "openai", chat("hi"))
+    assert live.headers["content-encoding"] == codings
+    assert live.body == encoded(plain.body, codings) or codings.startswith("gzip")
+    assert again.body == plain.body
+    assert "content-encoding" not in again.headers
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+def test_a_compressed_stream_is_replayed_plain(tmp_path: Path, coding: str) -> None:
+    """Its events are found in what was inflated, so that its end is known."""
+    events = (
+        b"".join(f'data: {{"choices":[{{"delta":{{"content":"{n}"}}}}]}}\n\n'.encode() for n in range(9))
+        + b"data: [DONE]\n\n"
+    )
+    answer = Answer(
+        200,
+        (("content-type", "text/event-stream"), ("content-encoding", coding)),
+        (Piece(compress(events, coding)),),
+        "chunked",
+    )
+    live, again = both(tmp_path, always(answer.recut(11)), "openai", chat("hi", stream=True))
+    assert live.body == compress(events, coding)
+    assert again.body == events
+    assert recorded(tmp_path / "x.db")[0].response.ending == "complete"
+
+
+# --- files, batches, polling ------------------------------------------------------------------------------------------------------
+
+
+def batch(status: str, ident: str = "batch_1") -> Answer:
+    """Format a batch's state."""
+    done = {"output_file_id": "file-out1"} if status == "completed" else {}
+    return json_answer({"id": ident, "object": "batch", "input_file_id": "file-in1", "status": status, **done})
+
+
+LINES = b'{"custom_id":"1","response":{"status_code":200}}\n{"custom_id":"2","response":{"status_code":200}}\n'
+BATCH = Script(
+    (
+        Step(json_answer({"id": "file-in1", "object": "file", "purpose": "batch"}), path="/v1/files", method="POST"),
+        Step(batch("validating"), path="/v1/batches", method="POST"),
+        Step(batch("in_progress"), path="/v1/batches/batch_1", times=2),
+        Step(batch("completed"), path="/v1/batches/batch_1"),
+        Step(
+            Answer(200, (("content-type", "application/jsonl"),), (Piece(LINES),)), path="/v1/files/file-out1/content"
+        ),
+        Step(
+            json_answer({"id": "file-in1", "object": "file", "deleted": True}),
+            path="/v1/files/file-in1",
+            method="DELETE",
+        ),
+    )
+)
+
+
+def upload(boundary: str) -> bytes:
+    """Format a file for a batch."""
+    body = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n{{"custom_id":"1"}}\n\r\n'
+        f"--{boundary}--\r\n"
+    )
+    return request(body.encode(), "/v1/files", content_type=f"multipart/form-data; boundary={boundary}")
+
+
+def batch_job(c: Wire, boundary: str, polls: int) -> list[object]:
+    """Do what a program with a batch does: upload, begin, poll, fetch, delete."""
+    file = c.ask(upload(boundary)).json["id"]
+    made = c.ask(
+        request(json.dumps({"input_file_id": file, "endpoint": "/v1/chat/completions"}).encode(), "/v1/batches")
+    ).json
+    states = [c.ask(request(b"", f"/v1/batches/{made['id']}", "GET")).json for _ in range(polls)]
+    lines = c.ask(request(b"", f"/v1/files/{states[-1]['output_file_id']}/content", "GET")).body
+    gone = c.ask(request(b"", f"/v1/files/{file}", "DELETE")).json
+    return [file, made, [state["status"] for state in states], lines, gone]
+
+
+def test_a_batch_runs_offline_as_it_ran(tmp_path: Path) -> None:
+    """Upload, begin, poll to the end, fetch the lines, delete: every step in its turn, twice."""
+    store = tmp_path / "x.db"
+    with Provider(BATCH) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        live = batch_job(c, "one", polls=3)
+    assert live[2:4] == [["in_progress", "in_progress", "completed"], LINES]
+    with Rig("replay", store) as rig:
+        for boundary in ("two", "three"):
+            with rig.client() as c:
+                assert batch_job(c, boundary, polls=3) == live
+
+
+def test_polling_advances_and_then_stays_at_the_last(tmp_path: Path) -> None:
+    """More polls than were recorded get the last state: a program that is slower offline still ends."""
+    store = tmp_path / "x.db"
+    with Provider(BATCH, check=False) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        batch_job(c, "one", polls=3)
+    poll = request(b"", "/v1/batches/batch_1", "GET")
+    with Rig("replay", store) as rig, rig.client() as c:
+        states = [c.ask(poll).json["status"] for _ in range(7)]
+    assert states == ["in_progress", "in_progress", *["completed"] * 5]
+    with Rig("replay", store, exhausted="miss") as rig, rig.client() as c:
+        assert [c.ask(poll).status for _ in range(4)] == [200, 200, 200, 404]
+    with Rig("replay", store, exhausted="cycle") as rig, rig.client() as c:
+        states = [c.ask(poll).json["status"] for _ in range(4)]
+    assert states == ["in_progress", "in_progress", "completed", "in_progress"]
+
+
+def test_a_first_auto_run_polls_live_and_the_next_one_offline(tmp_path: Path) -> None:
+    """In `auto` a poll is not answered from the poll before it."""
+    store = tmp_path / "x.db"
+    with Provider(BATCH) as p:
+        with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
+            live = batch_job(c, "one", polls=3)
+        asked = len(p.requests)
+        with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
+            assert batch_job(c, "two", polls=3) == live
+        assert len(p.requests) == asked
+
+
+def test_anthropic_s_batch_results_are_lines(tmp_path: Path) -> None:
+    """JSONL is kept as it is."""
+    answer = Answer(200, (("content-type", "application/x-jsonl"),), (Piece(LINES[:30]), Piece(LINES[30:])), "chunked")
+    raw = request(b"", "/anthropic/v1/messages/batches/msgbatch_1/results", "GET", anthropic_version="2023-06-01")
+    live, again = both(tmp_path, always(answer), "anthropic", raw)
+    assert live.body == again.body == LINES

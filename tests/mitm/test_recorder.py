@@ -1,0 +1,427 @@
+"""Recording: what arrives is passed on at once, and written down exactly."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.interaction import Ending
+from llmproxy.protocol import Decision
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import CHAT, body_of, chat, chunked, request
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, failed, json_answer, throttled
+from tests.provider.answer import Cut, Framing
+from tests.support import free_port
+
+DONE = b"data: [DONE]\n\n"
+EVENTS = (
+    *(
+        event({"object": "chat.completion.chunk", "choices": [{"delta": {"content": text}}]})
+        for text in ("Grüße", " ok")
+    ),
+    DONE,
+)
+SSE = (("content-type", "text/event-stream; charset=utf-8"),)
+
+
+def sse(*parts: bytes, framing: Framing = "chunked", wait: float = 0.02) -> Answer:
+    """Answer with a stream whose pieces come `wait` seconds apart."""
+    return Answer(200, SSE, tuple(Piece(part, wait) for part in parts), framing)
+
+
+def upstream(*answers: Answer | Reply) -> Provider:
+    """Answer request after request with these, whatever was asked."""
+    return Provider(Script(tuple(Step(answer) for answer in answers)))
+
+
+# --- the body, as it comes ------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_reaches_the_client_while_the_upstream_still_speaks(tmp_path: Path) -> None:
+    """The first chunk is here long before the last one was sent."""
+    with upstream(sse(*EVENTS, wait=0.4)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:  # noqa: SIM117 - upstream outside, proxy inside
+        with rig.client() as c:
+            c.send(chat(stream=True)).head()
+            c.until(EVENTS[0])
+            first = time.monotonic()
+            c.until(b"0\r\n\r\n")
+            assert time.monotonic() - first > 0.6
+
+
+BORDERS = {
+    "as sent": EVENTS,
+    "inside a character": (b'data: {"choices":[{"delta":{"content":"Gr\xc3', b'\xbc\xc3\x9fe"}}]}\n\n', DONE),
+    "inside an event": (EVENTS[0][:9], EVENTS[0][9:] + EVENTS[1][:3], EVENTS[1][3:] + DONE),
+    "byte by byte": tuple(bytes([byte]) for byte in b"data: {}\n\n" + DONE),
+}
+
+
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+@pytest.mark.parametrize("parts", BORDERS.values(), ids=BORDERS.keys())
+def test_borders_and_times_of_chunks_are_kept(tmp_path: Path, parts: tuple[bytes, ...], framing: Framing) -> None:
+    """What arrived together is stored and passed on together, with the moment of its arrival."""
+    store, wait = tmp_path / "x.db", 0.06 if len(parts) < 5 else 0.02
+    made_up = sse(*parts, framing=framing, wait=wait)
+    with upstream(made_up) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        answer = c.ask(chat(stream=True))
+        assert answer.body == b"".join(parts)
+        if framing == "chunked":
+            assert answer.frames == parts
+    (made,) = recorded(store)
+    if framing == "chunked" or len(parts) < 5:  # without chunks a busy machine may read two of many together
+        assert tuple(chunk.data for chunk in made.response.chunks) == parts
+    assert made.response.chunked
+    assert made.response.ending is Ending.COMPLETE
+    offsets = [made.response.head_offset, *(chunk.offset for chunk in made.response.chunks)]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] > len(parts) * wait * 900_000, "microseconds since the request was released"
+
+
+def test_nothing_finished_is_unstored(tmp_path: Path) -> None:
+    """When the client has the end of its answer, the answer is in the store."""
+    store = tmp_path / "x.db"
+    with upstream(*[Reply("yes")] * 20) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        for n in range(20):
+            assert c.ask(chat(f"{n}", stream=bool(n % 2))).whole
+            assert len(recorded(store)) == n + 1
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br"])
+def test_answers_that_are_compressed_all_the_same_are_stored_decoded(tmp_path: Path, coding: str) -> None:
+    """We ask for identity; who does not listen is passed on as it is, and stored decoded."""
+    store, plain = tmp_path / "x.db", json_answer({"choices": [{"message": {"content": "ä" * 500}}]})
+    answer = plain.compressed(*coding.split(", "))
+    with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(chat())
+        assert (got.headers["content-encoding"], got.body) == (coding, answer.body)
+        assert p.requests[0].header("accept-encoding") == "identity"
+    (made,) = recorded(store)
+    assert made.response.body == plain.body
+    assert "content-encoding" not in dict(made.response.headers)
+
+
+# --- statuses and framings ------------------------------------------------------------------------------------------------
+
+ERROR_EVENT = event({"error": {"message": "overloaded", "type": "server_error"}})
+ANSWERS = {
+    "429": (throttled(7), 429, Ending.COMPLETE),
+    "500": (failed(500), 500, Ending.COMPLETE),
+    "503 without a body": (Answer(503, ()), 503, Ending.COMPLETE),
+    "error event ends the stream": (sse(EVENTS[0], ERROR_EVENT), 200, None),
+    "no terminator": (sse(EVENTS[0]), 200, Ending.UNTERMINATED),
+    "204": (Answer(204, (), framing="close"), 204, Ending.COMPLETE),
+    "304": (Answer(304, (("etag", '"x"'),), framing="close"), 304, Ending.COMPLETE),
+    "until close": (json_answer({"a": 1}).framed("close"), 200, None),
+    "empty": (Answer(200), 200, Ending.COMPLETE),
+    "repeated fields": (Answer(200, (("x-a", "1"), ("x-a", "2"))), 200, Ending.COMPLETE),
+}
+
+
+@pytest.mark.parametrize(("answer", "status", "ending"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_every_status_is_recorded_with_its_headers(
+    tmp_path: Path, answer: Answer, status: int, ending: Ending | None
+) -> None:
+    """A bad answer is an answer: status, headers and body are stored, and the client gets them as they are."""
+    store = tmp_path / "x.db"
+    with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(chat(stream=True))
+        assert (got.status, got.body, got.whole) == (status, answer.body, True)
+        rig.wait_idle()
+    (made,) = recorded(store)
+    assert (made.response.status, made.response.body) == (status, answer.body)
+    assert ending in (None, made.response.ending)
+    assert set(answer.headers) <= set(made.response.headers)
+
+
+def test_an_old_upstream_is_recorded(tmp_path: Path) -> None:
+    """HTTP/1.0 without a length ends with the connection."""
+    store = tmp_path / "x.db"
+    old = Answer(200, (("content-type", "application/json"),), (Piece(b'{"old": true}'),), "close", version="HTTP/1.0")
+    with upstream(old, Reply("new")) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            assert c.ask(chat("1")).body == old.body
+        with rig.client() as c:
+            assert c.ask(chat("2")).status == 200
+    assert recorded(store)[0].response.body == old.body
+
+
+def test_trailers_of_the_upstream_are_dropped_and_the_answer_is_whole(tmp_path: Path) -> None:
+    """There mitmproxy raises trailers and leaves the client hanging; here it gets its answer, and may go on."""
+    store = tmp_path / "x.db"
+    answer = Answer(200, SSE, tuple(map(Piece, EVENTS)), "chunked", trailers=(("x-sum", "1"),))
+    with upstream(answer, Reply("more")) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(chat(stream=True))
+        assert (got.body, got.whole) == (answer.body, True)
+        assert c.ask(chat("again")).status == 200
+        rig.wait_idle()
+    assert [made.response.ending for made in recorded(store)] == [Ending.COMPLETE] * 2
+    assert len(rig.outcomes) == 2
+
+
+def test_head_is_recorded_without_a_body(tmp_path: Path) -> None:
+    """A length is announced, and nothing follows."""
+    store = tmp_path / "x.db"
+    with upstream(json_answer({"data": []})) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(request(method="HEAD", target="/v1/models", content_length=""), "HEAD")
+        assert (got.status, got.headers["content-length"]) == (200, "11")
+    (made,) = recorded(store)
+    assert (made.request.method, made.response.body, made.response.ending) == ("HEAD", b"", Ending.COMPLETE)
+
+
+def test_an_interim_answer_is_not_taken_for_the_answer(tmp_path: Path) -> None:
+    """Whoever sends a 103 before its answer cannot be recorded by mitmproxy; that is said, and nobody waits for ever."""
+    early = Answer(200, interim=(103,), pieces=(Piece(b"{}"),))
+    with upstream(early) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(chat())
+        assert got.status == 502
+        assert "103" in got.message
+        rig.wait_idle()
+        assert len(rig.outcomes) == 1
+    assert recorded(tmp_path / "x.db") == []
+
+
+# --- breaking off -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+def test_an_upstream_that_breaks_off_is_recorded_as_cut(tmp_path: Path, framing: Framing, how: Cut) -> None:
+    """The client sees the break as it happened, and what came before it is kept."""
+    store = tmp_path / "x.db"
+    fields = {"chunked": ("transfer-encoding", "chunked"), "length": ("content-length", "1000")}
+    first = b"%x\r\n%b\r\n" % (len(EVENTS[0]), EVENTS[0]) if framing == "chunked" else EVENTS[0]
+    # The pause is for the RST, which overtakes what was sent just before.
+    answer = Answer(200, (*SSE, fields[framing]), (Piece(first), Piece(b"", 0.2)), "close", ends=how)
+    with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(chat(stream=True))
+        assert (got.status, got.body) == (200, EVENTS[0])
+        rig.wait_idle()
+    (made,) = recorded(store)
+    assert made.response.body == EVENTS[0]
+    assert made.response.ending is Ending.CUT
+    assert [outcome.decision for outcome in rig.outcomes] == [Decision.RECORD]
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_early_is_recorded_as_cut(tmp_path: Path, how: str) -> None:
+    """Agents leave at the first tool call."""
+    store = tmp_path / "x.db"
+    with upstream(sse(*EVENTS, wait=0.3)) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat(stream=True)).until(EVENTS[0])
+            if how == "reset":
+                c.reset()
+        (outcome,) = rig.wait_outcomes(1)
+        rig.wait_idle()
+    (made,) = recorded(store)
+    assert (made.response.body, made.response.ending) == (EVENTS[0], Ending.CUT)
+    assert (outcome.decision, outcome.interaction, outcome.lost) == (Decision.RECORD, made.id, False)
+
+
+def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(tmp_path: Path) -> None:
+    """openai-python closes right after [DONE], before HTTP says that the answer is over."""
+    store = tmp_path / "x.db"
+    with upstream(Answer(200, SSE, (*map(Piece, EVENTS), Piece(b"\n", 0.5)), "chunked")) as p:  # noqa: SIM117 - upstream outside, proxy inside
+        with Rig("record", store, {"openai": p.url}) as rig:
+            with rig.client() as c:
+                c.send(chat(stream=True)).until(DONE)
+            rig.wait_outcomes(1)
+            rig.wait_idle()
+    (made,) = recorded(store)
+    assert (made.response.body, made.response.ending) == (b"".join(EVENTS), Ending.COMPLETE)
+
+
+def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Nothing came, so nothing is recorded, and nothing stays open."""
+    store = tmp_path / "x.db"
+    with upstream(json_answer({}).late(1)) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat())
+            while not p.requests:
+                time.sleep(0.01)
+        (outcome,) = rig.wait_outcomes(1)
+        rig.wait_idle()
+    assert (outcome.status, outcome.lost, recorded(store)) == (0, False, [])
+
+
+def test_a_client_that_leaves_in_its_upload_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Half a request is none."""
+    store = tmp_path / "x.db"
+    with Provider(check=False) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat()[:-10])
+            while not p.connections:
+                time.sleep(0.01)
+        (outcome,) = rig.wait_outcomes(1)
+        rig.wait_idle()
+    assert (outcome.status, recorded(store), p.requests) == (0, [], [])
+
+
+@pytest.mark.parametrize("headers", [{}, {"expect": "100-continue"}], ids=["plain", "expect"])
+@pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
+def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, headers: dict[str, str]) -> None:
+    """Host and cause, in the provider's own envelope, and nothing is recorded."""
+    store, port = tmp_path / "x.db", free_port()
+    with Rig(mode, store, {"openai": f"http://127.0.0.1:{port}"}) as rig, rig.client() as c:
+        head, body = chat(headers=headers)[: -len(body_of())], body_of()
+        if headers:
+            assert c.ask(head).status == 100
+            head = b""
+        got = c.ask(head + body)
+        assert got.status == 502
+        assert f"http://127.0.0.1:{port}" in got.message
+        assert "refused" in got.message.lower() or "connect" in got.message.lower()
+        assert got.headers["x-should-retry"] == "false"
+        rig.wait_idle()
+        assert [(o.decision, o.status, o.lost) for o in rig.outcomes] == [(Decision.REFUSE, 502, False)]
+    assert mode == "passthrough" or recorded(store) == []
+
+
+def test_an_unreachable_upstream_speaks_its_own_dialect(tmp_path: Path) -> None:
+    """Anthropic's SDK shows a message only where Anthropic puts one."""
+    url = f"http://127.0.0.1:{free_port()}"
+    with Rig("record", tmp_path / "x.db", {"anthropic": url}) as rig, rig.client() as c:
+        got = c.ask(request(body_of(), "/v1/messages", anthropic_version="2023-06-01"))
+        assert (got.status, got.json["type"]) == (502, "error")
+        assert url in got.json["error"]["message"]
+
+
+# --- the request, on its way upstream ---------------------------------------------------------------------------------------
+
+
+def test_what_goes_upstream_is_the_clients_less_what_was_meant_for_us(tmp_path: Path) -> None:
+    """Ours, hop-by-hop invitations and the proxy's own credentials stay here; authorization arrives as it was."""
+    with upstream(Reply("ok")) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+        mine = {
+            "X-LLMProxy-Session": "s",
+            "x-llmproxy-party": "judge",
+            "Proxy-Authorization": "Basic eDp5",
+            "TE": "trailers",
+        }
+        java = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAARAAAAAAAIAAAAA"}
+        theirs = {"authorization": "Bearer sk-canary-0123456789abcdef", "X-Custom": "Kept", "user-agent": "test/1"}
+        assert c.ask(chat(headers={**mine, **java, **theirs})).status == 200
+        (seen,) = p.requests
+        names = p.header_names()
+        assert not [name for name in names if name.startswith("x-llmproxy-")]
+        assert not names & {"proxy-authorization", "proxy-connection", "upgrade", "http2-settings", "te", "expect"}
+        assert set(theirs.items()) <= set(seen.headers)
+        assert seen.header("host") == p.url.removeprefix("http://")
+        assert (seen.method, seen.target, seen.body) == ("POST", CHAT, body_of())
+
+
+def test_a_post_with_an_upgrade_keeps_its_body(tmp_path: Path) -> None:
+    """Java's HttpClient sends `Upgrade: h2c` with every request over http; parsers have lost the body at that."""
+    store = tmp_path / "x.db"
+    with upstream(Reply("ok")) as p, Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
+        assert c.ask(chat(headers={"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"})).status == 200
+        assert p.requests[0].body == body_of()
+
+
+PREFIXES = [
+    ("/v1/chat/completions?a=b%20c", "", "/v1/chat/completions?a=b%20c"),
+    ("/s/my%20session/v1/chat/completions", "", "/v1/chat/completions"),
+    ("/s/x/openai/v1/chat/completions", "/gateway/v1", "/gateway/v1/chat/completions"),
+    ("/unknown/thing", "", None),
+]
+
+
+@pytest.mark.parametrize(("target", "base", "sent"), PREFIXES)
+def test_prefixes_of_ours_are_taken_off(tmp_path: Path, target: str, base: str, sent: str | None) -> None:
+    """Session and provider stand in the URL for us; an upstream with a path of its own keeps it."""
+    with Provider(Script((Step(Reply("ok"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
+        with Rig("record", tmp_path / "x.db", {"openai": p.url + base}) as rig, rig.client() as c:
+            got = c.ask(chat(target=target))
+            assert got.status == (400 if sent is None else 200)
+            assert [seen.target for seen in p.requests] == ([] if sent is None else [sent])
+
+
+@pytest.mark.parametrize("mode", ["record", "auto"])
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_a_chunked_upload_arrives_whole(tmp_path: Path, mode: str, size: int) -> None:
+    """Whatever the chunks, extensions and trailers: the body upstream and the body recorded are the same."""
+    store = tmp_path / "x.db"
+    raw = chunked(body_of("é" * 100), size, end=b"0;ext=1\r\nx-trailer: 1\r\n\r\n")
+    with upstream(Reply("ok"), Reply("ok")) as p, Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
+        assert c.ask(raw).status == 200
+        assert c.ask(chat("next")).status == 200
+        assert [seen.body for seen in p.requests] == [body_of("é" * 100), body_of("next")]
+    assert json.loads(recorded(store)[0].request.body) == json.loads(body_of("é" * 100))
+
+
+@pytest.mark.parametrize("mode", ["record", "auto"])
+def test_a_compressed_upload_goes_on_compressed_and_is_stored_decoded(tmp_path: Path, mode: str) -> None:
+    """The provider gets what the client sent; the store holds what it means."""
+    store, packed = tmp_path / "x.db", gzip.compress(body_of())
+    with Provider(Script((Step(Reply("ok"), times=None),))) as p, Rig(mode, store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            assert c.ask(request(packed, content_encoding="gzip")).status == 200
+        assert (p.requests[0].body, p.requests[0].header("content-encoding")) == (packed, "gzip")
+    (made,) = recorded(store)
+    assert json.loads(made.request.body) == json.loads(body_of())
+    assert "content-encoding" not in dict(made.request.headers)
+
+
+@pytest.mark.parametrize("mode", ["record", "auto"])
+def test_expect_is_answered_here_and_once(tmp_path: Path, mode: str) -> None:
+    """A client that waits for 100 gets exactly one, and then its answer."""
+    with upstream(Reply("ok"), Reply("ok")) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url}) as rig:
+        with rig.client() as c:
+            whole = chat(headers={"expect": "100-continue"})
+            head, body = whole[: whole.index(b"\r\n\r\n") + 4], body_of()
+            assert c.ask(head).status == 100
+            assert c.ask(body).status == 200
+            assert c.ask(chat("more")).status == 200
+        assert "expect" not in p.header_names()
+
+
+def test_a_big_upload_streams_through(tmp_path: Path) -> None:
+    """50 MB go on as they come; the upstream is dialled long before the last byte was sent."""
+    store, megabyte = tmp_path / "x.db", b'"' + b"x" * ((1 << 20) - 2) + b"\n"
+    body = megabyte * 50
+    with upstream(Reply("ok")) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client(30) as c:
+        c.send(request(b"", content_length=str(len(body))) + megabyte)
+        until = time.monotonic() + 10
+        while not p.connections:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        for _ in range(49):
+            c.send(megabyte)
+        assert c.response().status == 200
+        rig.wait_idle()
+        assert hashlib.sha256(p.requests[0].body).digest() == hashlib.sha256(body).digest()
+    assert len(recorded(store)) == 1
+
+
+def test_a_body_over_the_limit_is_forwarded_and_its_loss_said(tmp_path: Path) -> None:
+    """What cannot be matched is not recorded, and the line says so; the client is served."""
+    store = tmp_path / "x.db"
+    for mode in ("record", "auto"):
+        with upstream(Reply("ok"), Reply("ok")) as p, Rig(mode, store, {"openai": p.url}, max_request=10_000) as rig:
+            with rig.client() as c:
+                assert c.ask(chat("x" * 20_000)).status == 200
+                assert c.ask(chunked(body_of("x" * 20_000), 5_000)).status == 200
+                rig.wait_idle()
+            assert [(o.decision, "not recorded" in o.note) for o in rig.outcomes] == [(Decision.PASS, True)] * 2, mode
+            assert [len(seen.body) for seen in p.requests] == [len(body_of("x" * 20_000))] * 2
+        assert recorded(store) == []
+
+
+def test_an_upstream_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SSL_CERT_FILE names whom to trust; without it a self-made authority is refused, with the reason."""
+    with Provider(Script((Step(Reply("secure"), times=None),)), tls=True) as p:
+        with Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+            got = c.ask(chat())
+            assert got.status == 502
+            assert "certificate" in got.message.lower()
+        assert p.requests == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(p.ca_pem))
+        with Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+            assert c.ask(chat()).status == 200
+        assert len(p.requests) == 1
+    assert len(recorded(tmp_path / "x.db")) == 1

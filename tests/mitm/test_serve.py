@@ -1,0 +1,322 @@
+"""The proxy as a process: signals, exit codes, what stands on the disk afterwards, what is said."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.interaction import Ending
+from llmproxy.core.store import Store
+from llmproxy.errors import MachineError
+from llmproxy.mitm.serve import claim_port
+from tests.mitm.rig import recorded
+from tests.mitm.wire import Wire, chat
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
+from tests.support.process import clean_env
+from tests.support.proxy import Proxy, proxy, start
+
+EVENT = event({"choices": [{"delta": {"content": "x"}}]})
+SSE = (("content-type", "text/event-stream"),)
+CANARY = "sk-canary-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
+
+
+def ended(px: Proxy, seconds: float = 15) -> int:
+    """Wait for its end; fails if it does not come."""
+    return px.popen.wait(seconds)
+
+
+def at_rest(store: Path) -> bool:
+    """Tell whether the store is one file, in rollback mode."""
+    with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as conn:
+        mode = conn.execute("PRAGMA journal_mode").fetchone()[0]
+    beside = {path.name for path in store.parent.glob(f"{store.name}*") if ".state.db" not in path.name}
+    return mode == "delete" and beside == {store.name}
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Signals) -> None:
+    """Open answers get five seconds, then are marked as cut; exit 0, and the store is one file."""
+    store = tmp_path / "x.db"
+    endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(200)), "chunked")
+    with Provider(Script((Step(Reply("ok"), user="first"), Step(endless))), check=False) as p:
+        px = start("record", store, upstreams={"openai": p.url})
+        with Wire(px.port, 20) as c:
+            assert c.ask(chat("first")).status == 200
+            c.send(chat("endless", stream=True)).until(EVENT)
+            began = time.monotonic()
+            px.popen.send_signal(how)
+            time.sleep(1)
+            with pytest.raises(ConnectionRefusedError):
+                Wire(px.port)
+            assert c.rest().count(EVENT) > 10, "it goes on while the proxy is patient"
+            assert ended(px) == 0, px.stdout + px.stderr
+        assert 4 < time.monotonic() - began < 9
+    whole, cut = recorded(store)
+    assert (whole.response.ending, cut.response.ending) == (Ending.COMPLETE, Ending.CUT)
+    assert at_rest(store)
+    assert "2 recorded" in px.stdout
+    assert "Traceback" not in px.stderr
+
+
+def test_an_answer_that_ends_in_time_is_whole(tmp_path: Path) -> None:
+    """A signal lets a short answer come to its end, and nothing new begins."""
+    store = tmp_path / "x.db"
+    answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", 1.0)), "chunked")
+    with Provider(Script((Step(answer),)), check=False) as p:
+        px = start("record", store, upstreams={"openai": p.url})
+        with Wire(px.port, 20) as idle, Wire(px.port, 20) as c:
+            c.send(chat("hi", stream=True)).until(EVENT)
+            px.popen.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert idle.ask(chat("more")).status == 500
+            assert c.until(b"0\r\n\r\n").endswith(b"0\r\n\r\n")
+            assert ended(px) == 0
+    assert [made.response.ending for made in recorded(store)] == [Ending.COMPLETE]
+
+
+def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+    """What a client has the end of is on the disk; replay serves it, `once` records anew and says so."""
+    store, number = tmp_path / "x.db", 30
+    with Provider(Script((Step(Reply("a"), times=None),))) as p:
+        px = start("once", store, upstreams={"openai": p.url})
+        with Wire(px.port) as c:
+            for n in range(number):
+                assert c.ask(chat(f"{n}", stream=bool(n % 2))).whole
+            px.popen.kill()
+            px.popen.wait(5)
+        assert len(recorded(store)) == number
+        with proxy("once", store, upstreams={"openai": p.url}, name="again") as px, Wire(px.port) as c:
+            assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "recorded"
+        assert "recorded anew" in px.stderr + px.stdout
+        asked = len(p.requests)
+        with proxy("once", store, upstreams={"openai": p.url}, name="complete") as px, Wire(px.port) as c:
+            assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "hit"
+            assert c.ask(chat("1", stream=True)).headers["x-llmproxy-cache"] == "hit"
+            assert c.ask(chat("new")).status == 404
+        assert len(p.requests) == asked
+    assert at_rest(store)
+
+
+def test_a_second_recorder_is_refused_by_name(tmp_path: Path) -> None:
+    """Two recorders would mix; another cassette of the same store is free."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("a"), times=None),))) as p:
+        up = {"openai": p.url}
+        with (  # noqa: SIM117 - upstream outside, proxy inside
+            proxy("record", store, upstreams=up) as first,
+            proxy("record", store, upstreams=up, name="second") as second,
+        ):
+            with Wire(first.port) as one, Wire(second.port) as two:
+                assert one.ask(chat("1")).status == 200
+                got = two.ask(chat("2"))
+                assert got.status == 409
+                assert f"process {first.popen.pid}" in got.message
+                assert two.ask(chat("2", "/s/other/v1/chat/completions")).status == 200
+                assert one.ask(chat("3")).status == 200
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert [made.cassette for made in recorded(store)] == ["default", "other", "default"]
+
+
+def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
+    """Headers, query, body, an error that echoes the key, a miss, the log: nothing of it stays."""
+    store = tmp_path / "x.db"
+    echo = throttled(1, f"Incorrect API key provided: {CANARY}.")
+    secret = {
+        "authorization": f"Bearer {CANARY}",
+        "cookie": f"s={CANARY}",
+        "x-api-key": CANARY,
+        "x-goog-api-key": CANARY,
+    }
+    with Provider(Script((Step(Reply(f"your key is {CANARY}")), Step(echo), Step(Reply("ok"), times=None)))) as p:
+        with proxy("record", store, upstreams={"openai": p.url}, options=("--verbose",)) as px, Wire(px.port) as c:
+            assert c.ask(chat("hi", "/openai/v1/chat/completions", headers=secret)).status == 200
+            assert c.ask(chat("again", f"/openai/v1/chat/completions?key={CANARY}", headers=secret)).status == 429
+            assert c.ask(chat(f"my key is {CANARY}", "/openai/v1/chat/completions", headers=secret)).status == 200
+            c.ask(chat("x", f"/nowhere?key={CANARY}"))
+        assert CANARY in str(p.requests[0].headers), "the provider gets it"
+        with proxy("replay", store, options=("--verbose",)) as replayed, Wire(replayed.port) as c:
+            got = c.ask(chat("other", f"/openai/v1/chat/completions?key={CANARY}", headers=secret))
+            assert got.status == 404
+            assert CANARY.encode() not in got.body
+    assert len(recorded(store)) == 3
+    with Store.open(store, writable=False, now=time.time) as opened:  # bodies may stand compressed in the file
+        for made in recorded(store):
+            assert CANARY not in repr(opened.load(made.id or 0))
+    for file in {*px.files(), *replayed.files()}:
+        assert CANARY.encode() not in file.read_bytes(), file
+
+
+# --- the machine says no --------------------------------------------------------------------------------------------------
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+from llmproxy.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> None:
+    """The client gets its answer, the loss is said, the exit status is 3, and what was stored before stays readable."""
+    store, size = tmp_path / "x.db", 250_000
+    big = random.Random(1).randbytes(100_000).hex()
+    steps = (Step(Reply("small"), user="small"), Step(Reply(big), times=None))
+    with Provider(Script(steps)) as p:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-c", LIMITED.format(size=size), "start", "--mode", "record", "--port", str(port)]
+        px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "full", clean_env())
+        px.port, px.store = port, store
+        px.wait_until(px.is_healthy)
+        with Wire(px.port) as c:
+            assert c.ask(chat("small")).status == 200
+            for n in range(4):
+                got = c.ask(chat(f"big {n}", stream=bool(n % 2)))
+                assert (got.status, got.whole) == (200, True)
+        px.popen.send_signal(signal.SIGTERM)
+        assert ended(px) == 3, px.stdout + px.stderr
+    assert "NOT RECORDED" in px.stdout
+    assert "could not be recorded" in px.stdout
+    assert "Traceback" not in px.stderr
+    assert recorded(store)[0].response.body.startswith(b"{")
+
+
+def refused(store: Path, *options: str, mode: str = "record") -> subprocess.CompletedProcess[str]:
+    """Start a proxy that cannot start."""
+    command = [
+        sys.executable,
+        "-m",
+        "llmproxy",
+        "start",
+        "--mode",
+        mode,
+        "--store",
+        str(store),
+        *(options or ("--port", "0")),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=clean_env())
+
+
+def newer(path: Path) -> None:
+    """Write a store of a later version."""
+    Store.open(path, writable=True, now=time.time).close()
+    with closing(sqlite3.connect(path)) as conn:
+        (table,) = conn.execute("SELECT name FROM sqlite_master WHERE name LIKE '%migrations%'").fetchone()
+        names = [row[1] for row in conn.execute(f"PRAGMA table_info({table})")]
+        row = list(conn.execute(f"SELECT * FROM {table} LIMIT 1").fetchone())
+        row = [
+            9999 if isinstance(v, int) else "m9999_later" if n == "name" else v for n, v in zip(names, row, strict=True)
+        ]
+        conn.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        conn.commit()
+
+
+@pytest.mark.parametrize("mode", ["replay", "record", "auto", "once"])
+def test_a_store_that_is_none_is_refused_and_left_alone(tmp_path: Path, mode: str) -> None:
+    """Never treated as empty, never overwritten."""
+    store = tmp_path / "x.db"
+    store.write_bytes(b"- request: this is a YAML file\n" * 100)
+    done = refused(store, mode=mode)
+    assert done.returncode == 3
+    assert "is not an llmproxy store" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert store.read_bytes() == b"- request: this is a YAML file\n" * 100
+
+
+def test_a_newer_store_is_refused(tmp_path: Path) -> None:
+    """It says what to upgrade."""
+    newer(tmp_path / "x.db")
+    done = refused(tmp_path / "x.db")
+    assert done.returncode == 3
+    assert "newer llmproxy" in done.stderr
+
+
+def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    """A file where a folder is needed; also root may not."""
+    (tmp_path / "file").write_text("x")
+    done = refused(tmp_path / "file" / "x.db")
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
+def test_a_read_only_store_replays_and_does_not_record(tmp_path: Path) -> None:
+    """Record says what to do instead."""
+    store = tmp_path / "x.db"
+    Store.open(store, writable=True, now=time.time).close()
+    store.chmod(0o444)
+    done = refused(store)
+    assert done.returncode == 3
+    assert "read-only" in done.stderr
+
+
+def test_a_locked_store_costs_the_recording_never_the_answer(tmp_path: Path) -> None:
+    """Another program holds the file: the client is served, the loss is said, exit 3."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("a"), times=None),))) as p:
+        px = start("auto", store, upstreams={"openai": p.url})
+        with Wire(px.port, 30) as c, closing(sqlite3.connect(store, isolation_level=None)) as other:
+            assert c.ask(chat("1")).status == 200
+            other.execute("BEGIN IMMEDIATE")
+            got = c.ask(chat("2", stream=True))
+            assert (got.status, got.whole) == (200, True)
+            until = time.monotonic() + 10
+            while "NOT RECORDED" not in px.stdout:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            other.execute("ROLLBACK")
+            assert c.ask(chat("3")).status == 200
+        px.popen.send_signal(signal.SIGTERM)
+        assert ended(px) == 3
+    assert len(recorded(store)) == 2
+
+
+def test_a_taken_port_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+    """Exit 3 with the port, and no store."""
+    store = tmp_path / "x.db"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = refused(store, "--port", str(port))
+        assert done.returncode == 3
+        assert f"127.0.0.1:{port}" in done.stderr
+        assert "--port 0" in done.stderr
+        assert not store.exists()
+        with pytest.raises(MachineError):
+            claim_port("127.0.0.1", port)
+    claim_port("127.0.0.1", 0)
+    with pytest.raises(MachineError, match=r"203\.0\.113\.1"):
+        claim_port("203.0.113.1", 8080)
+
+
+def test_misses_decide_the_exit_code_if_asked(tmp_path: Path) -> None:
+    """--fail-on-miss: 4."""
+    store = tmp_path / "x.db"
+    Store.open(store, writable=True, now=time.time).close()
+    with proxy("replay", store, options=("--fail-on-miss",)) as px, Wire(px.port) as c:
+        assert c.ask(chat("hi")).status == 404
+    assert px.exit_code == 4
+
+
+def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
+    """Replay may be started before anything was recorded; it says so, and serves what comes."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("a")),))) as p, proxy("replay", store) as px, Wire(px.port) as c:
+        assert "there is no store" in px.stdout
+        assert c.ask(chat("hi")).status == 404
+        with proxy("record", store, upstreams={"openai": p.url}) as other, Wire(other.port) as d:
+            assert d.ask(chat("hi")).status == 200
+        assert c.ask(chat("hi")).status == 200

@@ -1,0 +1,81 @@
+"""What layer and recorder share: each exchange is reported once, and a slow or failing store never holds a client up for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from llmproxy.core.engine import Exchange
+from llmproxy.core.interaction import Usage
+from llmproxy.errors import CassetteBusy, LLMProxyError, MissError
+from llmproxy.mitm import shell as module
+from llmproxy.mitm.shell import Shell, whole_response
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import chat
+from tests.provider import Provider, Reply, Script, Step
+
+
+class Slow(Shell):
+    """A shell whose writer waits for a signal."""
+
+    gate = threading.Event()
+
+    def _store(self, exchange: Exchange, proper: bool) -> Usage:
+        self.gate.wait(20)
+        return super()._store(exchange, proper)
+
+
+class Failing(Shell):
+    """A shell whose writer cannot."""
+
+    def _store(self, exchange: Exchange, proper: bool) -> Usage:
+        raise CassetteBusy("the store is locked")
+
+
+def test_the_end_of_an_answer_waits_for_the_store(tmp_path: Path) -> None:
+    """With a length or without one: what the client holds whole is on the disk. After some seconds it gets it anyway."""
+    Slow.gate.clear()
+    with Provider(Script((Step(Reply("one two"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
+        with (
+            Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Slow) as rig,
+            rig.client(20) as c,
+            rig.client(20) as d,
+        ):
+            began = time.monotonic()
+            c.send(chat("a"))
+            d.send(chat("b", stream=True))
+            assert c.response().whole
+            assert d.response().whole
+            assert time.monotonic() - began > module.COMMIT_PATIENCE * 0.9
+            assert rig.shell.losses == 0
+            Slow.gate.set()
+            rig.wait_idle()
+    assert len(recorded(tmp_path / "x.db")) == 2
+
+
+def test_a_loss_is_counted_and_noted(tmp_path: Path) -> None:
+    """Each once, with the store's own words."""
+    with Provider(Script((Step(Reply("x"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
+        with Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Failing) as rig, rig.client() as c:
+            assert [c.ask(chat("a")).status for _ in range(3)] == [200] * 3
+            rig.wait_idle()
+            assert [outcome.note for outcome in rig.outcomes] == ["NOT RECORDED: the store is locked"] * 3
+            assert rig.shell.losses == 3
+
+
+def test_answers_of_ours_have_a_length() -> None:
+    """HEAD gets the length without the body; close is said."""
+    data = whole_response(404, (("x", "1"),), b"body", close=True)
+    assert data.startswith(b"HTTP/1.1 404 Not Found\r\nx: 1\r\ncontent-length: 4\r\nconnection: close\r\n\r\n")
+    assert data.endswith(b"body")
+    assert whole_response(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
+
+
+def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> None:
+    """--miss-status is for misses only; what was learned as a secret is taken out of every text."""
+    with Rig("replay", tmp_path / "x.db", miss_status=501) as rig:
+        assert rig.shell.refusal(MissError("m"), "openai", close=False)[0] == 501
+        assert rig.shell.refusal(LLMProxyError("m"), "openai", close=False)[0] == 500
+        rig.shell.engine.redactor.learn((("authorization", "Bearer canary-0123456789abcdef"),), "/")
+        assert b"canary" not in rig.shell.refusal(LLMProxyError("x canary-0123456789abcdef"), "openai", close=False)[1]

@@ -1,0 +1,171 @@
+"""The lines on the terminal, letter by letter."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC
+from decimal import Decimal
+
+import pytest
+
+from llmproxy.core.interaction import Key, Usage
+from llmproxy.core.outcome import Outcome, Reporter, Started, Summary
+from llmproxy.protocol import Decision, Mode
+from llmproxy.report.console import Console, line, summary_lines, wants_colour
+
+HIT = Outcome(
+    decision=Decision.REPLAY,
+    method="POST",
+    target="/v1/chat/completions",
+    status=200,
+    provider="openai",
+    operation="chat.completions",
+    model="gpt-4o-mini",
+    ms=3.2,
+    usage=Usage(412, 38),
+    key=Key("v1:0123456789abcdef"),
+    interaction=7,
+    at=45296.0,
+)
+MISS = Outcome(
+    decision=Decision.REFUSE,
+    method="POST",
+    target="/v1/chat/completions",
+    status=404,
+    provider="openai",
+    operation="chat.completions",
+    model="gpt-4o-mini",
+    session="weather",
+    key=Key("v1:0123456789abcdef"),
+    nearest=7,
+    miss=True,
+    at=45296.0,
+)
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    """A pipe that nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(text)
+
+
+def test_a_hit_is_one_aligned_line() -> None:
+    """Time, decision, provider, model, operation, status, duration, tokens, row."""
+    assert line(HIT, zone=UTC) == (
+        "12:34:56  REPLAY  openai     gpt-4o-mini               chat.completions  200      3 ms        412>38  #7"
+    )
+
+
+def test_a_miss_stands_out_and_stays_one_line() -> None:
+    """The long text is what `llmproxy why` prints."""
+    assert line(MISS, zone=UTC) == (
+        "12:34:56  MISS    openai     gpt-4o-mini               chat.completions  404    0.0 ms"
+        "                01234567  weather  nearest #7"
+    )
+    assert "\x1b[1;31mMISS" in line(MISS, colour=True, zone=UTC)
+
+
+def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
+    """Control characters are replaced, overlong names cut."""
+    evil = Outcome(
+        decision=Decision.PASS, method="GET", target="/\r\nfake", status=200, model="a\x1b[2J" + "x" * 300, note="\x07"
+    )
+    shown = line(evil, zone=UTC)
+    assert shown.isprintable()
+    assert len(shown) < 250
+
+
+def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse() -> None:
+    """NO_COLOR and TERM=dumb are obeyed."""
+    assert wants_colour(Terminal(), {})
+    assert not wants_colour(io.StringIO(), {})
+    assert not wants_colour(Terminal(), {"NO_COLOR": "1"})
+    assert not wants_colour(Terminal(), {"TERM": "dumb"})
+
+
+def test_quiet_leaves_misses_and_the_summary() -> None:
+    """What somebody must look at is never left out."""
+    stream = io.StringIO()
+    console: Reporter = Console(stream, quiet=True, zone=UTC)
+    console.started(Started(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
+    console.outcome(HIT)
+    console.outcome(MISS)
+    console.finished(Summary(hits=1, misses=1))
+    lines = stream.getvalue().splitlines()
+    assert [text.split("  ")[1].strip() for text in lines[:1]] == ["MISS"]
+    assert lines[1] == "1 hit, 1 miss, 0 recorded"
+    assert "llmproxy why" in lines[2]
+
+
+def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
+    """A closed pipe silences the console."""
+    console = Console(Closed())
+    console.outcome(HIT)
+    console.note("still here")
+
+
+def test_a_terminal_of_few_letters_gets_escapes() -> None:
+    """A model's name that the terminal cannot show is no error."""
+    raw = io.BytesIO()
+    console = Console(io.TextIOWrapper(raw, encoding="ascii"))
+    console.note("caf\N{LATIN SMALL LETTER E WITH ACUTE}")
+    assert b"caf\\xe9" in raw.getvalue()
+
+
+def test_the_first_lines_say_where_and_what_to_type() -> None:
+    """Address, mode, store, cassette, upstreams with their source, variables."""
+    stream = io.StringIO()
+    upstreams = (("openai", "https://gateway.example/v1", "environment OPENAI_BASE_URL"),)
+    info = Started(url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams)
+    Console(stream).started(info)
+    assert stream.getvalue() == (
+        "llmproxy: http://127.0.0.1:8080  mode record  store x.db  cassette default\n"
+        "  upstream openai = https://gateway.example/v1 (environment OPENAI_BASE_URL)\n"
+        "  export OPENAI_BASE_URL=http://127.0.0.1:8080/v1 ANTHROPIC_BASE_URL=http://127.0.0.1:8080\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("summary", "text"),
+    [
+        (
+            Summary(
+                hits=12,
+                misses=1,
+                unused=2,
+                tokens_in=3000,
+                tokens_out=412,
+                cost_not_spent=Decimal("0.04211"),
+                unpriced=2,
+            ),
+            "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls of unknown price)",
+        ),
+        (Summary(recorded=3), "0 hits, 0 misses, 3 recorded"),
+        (
+            Summary(hits=1, tokens_in=1, cost_not_spent=Decimal("0.0000012")),
+            "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent",
+        ),
+        (
+            Summary(hits=1, tokens_in=5, unpriced=1),
+            "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call of unknown price)",
+        ),
+        (Summary(hits=1, unpriced=1), "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"),
+        (Summary(passed=2, refused=1, unused=0), "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
+    ],
+)
+def test_the_summary_is_one_sentence(summary: Summary, text: str) -> None:
+    """Unknown is said, zero is not invented."""
+    assert summary_lines(summary)[0] == text
+
+
+def test_a_loss_is_said_loudly() -> None:
+    """A recording that lacks an answer must not look complete."""
+    assert "1 answer could not be recorded" in summary_lines(Summary(failed=1))[1]

@@ -1,0 +1,1 @@
+"""Real SDKs in environments of their own, driven through the proxy."""

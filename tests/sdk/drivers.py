@@ -1,0 +1,158 @@
+"""The drivers: which program drives which SDK, from which environment, through which cases, against which upstream.
+
+Two upstreams stand in for the providers and play the same dialogue (dialogue.json): aimock, which others wrote, and our own
+scripted provider, which refuses what it did not expect and also speaks what aimock does not.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.provider import Script, load
+from tests.support import Process
+from tests.support.process import clean_env
+
+from .environments import HERE, interpreter
+
+DIALOGUE: dict[str, list[dict[str, Any]]] = json.loads((HERE / "dialogue.json").read_text("utf-8"))
+UPSTREAMS = ("aimock", "provider")
+CANARY = "canary0Zq7Wn4Vb9Kx2Lm8Tj5Rc"
+"""Stands inside every key that a driver records with, and nowhere else."""
+KEYS = {
+    "OPENAI_API_KEY": f"sk-proj-{CANARY}openai",
+    "ANTHROPIC_API_KEY": f"sk-ant-api03-{CANARY}anthropic",
+    "GEMINI_API_KEY": f"AIzaSy{CANARY}gemini",
+    "MISTRAL_API_KEY": f"{CANARY}mistral",
+    "CO_API_KEY": f"{CANARY}cohere",
+}
+DRIVER_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """One client: an SDK in one version."""
+
+    name: str
+    environment: str
+    script: str
+    cases: tuple[str, ...]
+    not_on: Mapping[str, tuple[str, ...]]
+    """For each upstream, cases that it cannot play."""
+
+    def cases_on(self, upstream: str) -> list[str]:
+        """Cases that can be recorded from this upstream."""
+        return [case for case in self.cases if case not in self.not_on.get(upstream, ())]
+
+
+CHAT = ("plain", "stream", "stream_usage", "tools", "tools_stream", "structured")
+RESPONSES = ("responses", "responses_stream", "responses_chain", "responses_tools")
+OPENAI = (*CHAT, *RESPONSES, "embeddings", "audio", "models", "retry")
+ANTHROPIC = ("plain", "stream", "stream_usage", "tools", "tools_stream", "count_tokens", "retry")
+GEMINI = ("plain", "stream", "tools", "structured")
+ROUTED = ("plain", "stream", "tools")
+
+# aimock has no count_tokens and answers each request alike, so that it cannot throttle once; errors and Bedrock are the matrix's.
+OURS_ONLY = {"aimock": ("count_tokens", "retry", "error", "invoke", "invoke_stream")}
+
+
+def _routed(*routes: str) -> tuple[str, ...]:
+    return tuple(f"{route}_{case}" for route in routes for case in ROUTED)
+
+
+DRIVERS: tuple[Driver, ...] = (
+    Driver("openai-py", "newest", "drive_openai.py", (*OPENAI, "asynchronous"), OURS_ONLY),
+    Driver("openai-py-2", "previous", "drive_openai.py", (*OPENAI, "asynchronous"), OURS_ONLY),
+    Driver("anthropic-py", "newest", "drive_anthropic.py", (*ANTHROPIC, "asynchronous"), OURS_ONLY),
+    Driver("anthropic-py-0", "previous", "drive_anthropic.py", (*ANTHROPIC, "asynchronous"), OURS_ONLY),
+    Driver("genai-py", "newest", "drive_genai.py", (*GEMINI, "asynchronous"), {}),
+    Driver("genai-py-1", "previous", "drive_genai.py", (*GEMINI, "asynchronous"), {}),
+    Driver("ollama-py", "newest", "drive_ollama.py", ("plain", "stream", "tools", "asynchronous"), {}),
+    Driver("mistral-py", "newest", "drive_mistral.py", ("plain", "stream", "tools"), {}),
+    Driver("cohere-py", "newest", "drive_cohere.py", ("plain", "stream"), {"provider": ("plain", "stream")}),
+    # aimock does not see the tool's result in what litellm sends to Gemini.
+    Driver(
+        "litellm",
+        "previous",
+        "drive_litellm.py",
+        _routed("openai", "anthropic", "gemini"),
+        {"aimock": ("gemini_tools",)},
+    ),
+    Driver("openai-js", "node", "drive_openai.mjs", OPENAI, OURS_ONLY),
+    Driver("anthropic-js", "node", "drive_anthropic.mjs", ANTHROPIC, OURS_ONLY),
+    Driver("genai-js", "node", "drive_genai.mjs", GEMINI, {}),
+    Driver("ai-sdk", "node", "drive_ai.mjs", _routed("openai", "chat", "anthropic", "google"), {}),
+)
+
+
+def script() -> Script:
+    """The dialogue for our provider: in any order (several clients run at once), as often as asked."""
+    steps = [{"times": None} | step for turns in DIALOGUE.values() for step in turns]
+    return load({"ordered": False, "steps": steps})
+
+
+def fixtures() -> list[dict[str, Any]]:
+    """The same dialogue as aimock's fixtures."""
+    made: list[dict[str, Any]] = []
+    for case, turns in DIALOGUE.items():
+        if case in (*OURS_ONLY["aimock"], "models"):
+            continue
+        for turn in turns:
+            match: dict[str, Any] = {"userMessage": turn["user"], "hasToolResult": "tool_result" in turn}
+            response: dict[str, Any] = {"content": turn.get("say", "")}
+            if "call" in turn:
+                response = {"toolCalls": turn["call"]}
+            if case == "embeddings":
+                match, response = {"inputText": turn["user"]}, {"embedding": [0.25, -0.5, 0.125, 1.0]}
+            if case == "audio":
+                match, response = {"endpoint": "transcription"}, {"transcription": {"text": turn["say"]}}
+            made.append({"match": match, "response": response})
+    return made
+
+
+def base_urls(url: str, upstream: str, *, proxied: bool = True) -> dict[str, str]:
+    """Variables that lead every SDK to `url`; not `proxied`: straight at the upstream, without our prefixes.
+
+    aimock knows Gemini's v1beta only, so that the newest google-genai and litellm are told to ask for it there.
+    """
+    old_gemini = upstream == "aimock"
+    return {
+        **({"GOOGLE_GENAI_API_VERSION": "beta"} if old_gemini else {}),
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_BASE": url,
+        "GOOGLE_GEMINI_BASE_URL": url,
+        "GEMINI_API_BASE": f"{url}/v1beta" if old_gemini else url,
+        "OLLAMA_HOST": url,
+        "MISTRAL_SERVER_URL": f"{url}/mistral" if proxied else url,
+        "CO_API_URL": f"{url}/cohere" if proxied else url,
+    }
+
+
+Outcome = dict[str, dict[str, Any]]
+"""Case -> what the driver printed for it."""
+
+
+def run(driver: Driver, cases: list[str], env: Mapping[str, str], folder: Path, label: str) -> Outcome:
+    """Run a driver through `cases`; a case it did not print is an error with its stderr."""
+    place = HERE / ("node" if driver.environment == "node" else "python")
+    command = [interpreter(driver.environment), str(place / driver.script)]
+    full = clean_env({"CASES": ",".join(cases), "PYTHONDONTWRITEBYTECODE": "", **env})
+    process = Process(command, folder, f"{driver.name}-{label}", full, cwd=place)
+    died = ""
+    try:
+        process.wait(DRIVER_SECONDS)
+    except subprocess.TimeoutExpired:
+        died = f"still running after {DRIVER_SECONDS} s\n"
+    finally:
+        process.end()
+    lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('{"case"')]
+    outcome: Outcome = {line["case"]: line for line in lines}
+    for case in cases:
+        lost = {"class": "DriverDied", "message": died + process.stderr[-2000:], "status": None}
+        outcome.setdefault(case, {"case": case, "seconds": 0.0, "error": lost})
+    return outcome

@@ -1,0 +1,55 @@
+// What all Node drivers share; the same contract as ../python/driver.py.
+import { readFileSync } from "node:fs";
+
+const dialogue = JSON.parse(readFileSync(new URL("../dialogue.json", import.meta.url), "utf8"));
+
+export const TOOL_RESULT = "twelve degrees";
+export const WEATHER = {
+  type: "object",
+  properties: { city: { type: "string" }, unit: { type: "string" } },
+  required: ["city", "unit"],
+  additionalProperties: false,
+};
+export const SCHEMA = {
+  type: "object",
+  properties: { city: { type: "string" }, country: { type: "string" } },
+  required: ["city", "country"],
+  additionalProperties: false,
+};
+
+export const prompt = (name, turn = 0) => dialogue[name][turn].user + (process.env.TWIST ?? "");
+
+// A placeholder in replay, because SDKs refuse to start without a key.
+export const key = (name) => process.env[name] || "unused";
+
+export async function collect(iterable) {
+  const all = [];
+  for await (const one of iterable) all.push(one);
+  return all;
+}
+
+// Number ids that an SDK makes up on every run by their first appearance.
+export function numbered(value, pattern) {
+  const seen = new Map();
+  return JSON.parse(JSON.stringify(value ?? null), (_, v) => {
+    if (typeof v !== "string" || !pattern.test(v)) return v;
+    if (!seen.has(v)) seen.set(v, `id#${seen.size}`);
+    return seen.get(v);
+  });
+}
+
+export async function main(cases) {
+  const wanted = (process.env.CASES ?? "").split(",").filter(Boolean);
+  for (const name of wanted.length ? wanted : Object.keys(cases)) {
+    const begun = performance.now();
+    let line;
+    try {
+      line = { result: (await cases[name]()) ?? null };
+    } catch (error) {
+      const status = error.status ?? error.statusCode ?? error.code ?? null;
+      line = { error: { class: error.constructor.name, message: String(error.message), status } };
+    }
+    console.log(JSON.stringify({ case: name, seconds: (performance.now() - begun) / 1000, ...line }));
+  }
+  process.exit(0);
+}

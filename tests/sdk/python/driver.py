@@ -1,0 +1,74 @@
+"""What all Python drivers share: run the named cases, print one JSON object for each.
+
+Environment: CASES (names with commas between; empty: all), TWIST (text put behind every prompt, for a request that was never
+recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
+llmproxy. A line is {"case", "seconds", "result"} or {"case", "seconds", "error": {"class", "message", "status"}}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+DIALOGUE = json.loads(Path(__file__).resolve().parents[1].joinpath("dialogue.json").read_text("utf-8"))
+TOOL_RESULT = "twelve degrees"
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "unit": {"type": "string"}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "country": {"type": "string"}},
+    "required": ["city", "country"],
+    "additionalProperties": False,
+}
+
+
+def prompt(case: str, turn: int = 0) -> str:
+    """User text of a case."""
+    return DIALOGUE[case][turn]["user"] + os.environ.get("TWIST", "")
+
+
+def key(name: str) -> str:
+    """Key from the environment; a placeholder in replay, because SDKs refuse to start without one."""
+    return os.environ.get(name) or "unused"
+
+
+def plain(value):
+    """Turn a result into JSON values; HTTP details that no provider sent are left out."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json", warnings=False))
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items() if k != "sdk_http_response"}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+
+def status_of(error):
+    """HTTP status that an SDK's exception carries, under whichever name."""
+    for name in ("status_code", "code", "http_status"):
+        status = getattr(error, name, None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def main(cases) -> None:
+    """Run the cases that CASES names."""
+    wanted = [name for name in os.environ.get("CASES", "").split(",") if name] or list(cases)
+    for name in wanted:
+        begun = time.monotonic()
+        try:
+            line = {"result": plain(cases[name]())}
+        except Exception as error:
+            line = {"error": {"class": type(error).__name__, "message": str(error), "status": status_of(error)}}
+        print(json.dumps({"case": name, "seconds": round(time.monotonic() - begun, 3), **line}), flush=True)
+    sys.stdout.flush()
+    # Some SDKs keep threads that would hold up the end.
+    os._exit(0)

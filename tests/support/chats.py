@@ -1,0 +1,55 @@
+"""Chats with their true keys in real stores, and the commands run on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.core.interaction import Chunk, Ending, Interaction, Request, Response, Usage
+from llmproxy.core.key import key_of
+from llmproxy.core.normalize import Rules, canonicalize
+from llmproxy.core.providers import route
+from llmproxy.core.store import Store
+
+NOW = 1_800_000_000.0
+EVIL = "\x1b]0;owned\x07\x1b[2J\u202e"
+ODD = bytes(range(256))
+
+
+def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -> Interaction:
+    """Return a chat with its true key."""
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
+    said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": answer}}]}).encode()
+    request = Request("POST", "/v1/chat/completions", (("content-type", "application/json"),), body)
+    rules = Rules()
+    made = Interaction(
+        provider="openai",
+        operation="chat.completions",
+        key=key_of(canonicalize(request, route("POST", request.target, (), {}), rules, lambda _: None)),
+        request=request,
+        response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(1500, said),), Ending.COMPLETE),
+        started_at=NOW,
+        model="gpt-4o",
+        usage=Usage(11, 2),
+        rules=rules.digest,
+        upstream="https://api.openai.com",
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:
+    """Add to a store."""
+    with Store.open(path, writable=True, now=lambda: NOW) as store:
+        for interaction in interactions:
+            store.add(interaction, supersede=supersede)
+
+
+def run(capsys: pytest.CaptureFixture[str], path: Path, *typed: str) -> tuple[int, str]:
+    """Run a command on a store and return its exit code and everything it said."""
+    code = main([typed[0], "--store", str(path), *typed[1:]])
+    captured = capsys.readouterr()
+    return int(code), captured.out + captured.err

@@ -1,0 +1,103 @@
+"""A child process whose output is kept in files, waited for until it serves and ended politely.
+
+Output goes to files, not to pipes: nothing can block on a full pipe, and a test may search them for what must not be there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
+"""Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly."""
+
+
+def free_port() -> int:
+    """Find a port of 127.0.0.1 that nobody listens on (somebody may take it before it is used)."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def needed(what: str) -> NoReturn:
+    """Skip the test because something is missing; fail instead where everything is required."""
+    if os.environ.get("LLMPROXY_TEST_REQUIRE") == "all":
+        pytest.fail(f"LLMPROXY_TEST_REQUIRE=all, and this is missing: {what}", pytrace=False)
+    pytest.skip(f"NOT RUN: {what}")
+
+
+def clean_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment for a child: hardly anything of ours, plus `extra`."""
+    return {name: os.environ[name] for name in KEPT if name in os.environ} | dict(extra or {})
+
+
+class Process:
+    """A running child. `stdout` and `stderr` read what it wrote so far."""
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, name: str, env: Mapping[str, str], cwd: Path = ROOT
+    ) -> None:
+        """Start `command`; its output goes to `folder`/`name`.out and .err."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.out_path, self.err_path = folder / f"{name}.out", folder / f"{name}.err"
+        self.command = tuple(command)
+        with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            # In a group of its own, so that a Ctrl-C at the terminal reaches pytest alone and it ends its children in order.
+            self.popen = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def stdout(self) -> str:
+        """What it printed."""
+        return self.out_path.read_text("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it complained of."""
+        return self.err_path.read_text("utf-8", "replace")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, None while it runs."""
+        return self.popen.poll()
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until `ready` says so; RuntimeError with its output if it ended before that, or takes too long."""
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if self.exit_code is not None or time.monotonic() > deadline:
+                state = "is still not ready" if self.exit_code is None else f"ended with {self.exit_code}"
+                self.end(signal.SIGKILL)
+                raise RuntimeError(f"{' '.join(self.command)} {state}:\n{self.stdout[-3000:]}{self.stderr[-3000:]}")
+            time.sleep(0.03)
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for its end; subprocess.TimeoutExpired if it takes longer."""
+        return self.popen.wait(seconds)
+
+    def end(self, how: signal.Signals = signal.SIGINT, seconds: float = 15) -> int:
+        """Ask it to end, and kill it if it does not; returns the exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(how)
+            try:
+                self.popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait(5)
+        return self.popen.returncode

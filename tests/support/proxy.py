@@ -1,0 +1,99 @@
+"""`llmproxy start` as a real process on a free port.
+
+with proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+    OpenAI(base_url=px.url + "/v1")
+assert px.exit_code == 0
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from .process import Process, clean_env, free_port
+
+DIRECT = build_opener(ProxyHandler({}))
+"""Asks our own servers, whatever proxy variables this machine has set."""
+
+
+class Proxy(Process):
+    """A running proxy."""
+
+    port: int
+    mode: str
+    store: Path
+
+    @property
+    def url(self) -> str:
+        """Base URL without a slash at the end; OpenAI's is `url + "/v1"`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def session_url(self, name: str) -> str:
+        """Base URL of a session (`name` as it stands in a path)."""
+        return f"{self.url}/s/{name}"
+
+    def control(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """GET, or POST of a JSON body, at /_llmproxy/`path`; returns the parsed answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.url}/_llmproxy/{path}", data, {"content-type": "application/json"})
+        with DIRECT.open(request, timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def is_healthy(self) -> bool:
+        """Ask its health; the port that it took for itself it says first."""
+        if not self.port and (said := re.search(r"^llmproxy: http://[^ ]*:([0-9]+) ", self.stdout, re.MULTILINE)):
+            self.port = int(said[1])
+        try:
+            with DIRECT.open(f"{self.url}/_llmproxy/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def files(self) -> list[Path]:
+        """Every file that it wrote: store, journal, output (for canary tests)."""
+        return [self.out_path, self.err_path, *sorted(self.store.parent.glob(self.store.name + "*"))]
+
+
+def start(
+    mode: str,
+    store: Path,
+    *,
+    upstreams: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    port: int | None = None,
+    name: str | None = None,
+) -> Proxy:
+    """Start a proxy and wait until it serves; the caller ends it. Its output goes beside the store, as `name`.out and .err."""
+    # Without a port it takes a free one itself: one that was free a moment ago may be another test's by now.
+    port = port or (free_port() if "--quiet" in options else 0)  # a quiet one does not say which
+    command = [sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--port", str(port), "--store", str(store)]
+    for provider, url in (upstreams or {}).items():
+        command += ["--upstream", f"{provider}={url}"]
+    px = Proxy(
+        [*command, *options],
+        store.parent,
+        name or f"proxy-{mode}",
+        clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {})),
+    )
+    px.port, px.mode, px.store = port, mode, store
+    px.wait_until(px.is_healthy)
+    return px
+
+
+@contextmanager
+def proxy(mode: str, store: Path, **more: Any) -> Iterator[Proxy]:  # noqa: ANN401 - as of `start`
+    """Run a proxy for the block; ended by SIGINT, its `exit_code` and output can be looked at afterwards. Options: see `start`."""
+    px = start(mode, store, **more)
+    try:
+        yield px
+    finally:
+        px.end(signal.SIGINT)

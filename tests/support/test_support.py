@@ -1,0 +1,56 @@
+"""The helpers: processes are waited for, ended politely and leave their output; a proxy records from a scripted provider."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from urllib.request import Request
+
+import pytest
+
+from tests.provider import Provider, step
+from tests.support import Process, proxy
+from tests.support.process import clean_env
+from tests.support.proxy import DIRECT
+
+
+def python(code: str, folder: Path) -> Process:
+    """Start a Python that runs `code`."""
+    return Process([sys.executable, "-u", "-c", code], folder, "child", clean_env())
+
+
+def test_a_process_is_waited_for_and_ended(tmp_path: Path) -> None:
+    """Its output can be read while it runs, and a signal ends it with its own exit code."""
+    code = "import signal,sys; signal.signal(2, lambda *_: sys.exit(7)); print('up'); signal.pause()"
+    child = python(code, tmp_path)
+    child.wait_until(lambda: "up" in child.stdout)
+    assert child.exit_code is None
+    assert child.end(signal.SIGINT) == 7
+
+
+def test_a_process_that_dies_early_says_why(tmp_path: Path) -> None:
+    """Waiting for it raises with what it wrote."""
+    child = python("raise SystemExit('no such luck')", tmp_path)
+    with pytest.raises(RuntimeError, match="no such luck"):
+        child.wait_until(lambda: False)
+
+
+def test_a_proxy_records_and_replays(tmp_path: Path) -> None:
+    """One call recorded from the provider is answered after it is gone; both proxies end with 0."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+    def ask(url: str) -> bytes:
+        request = Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})
+        with DIRECT.open(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+    with Provider([step(user="hi", say="hello")]) as p:
+        with proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as recording:
+            first = ask(recording.url)
+        p.finish()
+    with proxy("replay", tmp_path / "x.db") as replaying:
+        assert ask(replaying.url) == first
+    assert (recording.exit_code, replaying.exit_code) == (0, 0)
+    assert b"hello" in first

@@ -1,0 +1,46 @@
+"""Errors: one table of codes, statuses and exit codes, and texts that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy import errors
+from llmproxy.errors import Exit, LLMProxyError
+
+ALL = sorted(
+    (found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, LLMProxyError)),
+    key=lambda found: found.__name__,
+)
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: error.__name__)
+def test_every_error_has_a_code_a_status_and_an_exit_code(error: type[LLMProxyError]) -> None:
+    """Programs read the code, clients the status, shells the exit code."""
+    assert error.code.startswith("llmproxy_")
+    assert 400 <= error.status < 600
+    assert error.exit_code in Exit
+    assert error.__name__ in (errors.__doc__ or "") or error is LLMProxyError
+
+
+def test_codes_are_distinct() -> None:
+    """A code names one error."""
+    assert len({error.code for error in ALL}) == len(ALL)
+
+
+def test_a_hint_stands_on_a_line_of_its_own() -> None:
+    """What happened first, then what to type."""
+    assert str(LLMProxyError("it broke", hint="mend it")) == "it broke\nmend it"
+    assert str(LLMProxyError("it broke")) == "it broke"
+
+
+def test_exit_codes_are_those_of_the_readme() -> None:
+    """Scripts depend on them."""
+    assert {code.name: code.value for code in Exit} == {
+        "OK": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "ENVIRONMENT": 3,
+        "MISS": 4,
+        "NOTHING": 5,
+        "INTERRUPTED": 130,
+    }

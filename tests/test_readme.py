@@ -1,0 +1,24 @@
+"""The README says what is true: its option table is the settings', its commands exist."""
+
+from __future__ import annotations
+
+import re
+
+from llmproxy.settings import options_table
+from tests.support.process import ROOT
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_option_table_is_the_settings_own() -> None:
+    """It is made by options_table(); after a change of an option, paste it anew."""
+    between = README.split("<!-- options: made by llmproxy.settings.options_table() -->\n")[1].split(
+        "<!-- /options -->"
+    )[0]
+    assert between == options_table()
+
+
+def test_every_local_link_leads_somewhere() -> None:
+    """Files that the README points to exist."""
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target

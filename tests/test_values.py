@@ -1,0 +1,36 @@
+"""Readers of single values; what `load` makes of them is tested with the settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.values import did_you_mean, read_host, read_speed, read_truth, read_upstreams
+
+
+def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:
+    """A guess that is none helps nobody."""
+    assert did_you_mean("recrod", ["record", "replay"]) == "; did you mean 'record'?"
+    assert did_you_mean("xyz", ["record", "replay"]) == ""
+
+
+def test_a_boolean_is_no_speed_and_a_number_no_boolean() -> None:
+    """TOML's types are not mixed up."""
+    with pytest.raises(ValueError, match="not a speed"):
+        read_speed(True)
+    with pytest.raises(ValueError, match="not one of"):
+        read_truth(2)
+
+
+def test_addresses_of_both_families_are_hosts() -> None:
+    """IPv6 comes with or without brackets."""
+    assert [read_host(text) for text in ("::1", "[::1]", "0.0.0.0", "Localhost")] == [
+        "::1",
+        "[::1]",
+        "0.0.0.0",
+        "localhost",
+    ]
+
+
+def test_an_upstream_may_have_a_path_and_loses_its_last_slash() -> None:
+    """Two spellings of one base URL are one."""
+    assert read_upstreams({"Local": "http://h:1/a/b/"}) == {"local": "http://h:1/a/b"}

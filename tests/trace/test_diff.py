@@ -1,0 +1,67 @@
+"""ReplayDiff: flags, sides, what counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.trace import ReplayDiff
+from tests.trace.runs import tools, weather
+
+
+def test_nothing_changed() -> None:
+    """Two equal runs have no changes."""
+    diff = ReplayDiff.compute(weather(), weather())
+    assert (diff.has_changes, diff.summary()) == (False, "No changes detected.")
+    assert not diff.fails("any")
+
+
+def test_stored_totals_are_compared() -> None:
+    """What stands in the file counts, even if the spans say something else."""
+    diff = ReplayDiff.compute(weather(), weather(total_tokens=999, total_cost_usd=1.5))
+    assert (diff.new_tokens, diff.new_cost) == (999, 1.5)
+    assert diff.summary() == "Tokens: 135 → 999\nCost: $0.0005 → $1.5000"
+
+
+def test_to_dict_has_the_originals_members() -> None:
+    """Counts of spans are properties and not in the dict, as in the original."""
+    diff = ReplayDiff.compute(weather(), tools("a"))
+    assert (diff.old_span_count, diff.new_span_count, diff.span_count_changed) == (8, 1, True)
+    assert set(diff.to_dict()) == {
+        "has_changes", "tool_sequence_changed", "output_changed", "token_count_changed", "cost_changed",
+        "span_count_changed", "old_tool_sequence", "new_tool_sequence", "old_output", "new_output", "old_tokens",
+        "new_tokens", "old_cost", "new_cost", "tool_args_changed", "tool_changes",
+    }  # fmt: skip
+
+
+def test_the_summary_does_not_show_the_output() -> None:
+    """Texts can be long; it says only that they differ."""
+    lines = ReplayDiff.compute(weather(), weather(output_text="x")).summary()
+    assert lines == "Output text changed"
+
+
+@pytest.mark.parametrize(
+    ("new", "contract", "anything"),
+    [
+        (tools(("a", {"x": 1}, 1)), False, False),
+        (tools(("a", {"x": 2}, 1)), True, True),
+        (tools(("a", {"x": 1}, 2)), False, True),
+        (tools(("a", {"x": 1}, 1), "b"), True, True),
+        (tools(("a", {"x": 1}, 1), output_text="o"), False, True),
+    ],
+)
+def test_what_is_a_failure(new: object, contract: bool, anything: bool) -> None:
+    """`contract`: which tools with which arguments; `any`: whatever changed."""
+    diff = ReplayDiff.compute(tools(("a", {"x": 1}, 1)), new)  # type: ignore[arg-type]
+    assert (diff.fails("contract"), diff.fails("any")) == (contract, anything)
+
+
+def test_a_wrong_word_is_refused() -> None:
+    """fails() knows two words."""
+    with pytest.raises(ValueError, match="'contract' or 'any'"):
+        ReplayDiff().fails("some")  # type: ignore[arg-type]
+
+
+def test_latency_is_told_and_never_counts() -> None:
+    """No two recordings take the same time."""
+    diff = ReplayDiff.compute(weather(), weather(total_duration_ms=1.0))
+    assert (diff.old_latency_ms, diff.new_latency_ms, diff.has_changes) == (720.5, 1.0, False)

@@ -1,0 +1,134 @@
+"""Spans say what the provider's own SDK says of the same bytes, over all real traffic."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.adopt import adopt
+from llmproxy.core.cassette import read
+from llmproxy.core.interaction import Ending, Interaction, header
+from llmproxy.core.normalize import Rules
+from llmproxy.core.redact import Redactor
+from llmproxy.trace import Span, SpanKind
+from llmproxy.trace.exchange import CHAT
+from llmproxy.trace.spans import build
+from tests.sdk.environments import interpreter, prepare
+from tests.trace.environments import python
+
+PARSE = Path(__file__).parent / "sdk" / "parse.py"
+DIALECTS = ("chat.completions", "completions", "responses", "messages", "generateContent", "converse", "api.chat",
+            "api.generate", "v2.chat", "v1.chat")  # fmt: skip
+KNOWN = {
+    ("test_chat_streaming_legacy", "tokens"): "Groq says them in x_groq.usage, which openai's SDK does not know",
+}
+"""Where we say more than the SDK: (cassette, what), with the reason."""
+
+
+@cache
+def interactions(folder: Path) -> list[list[Interaction]]:
+    """Return the interactions of each file of real traffic; read once."""
+    found = []
+    for path in sorted(folder.rglob("*.yaml")):
+        adopted = adopt(read(path), path.stem, rules=Rules(), redactor=Redactor())
+        found.append([each.interaction for each in adopted if each.interaction is not None])
+    return found
+
+
+def told(spans: list[Span]) -> list[tuple[Span, list[list[Any]]]]:
+    """Return the answers among the spans, each with its tool calls."""
+    calls: dict[str | None, list[list[Any]]] = {}
+    for span in spans:
+        if span.kind is SpanKind.TOOL_CALL:
+            arguments = span.input if span.tool_args is None else span.tool_args
+            calls.setdefault(span.parent_id, []).append([span.tool_name, arguments])
+    answers = [span for span in spans if span.kind is SpanKind.LLM_RESPONSE or span.name == "llm_attempt"]
+    return [(span, calls.get(span.id, [])) for span in answers]
+
+
+def parser(dialect: str) -> str:
+    """Return the interpreter that has the SDK of a dialect."""
+    if dialect in ("chat.completions", "completions", "responses"):
+        return sys.executable
+    if dialect == "converse":
+        return python("sdk-aws", "boto3==1.40.0")
+    if problem := prepare(("newest",))["newest"]:
+        pytest.skip(problem)
+    return interpreter("newest")
+
+
+def parsed(dialect: str, each: list[Interaction]) -> list[dict[str, Any]]:
+    """Return what the SDK makes of these answers."""
+    lines = [
+        json.dumps({
+            "stream": one.stream,
+            "type": header(one.response.headers, "content-type") or "application/json",
+            "body": base64.b64encode(one.response.body).decode(),
+        })
+        for one in each
+    ]  # fmt: skip
+    done = subprocess.run([parser(dialect), str(PARSE), dialect], input="\n".join(lines), capture_output=True, text=True,
+                          timeout=120, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each exchange of a conversation gives a request and an answer, attempts included; nothing is lost or doubled."""
+    exchanges, counted = Counter[str](), Counter[str]()
+    for file in interactions(traffic):
+        chats = [each for each in file if each.operation in CHAT]
+        spans = list(build(file))
+        answers = told(spans)
+        assert [span.metadata["http.response.status_code"] for span, _ in answers] == [
+            each.response.status for each in chats
+        ]
+        for each in chats:
+            exchanges[each.provider] += 1
+        for span in spans:
+            counted[span.kind] += 1
+    with capsys.disabled():
+        print("\n" + "  ".join(f"{name} {count}" for name, count in sorted(exchanges.items())))
+        print("  ".join(f"{kind} {count}" for kind, count in sorted(counted.items())))
+    assert sum(exchanges.values()) > 400
+
+
+@pytest.mark.sdk
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_spans_agree_with_the_sdk(dialect: str, traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, tool calls and tokens are those that the SDK parses out of the same bytes."""
+    rows: list[tuple[Interaction, Span, list[list[Any]]]] = []
+    for file in interactions(traffic):
+        chats = [each for each in file if each.operation in CHAT]
+        rows += [
+            (each, span, calls)
+            for each, (span, calls) in zip(chats, told(list(build(file))), strict=True)
+            if each.operation == dialect and each.response.status == 200 and each.response.ending is Ending.COMPLETE
+        ]
+    assert rows
+    agreed, problems = Counter[str](), []
+    for (each, span, calls), sdk in zip(rows, parsed(dialect, [row[0] for row in rows]), strict=True):
+        if "error" in sdk:
+            agreed["sdk refused"] += 1
+            problems.append(f"{each.cassette}: {sdk['error']}")
+            continue
+        usage = each.usage
+        ours = {"text": span.output or "", "calls": calls, "tokens": [usage.input, usage.output]}
+        theirs = {"text": sdk["text"], "calls": sdk["calls"], "tokens": [sdk["input"], sdk["output"]]}
+        for what, value in ours.items():
+            agreed[what] += value == theirs[what]
+            if value != theirs[what] and (each.cassette, what) not in KNOWN:
+                problems.append(f"{each.cassette} {each.provider} {what}: {value!r:.300} / {theirs[what]!r:.300}")
+    with capsys.disabled():
+        counts = ", ".join(f"{what} {agreed[what]}" for what in ("text", "calls", "tokens", "sdk refused"))
+        print(f"\n{dialect}: {len(rows)} exchanges; agree: {counts}")
+        print("\n".join(problems))
+    assert not problems
