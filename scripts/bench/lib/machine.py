@@ -140,6 +140,13 @@ def serves(port: int, health: str = "") -> bool:
         return False
 
 
+def fill_store(folder: Path, count: int, *kind: str) -> None:
+    """Make `folder`/llmproxy.db with `count` recordings (of `kind` "long": of 1 MB each), without a network: see `fill`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(LIB / "fill.py"), str(folder / "llmproxy.db"), str(count), *kind]
+    subprocess.run(command, check=True, cwd=folder)
+
+
 def load(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has it
     """Run the load generator on its own processor and return what it measured.
 
