@@ -9,6 +9,9 @@ LLMProxyError
 │   ├── CassetteNewer    written by a newer llmproxy
 │   ├── CassetteBusy     another session records it, or the file is locked
 │   └── StoreReadOnly    the store cannot be written to
+├── SuiteError           a YAML suite says something that cannot be meant
+├── AgentError           the agent under test was reached, and crashed, hung or answered nonsense
+├── AgentUnreachable     the agent under test was never reached
 ├── MissError            the request was never recorded, and the mode refuses to go upstream
 ├── RefusedError         the request will not be served: host, size, framing
 ├── UpstreamError        the provider could not be reached or broke off
@@ -103,6 +106,26 @@ class StoreReadOnly(CassetteError):
     """The store cannot be written to."""
 
     code = "llmproxy_store_read_only"
+
+
+class SuiteError(LLMProxyError):
+    """A YAML suite says something that cannot be meant: unknown keys, undeclared names, patterns that do not compile."""
+
+    code = "llmproxy_suite"
+    exit_code = Exit.USAGE
+
+
+class AgentError(LLMProxyError):
+    """The agent under test was reached, and then crashed, timed out, or answered what is no answer. It counts as a failure."""
+
+    code = "llmproxy_agent"
+    exit_code = Exit.FAILED
+
+
+class AgentUnreachable(MachineError):
+    """The agent under test was never reached: nothing was tested."""
+
+    code = "llmproxy_agent_unreachable"
 
 
 class MissError(LLMProxyError):

@@ -60,8 +60,12 @@ __all__ = [
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
-NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|TEST_.*)")
-"""Variables with our prefix that are not options: a debugging aid, what `run` gives its child, and the tests' own."""
+NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
+"""Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
+
+
+NOT_SETTINGS = frozenset({"suite"})
+"""Tables below ours that are no options of the proxy: what suites without an agent or a store use."""
 
 
 class _Frozen(BaseModel):
@@ -352,6 +356,8 @@ def _from_table(table: Mapping[str, object], folder: Path) -> dict[str, _Given]:
     source = f"{folder / 'pyproject.toml'} {TABLE}"
     found: dict[str, _Given] = {}
     for spelt, value in table.items():
+        if spelt in NOT_SETTINGS:
+            continue
         name = _known(spelt.replace("-", "_"), spelt, source, [option.key for option in options()])
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")

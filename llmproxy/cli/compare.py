@@ -1,24 +1,39 @@
-"""``llmproxy diff``: two interactions by JSON path, or two cassettes by what an agent sees of them."""
+"""``llmproxy diff``: two interactions by JSON path, or two cassettes by what the agent did, said, used and took.
+
+Of two cassettes it tells first why they differ, where one is a fork; then tools, their arguments and results, texts, tokens, cost, spans
+and latency (`trace.diff`); then what else changed request by request: models, statuses, what is no conversation (`core.cassette_diff`).
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from llmproxy.cli.look import STORE, opened
 from llmproxy.cli.printing import dump, line, say
+from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
+    from llmproxy.core.cassette_diff import CassetteDiff, Pair
     from llmproxy.core.conversation import Message
+    from llmproxy.core.forks import Fork
     from llmproxy.core.interaction import Interaction
     from llmproxy.core.store import Store
+    from llmproxy.trace.diff import ReplayDiff
 
 _PLACES = 100
 """Differences that are listed."""
+_FORMS = ("text", "json", "markdown")
+_TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
+"""Changes of a request that the trace tells already."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,33 +45,155 @@ def diff(
     old: str = typer.Argument(..., metavar="OLD", help="Number of an interaction; or a cassette, or a cassette file."),
     new: str = typer.Argument(..., metavar="NEW", help="What to compare it with."),
     store: Path | None = STORE,
+    form: str = typer.Option("text", "--format", metavar="FORM", help="text (side by side), json or markdown."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    fail_on: str | None = typer.Option(
+        None, "--fail-on", metavar="WHAT", help="End with 1 if the tool `contract` changed, or `any`thing."
+    ),
 ) -> None:
-    """Show where two interactions differ, by JSON path; or two cassettes, by turns, tool calls, texts, tokens and cost."""
+    """Show where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and requests."""
+    form = "json" if as_json else form
+    for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
+        if value not in known:
+            raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
     with opened(store) as database:
         if old.isdecimal() and new.isdecimal():
-            _interactions(database.load(int(old)), database.load(int(new)), as_json=as_json)
+            changed = _interactions(database.load(int(old)), database.load(int(new)), as_json=form == "json")
+            failed = changed and fail_on is not None
         else:
-            _cassettes(database, old, new, as_json=as_json)
+            found = compared(database, old, new)
+            _print(found, form)
+            failed = found.fails(fail_on)
+    if failed:
+        raise typer.Exit(Exit.FAILED)
 
 
-def _cassettes(database: Store, old: str, new: str, *, as_json: bool) -> None:
+# --- cassettes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two cassettes, compared in both ways."""
+
+    names: tuple[str, str]
+    requests: CassetteDiff
+    trace: ReplayDiff
+    forks: tuple[Fork, ...]
+    """Of the two, those that are somebody's child."""
+
+    @property
+    def why(self) -> list[str]:
+        """Why they differ, as far as it was noted."""
+        lines = []
+        for fork in self.forks:
+            lines.append(f"{fork.cassette} is a {fork.describe()}")
+            lines += [f"  {each.name} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
+            lines += [
+                f"  LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in sorted(fork.overrides.answers.items())
+            ]
+        return lines
+
+    @property
+    def others(self) -> list[Pair]:
+        """Requests with changes that the trace does not tell."""
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or list(untold(each))]
+
+    def fails(self, on: str | None) -> bool:
+        """Tell whether this is a failure."""
+        if on is None:
+            return False
+        if on == "any":
+            return self.trace.has_changes or not self.requests.same
+        return self.trace.fails("contract")
+
+
+def untold(pair: Pair) -> Iterator[Any]:
+    """Give the changes of a request that are not told by the trace: of one that is no conversation, all."""
+    from llmproxy.trace.exchange import CHAT
+
+    chat = any(word in CHAT for word in pair.title.split()[1:2])
+    yield from (each for each in pair.changes if not chat or not each.what.startswith(_TOLD))
+
+
+def compared(database: Store, old: str, new: str) -> Compared:
+    """Compare two cassettes of a store, or files. Raises CassetteError."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.importer import cassette_of
     from llmproxy.cli.options import gather
     from llmproxy.core.cassette_diff import cassette_diff
+    from llmproxy.core.forks import fork_of
+    from llmproxy.core.session import split_name
+    from llmproxy.trace.diff import ReplayDiff
+    from llmproxy.trace.recording import from_interactions
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
-    found = cassette_diff(*(cassette_of(name, database, rules, upstreams) for name in (old, new)))
-    if as_json:
-        dump(found.to_dict())
-        return
-    for text in found.lines(old, new):
-        say(text)
+    sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
+    traces = [from_interactions(side, name) for side, name in zip(sides, (old, new), strict=True)]
+    found = (fork_of(database, *split_name(name)) for name in (old, new) if not Path(name).is_file())
+    return Compared(
+        (old, new),
+        cassette_diff(*sides),
+        ReplayDiff.compute(*traces),
+        tuple(each for each in found if each is not None),
+    )
 
 
-def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> None:
+def _print(found: Compared, form: str) -> None:
+    if form == "json":
+        dump(_plain(found))
+    elif form == "markdown":
+        say("\n".join(_markdown(found)))
+    else:
+        for text in _lines(found):
+            typer.echo(text)
+
+
+def _plain(found: Compared) -> dict[str, Any]:
+    from llmproxy.trace.render import tree
+
+    plain: dict[str, Any] = found.requests.to_dict()
+    return {**plain, "trace": tree(found.trace), "forks": [each.to_json() for each in found.forks]}
+
+
+def _lines(found: Compared) -> Iterator[str]:
+    """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
+    from llmproxy.trace.render import render
+
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
+    if found.trace.has_changes or not found.others:
+        yield render(found.trace, color=color, width=shutil.get_terminal_size().columns)
+    for pair in found.others:
+        number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
+        yield f"Request {number} {pair.what}: {line(pair.title)}  {pair.asked}"
+        for each in untold(pair) if pair.what == "changed" else pair.changes:
+            yield f"  {each.what}"
+            yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
+    *_, last = found.requests.lines(*found.names)
+    yield f"Requests: {last}"
+
+
+def _markdown(found: Compared) -> Iterator[str]:
+    from llmproxy.trace.render import render
+
+    yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
+    yield from (f"> {line(text)}  " for text in found.why)
+    if found.why:
+        yield ""
+    yield render(found.trace, "markdown")
+    for pair in found.others:
+        changes = ", ".join(each.what for each in (untold(pair) if pair.what == "changed" else pair.changes))
+        yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
+    *_, last = found.requests.lines(*found.names)
+    yield f"\nRequests: {last}"
+
+
+# --- interactions ----------------------------------------------------------------------------------------------------
+
+
+def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> bool:
+    """Show two interactions; tells whether they differ."""
     from llmproxy.core.explain import differences
 
     answers = _answer_trees(a, b)
@@ -64,16 +201,18 @@ def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> None:
         "requests": differences(_request_tree(a), _request_tree(b), _PLACES),
         "answers": differences(*answers, _PLACES),
     }
+    changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
         dump({"same_key": a.key == b.key, **plain})
-        return
+        return changed
     say(f"keys: {'the same' if a.key == b.key else 'different'}")
     for part, places in found.items():
         say(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
             say(f"  {line(each.path)}" + (f"   (looks like {each.looks})" if each.looks else ""))
             say(f"    - {line(each.old)}\n    + {line(each.new)}")
+    return changed
 
 
 def _tree(body: bytes) -> object:

@@ -15,9 +15,10 @@ from llmproxy.cli.printing import body_text, dump, line, paragraphs, say, table
 
 if TYPE_CHECKING:
     from llmproxy.core.conversation import Message
+    from llmproxy.core.forks import Fork
     from llmproxy.core.interaction import Interaction
     from llmproxy.core.rows import Summary
-    from llmproxy.core.store import Store
+    from llmproxy.core.store import CassetteInfo, Store
 
 STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -59,11 +60,15 @@ def ls(
     as_json: bool = _JSON,
 ) -> None:
     """List cassettes and the interactions recorded in them."""
+    from llmproxy.core.forks import forks
+
     with opened(store) as database:
         infos = [info for info in database.cassettes() if cassette in (None, info.name)]
         rows = database.summaries(cassette, superseded=superseded, limit=limit or None)
+        children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:
-        dump({"cassettes": [asdict(info) for info in infos], "interactions": [asdict(row) for row in rows]})
+        plain = {"cassettes": [asdict(info) for info in infos], "interactions": [asdict(row) for row in rows]}
+        dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
         return
     if not infos:
         say("Nothing is recorded" + (f" in cassette {line(cassette)}." if cassette else "."))
@@ -79,7 +84,7 @@ def ls(
                 _number(info.tokens_in),
                 _number(info.tokens_out),
                 _when(info.last_at),
-                "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "not closed",
+                _state(info, children.get((info.name, info.sample))),
             )
             for info in infos
         ],
@@ -92,6 +97,11 @@ def ls(
     total = sum(info.stored if superseded else info.live for info in infos)
     if len(rows) < total:
         typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
+
+
+def _state(info: CassetteInfo, fork: Fork | None) -> str:
+    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "not closed"
+    return state if fork is None else f"{state}, {fork.describe()}"
 
 
 def _row(row: Summary) -> tuple[str, ...]:
@@ -136,10 +146,12 @@ def show(
     as_json: bool = _JSON,
 ) -> None:
     """Show one interaction: the conversation, the answer, tool calls, tokens and timing."""
+    from llmproxy.core.forks import fork_of
     from llmproxy.core.frames import is_frames, transcript
 
     with opened(store) as database:
         found = database.load(interaction)
+        fork = fork_of(database, found.cassette, found.sample)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -149,7 +161,7 @@ def show(
     if as_json:
         dump(_plain(found, asked, answer))
         return
-    for text in _facts(found):
+    for text in [*_facts(found), *([f"cassette    {fork.describe()}"] if fork else [])]:
         say(line(text))
     if request:
         say("\n" + body_text(found.request.body))

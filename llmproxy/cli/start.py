@@ -28,8 +28,11 @@ def register(app: typer.Typer) -> None:
 
 def start(ctx: typer.Context) -> None:
     """Start the proxy; then point your agent's base URL at it."""
+    import gc
+
     from llmproxy.report.console import Console, wants_colour
 
+    gc.disable()  # what is imported stays; `serve` enables it when it serves
     loaded = gather(flags_of(ctx))
     serve = proxy_module("llmproxy.mitm.serve")
     _log(verbose=loaded.settings.verbose)

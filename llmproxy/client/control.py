@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from llmproxy.client.told import Call, Health, Miss, Party, Report, Unused
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
-__all__ = ["Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
+__all__ = ["Call", "Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
 
 CONFLICT = 409
 CREATED = 201
 OK = 200
-_NUMBERS = ("sample", "hits", "misses", "recorded", "passed", "refused", "failed", "live_calls", "unpriced")
 PAUSE = 0.1
 """Seconds between two attempts to open a session that another client has open."""
 
@@ -43,133 +41,6 @@ class ProxyGone(ControlError):
     """Nothing that is llmproxy answers at the address."""
 
     code = "llmproxy_proxy_gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What a proxy says of itself."""
-
-    version: str
-    mode: str
-    ca: str | None = None
-    """Path of the certificate (PEM) of its authority; None if it does not intercept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """A recording that nobody asked for."""
-
-    id: int
-    operation: str
-    model: str | None
-    text: str | None
-    """The last thing that the user says in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """What one party (agent, user, judge) used."""
-
-    calls: int = 0
-    input: int = 0
-    output: int = 0
-    cost: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a session comes to."""
-
-    name: str
-    cassette: str
-    sample: int = 1
-    mode: str = ""
-    hits: int = 0
-    misses: int = 0
-    recorded: int = 0
-    passed: int = 0
-    refused: int = 0
-    failed: int = 0
-    """Answers that should have been recorded and were lost."""
-    live_calls: int = 0
-    unpriced: int = 0
-    """Calls of a model whose price nobody knows."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_not_spent: Decimal | None = None
-    """US dollars; None when no price is known."""
-    cost_spent: Decimal | None = None
-    unused: tuple[Unused, ...] | None = None
-    """None when it is not known."""
-    parties: Mapping[str, Party] = field(default_factory=dict)
-    miss_texts: tuple[str, ...] = ()
-
-    @property
-    def calls(self) -> int:
-        """Requests of all kinds that arrived."""
-        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Report:
-        """Read the JSON form."""
-        tokens, unused = value.get("tokens") or {}, value.get("unused")
-        return cls(
-            name=str(value.get("name", "")),
-            cassette=str(value.get("cassette", "")),
-            mode=str(value.get("mode", "")),
-            tokens_in=int(tokens.get("input") or 0),
-            tokens_out=int(tokens.get("output") or 0),
-            cost_not_spent=_money(value.get("cost_not_spent")),
-            cost_spent=_money(value.get("cost_spent")),
-            unused=None if unused is None else tuple(_unused(each) for each in unused),
-            parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
-            miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
-            **{name: int(value.get(name) or 0) for name in _NUMBERS},
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, which :meth:`of` reads."""
-        return {
-            "name": self.name,
-            "cassette": self.cassette,
-            "mode": self.mode,
-            **{name: getattr(self, name) for name in _NUMBERS},
-            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
-            "cost_not_spent": _text(self.cost_not_spent),
-            "cost_spent": _text(self.cost_spent),
-            "unused": None if self.unused is None else [asdict(row) for row in self.unused],
-            "parties": {name: asdict(each) | {"cost": _text(each.cost)} for name, each in self.parties.items()},
-            "miss_texts": list(self.miss_texts),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """One request that was refused because it was never recorded."""
-
-    at: float
-    session: str
-    text: str
-
-
-def _money(value: object) -> Decimal | None:
-    try:
-        return None if value is None else Decimal(str(value))
-    except InvalidOperation:
-        return None
-
-
-def _text(cost: Decimal | None) -> str | None:
-    return None if cost is None else format(cost, "f")
-
-
-def _party(value: Mapping[str, Any]) -> Party:
-    calls, given, said = (int(value.get(name) or 0) for name in ("calls", "input", "output"))
-    return Party(calls, given, said, _money(value.get("cost")))
-
-
-def _unused(value: Mapping[str, Any]) -> Unused:
-    return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))
 
 
 def session_url(url: str, name: str | None) -> str:
@@ -206,11 +77,14 @@ class Control:
         exhausted: str | None = None,
         sample: int | None = None,
         upstreams: Mapping[str, str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        fork: Mapping[str, Any] | None = None,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Report:
         """Open a session; what is None is the proxy's.
 
+        `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
         `patience` is how many seconds to try again while another client has it open.
 
         Raises:
@@ -218,6 +92,7 @@ class Control:
 
         """
         given = {"mode": mode, "speed": speed, "exhausted": exhausted, "sample": sample, "upstreams": upstreams}
+        given |= {"overrides": overrides, "fork": fork}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
         while True:
@@ -253,6 +128,21 @@ class Control:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._ask("GET", query)["misses"]
         return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
+
+    def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+        """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2 s at most.
+
+        Raises:
+            ControlError: no such session is open, or calls before the last 20,000 were asked for.
+
+        """
+        told = self._ask("GET", f"walk?session={quote(session, safe='')}&after={after}")
+        return tuple(Call.of(each) for each in told.get("calls") or ())
+
+    def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
+        """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span` reads them."""
+        query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
+        return tuple(self._ask("GET", query)["spans"])
 
     def _ask(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Make one call and return the parsed answer."""

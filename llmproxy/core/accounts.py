@@ -62,11 +62,13 @@ def outcome_of(
     """
     decision = exchange.decision or Decision.REFUSE
     cost: Decimal | None = None
-    if priced is not None:
+    if exchange.made is not None:
+        usage, cost = Usage(input=0, output=0), Decimal(0)
+    elif priced is not None:
         usage, cost = priced.usage, priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
-    first = exchange.recording.first_offset
+    first = exchange.first_offset
     return Outcome(
         decision=decision,
         method=exchange.method,
@@ -89,4 +91,5 @@ def outcome_of(
         at=exchange.started_at,
         miss=isinstance(exchange.error, MissError),
         lost=lost,
+        seq=exchange.seq,
     )

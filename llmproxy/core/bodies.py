@@ -28,6 +28,8 @@ REMEMBERED_BYTES = 16 << 20
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
 _LEAST_SHARED = 256
+_LITTLE = 64
+"""Bytes; with a base that leaves no more than this to say, no other is looked at."""
 
 Group = tuple[str, str, str]
 """Cassette, provider, operation: bodies that are likely to share text."""
@@ -119,6 +121,8 @@ def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
         suffix = common_suffix(base.content, content, min(len(base.content), len(content)) - prefix)
         if best is None or prefix + suffix > best[0] + best[1]:
             best = (prefix, suffix, base)
+            if prefix + suffix >= len(content) - _LITTLE:
+                break
     if best is not None and best[0] + best[1] >= max(_LEAST_SHARED, len(content) // 2):
         prefix, suffix, base = best
         deflated, data = _packed(content[prefix : len(content) - suffix])

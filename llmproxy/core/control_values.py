@@ -6,6 +6,8 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from llmproxy.core.forking import Forking
+from llmproxy.core.overrides import read
 from llmproxy.core.session import split_name
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import VCR_MODES, Exhausted, Mode
@@ -90,6 +92,30 @@ def speed_of(value: Json) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
         raise BadControl(f"llmproxy: speed is {shown(value)}; it can be 0, 1 or any positive number.")
     return float(value)
+
+
+FORK_MEMBERS = ("live", "from", "as")
+
+
+def forking_of(overrides: Json, fork: Json) -> tuple[Forking | None, str | None]:
+    """Return what a session is to override, and the name of the cassette that it may fork to. Raises OverrideError too."""
+    if overrides is None and fork is None:
+        return None, None
+    fork = {} if fork is None else fork
+    if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
+        raise BadControl(f"llmproxy: fork is {shown(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
+    live, at, child = (fork.get(name) for name in FORK_MEMBERS)
+    if live is not None and not isinstance(live, bool):
+        raise BadControl(f"llmproxy: fork.live is {shown(live)}; it can be true or false.")
+    if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
+        raise BadControl(f"llmproxy: fork.from is {shown(at)}; the agent's requests count from 1.")
+    if not live and (at is not None or child is not None):
+        raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
+    if child is not None:
+        child = name_of(child, "fork.as must be the name of a cassette")
+        if split_name(child) != (child, 1):
+            raise BadControl(f"llmproxy: fork.as is {shown(child)}; a fork is a first sample.")
+    return Forking(given=read(overrides), live=bool(live), at=at), child
 
 
 def upstreams_of(value: Json) -> dict[str, str]:

@@ -17,18 +17,21 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.accounts import Prices, outcome_of
 from llmproxy.core.caller import CALLER_HEADER, fingerprint, secret_of
-from llmproxy.core.cassette_dir import CassetteDir
+from llmproxy.core.calls import Ended
 from llmproxy.core.conversation import made_ids
-from llmproxy.core.decide import MissReason, Situation, decide, playable
+from llmproxy.core.decide import MissReason, Situation, Verdict, decide, playable
 from llmproxy.core.encoding import decode
-from llmproxy.core.exchange import Config, Exchange, Harmless
-from llmproxy.core.interaction import Headers, Interaction, Request, Response, Usage, header, without
+from llmproxy.core.exchange import Config, Exchange, Harmless, Place
+from llmproxy.core.explain import Miss
+from llmproxy.core.forking import Forking
+from llmproxy.core.forks import Copy
+from llmproxy.core.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.journal import Journal
 from llmproxy.core.key import key_of
 from llmproxy.core.memory import Known, Memory, named_model
-from llmproxy.core.missing import explain_miss
 from llmproxy.core.normalize import Canonical, Origin, canonicalize, new_ids
 from llmproxy.core.outcome import Outcome
+from llmproxy.core.parting import part, swapped
 from llmproxy.core.provider_hosts import port_of, provider_of_host
 from llmproxy.core.providers import Route, route, route_host, split_session
 from llmproxy.core.questions import count_unused
@@ -40,8 +43,9 @@ from llmproxy.core.sessions import Defaults, Sessions
 from llmproxy.core.signature import check_signature
 from llmproxy.core.store import Slot, Store
 from llmproxy.core.usage import model_of, usage_of
-from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError, SettingsError
+from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError, RefusedError, SettingsError
 from llmproxy.protocol import (
+    AGENT,
     DEFAULT_STORE,
     OUR_HEADERS_PREFIX,
     PARTY_HEADER,
@@ -52,6 +56,8 @@ from llmproxy.protocol import (
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
+NEVER = -1
+"""No number of credentials: a place that holds for this request only."""
 SHOWN_TARGETS = 1000
 """Targets whose redacted form is remembered."""
 STALE = (
@@ -105,15 +111,17 @@ class Engine:
         store = self.store
         if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
             return store
-        fresh = Store.open(self.config.store, writable=True, now=self.now)
         if store is not None:
-            store.close()
-        self._store = fresh
-        return fresh
+            store.close()  # first: closing it later would give up the locks of the one that writes
+            self._store = None
+        self._store = Store.open(self.config.store, writable=True, now=self.now)
+        return self._store
 
     def _keep_file(self, session: Session) -> None:
         """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
         if self.config.cassette_dir is not None:
+            from llmproxy.core.cassette_dir import CassetteDir
+
             with Store.open(self.config.store, writable=False, now=self.now) as store:
                 CassetteDir(self.config.cassette_dir, now=self.now).save(store, session.cassette)
 
@@ -131,29 +139,68 @@ class Engine:
             CassetteBusy: another session records this cassette.
 
         """
+        return self.begin(self.place(method, target, host, headers, user))
+
+    def place(
+        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
+    ) -> Place:
+        """Read from a head all that can be told without its session. Raises RefusedError; parameters as of `arrive`."""
         party = check_party(header(headers, PARTY_HEADER))
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self.config.cassette
-        session = self.sessions.get(name)
-        upstreams = self.config.upstreams | session.upstreams if session.upstreams else self.config.upstreams
-        where, in_scope = self._route(method, target, headers, host, upstreams, session.mode)
+        mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
+        session = self.sessions.known(name)
+        own = session.upstreams if session is not None else {}
+        where, in_scope = self._route(method, target, headers, host, self.config.upstreams | own, mode)
         self.redactor.learn(headers, where.target)
+        kept = self._kept(headers, where.target)
+        method = method.upper()
+        return Place(
+            party=party,
+            name=name,
+            route=where,
+            in_scope=in_scope,
+            host=host,
+            target=target,
+            method=method,
+            headers=kept,
+            operation=where.operation if where.known else self.redactor.text(where.operation),
+            counted=self._memory.counted(where.provider.name, method, where.target, kept),
+            learned=NEVER if own else self.redactor.learned,  # another session may have other upstreams
+        )
+
+    def begin(self, place: Place) -> Exchange:
+        """Count the arrival of a request; its place may have been read from the same head before. Raises as `arrive`."""
+        session = self.sessions.get(place.name)
+        if session.upstreams:
+            place = self._elsewhere(place, session)
+        where, mode = place.route, session.mode
         exchange = Exchange(
             route=where,
             session=session,
-            party=party,
-            method=method.upper(),
-            headers=self._kept(headers, where.target),
-            operation=where.operation if where.known else self.redactor.text(where.operation),
+            party=place.party,
+            method=place.method,
+            headers=place.headers,
+            operation=place.operation,
             arrived=self.clock(),
             started_at=self.now(),
+            counted=place.counted,
+            seq=session.calls.begin(),
         )
-        if not in_scope or session.mode is Mode.PASSTHROUGH or (where.not_llm and session.mode is not Mode.REPLAY):
+        if not place.in_scope or mode is Mode.PASSTHROUGH or (where.not_llm and mode is not Mode.REPLAY):
             exchange.decision = Decision.PASS
-        elif session.recording_anew:
+        elif session.recording_anew and session.forking is None:  # what may be overridden must be seen whole
             exchange.decision = Decision.RECORD
         self._check_upstream(exchange)
         return exchange
+
+    def _elsewhere(self, place: Place, session: Session) -> Place:
+        """Place a request by the upstreams of its session."""
+        upstreams = self.config.upstreams | session.upstreams
+        where, in_scope = self._route(place.method, place.target, place.headers, place.host, upstreams, session.mode)
+        counted = self._memory.counted(where.provider.name, place.method, where.target, place.headers)
+        operation = where.operation if where.known else self.redactor.text(where.operation)
+        return place._replace(route=where, in_scope=in_scope, counted=counted, operation=operation)
 
     def in_scope(self, host: str, port: int) -> bool:
         """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
@@ -227,6 +274,9 @@ class Engine:
             return
         if exchange.decision is Decision.PASS and exchange.route.not_llm:
             return
+        forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
+        if forking is not None and exchange.decision is None:
+            body = swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
         known = self._known(exchange, body)
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
@@ -239,7 +289,7 @@ class Engine:
         if session.first is None and store:
             session.first = store.first_key(session.cassette, session.sample)
         exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
-        if exchange.decision is not None:
+        if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
             return
         verdict = decide(
             Situation(
@@ -251,6 +301,10 @@ class Engine:
                 recorded_here=walker in session.recorded_here,
             )
         )
+        if forking is not None and forking.parts(exchange, hit=verdict.recording is not None):
+            verdict = self._part(forking, exchange, verdict.reason, len(slots))
+        elif session.forking is not None and session.forking.live and verdict.recording is not None:
+            session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
@@ -263,9 +317,40 @@ class Engine:
                 session.recorded_here.add(walker)
             self._check_upstream(exchange)
 
+    def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
+        """Count a request of the agent; tell whether its answer is overridden, and make it then."""
+        number = forking.count(exchange)
+        try:
+            exchange.made = forking.answer(exchange, number)
+        except LLMProxyError as error:
+            exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+            return True
+        if exchange.made is None:
+            return False
+        exchange.decision = Decision.REPLAY
+        made = self._interaction(exchange, exchange.made, Usage(input=0, output=0), redacted=False)
+        forking.made[exchange.seq] = made
+        if forking.forked and self._store is not None:  # by hand, so seldom: it need not wait for the writer's turn
+            exchange.interaction = self._store.add(made, supersede=False)
+            exchange.session.served.add(exchange.interaction)
+        return True
+
+    def _part(self, forking: Forking, exchange: Exchange, why: MissReason | None, recordings: int) -> Verdict[Slot]:
+        """Let the run fork with this request: from here on it is recorded in the child."""
+        if (store := self._store) is None:
+            raise AssertionError("a fork without a store")
+        miss = None if why is None else self._explained(exchange, why, recordings)
+        part(forking, exchange, miss, store=store, hide=self.redactor.text, now=self.now())
+        return Verdict(Decision.RECORD)
+
+    def told(self, session: Session, call: Ended) -> Interaction | None:
+        """Return what was said in a call that has ended; None where nothing is recorded of it."""
+        if session.forking is not None and (made := session.forking.made.get(call.seq)) is not None:
+            return made
+        return self.recorded(call.interaction)
+
     def _known(self, exchange: Exchange, body: bytes) -> Known:
-        where = exchange.route
-        digest = self._memory.digest(where.provider.name, exchange.method, where.target, exchange.headers, body)
+        digest = self._memory.digest(exchange.counted, body)
         if (known := self._memory.get(digest, self.redactor.learned)) is not None:
             return known
         canonical = self._canonical(exchange, body)
@@ -275,15 +360,19 @@ class Engine:
         return known
 
     def _request(self, exchange: Exchange, body: bytes) -> Request:
-        """Return the request as it may be kept: content-encoding undone, secrets gone."""
-        headers = exchange.headers
+        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
+        learned, headers = self.redactor.learned, exchange.headers
+        if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
+            return exchange.redacted[1]
         coding = header(headers, "content-encoding")
         if coding and coding.strip().lower() != "identity":
             try:
                 body, headers = decode(body, coding, self.config.max_request), without(headers, "content-encoding")
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
-        return self.redactor.request(Request(exchange.method, exchange.route.target, headers, body))
+        request = self.redactor.request(Request(exchange.method, exchange.route.target, headers, body))
+        exchange.redacted = (learned, request)
+        return request
 
     def _canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         return canonicalize(
@@ -296,19 +385,28 @@ class Engine:
 
     def _miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
-        request = self._request(exchange, exchange.body or b"")
-        wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
-        miss = explain_miss(
-            exchange, why, recordings, request=request, wanted=wanted, config=self.config, store=self.store
-        )
+        miss = self._explained(exchange, why, recordings)
         exchange.nearest = miss.nearest.id if miss.nearest else None
         self.journal.miss(miss.to_dict(), at=exchange.started_at)
-        return MissError(self.redactor.text(miss.text))
+        forking = exchange.session.forking
+        more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+        return MissError(self.redactor.text(miss.text + more))
+
+    def _explained(self, exchange: Exchange, why: MissReason, recordings: int) -> Miss:
+        request = self._request(exchange, exchange.body or b"")
+        wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
+        from llmproxy.core.missing import explain_miss
+
+        return explain_miss(
+            exchange, why, recordings, request=request, wanted=wanted, config=self.config, store=self.store
+        )
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
     def answer(self, exchange: Exchange) -> Response:
         """Return the recorded response that was chosen, and note it as served."""
+        if exchange.made is not None:
+            return exchange.made
         if exchange.slot is None or self._store is None:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
@@ -318,6 +416,8 @@ class Engine:
 
     def plan(self, exchange: Exchange, client: Client, *, extra: Headers = ()) -> Plan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
+        if exchange.made is not None:
+            return plan(exchange.made, client, speed=0, now=self.now(), extra=extra)
         if (slot := exchange.slot) is None:
             raise ValueError("plan() is for exchanges decided REPLAY")
         speed, now = exchange.session.speed, self.now()
@@ -340,7 +440,7 @@ class Engine:
             CassetteError: the store cannot be written.
 
         """
-        where, session, store = exchange.route, exchange.session, self._store
+        session, store = exchange.session, self._store
         if store is None or exchange.key is None or exchange.body is None:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
@@ -353,25 +453,7 @@ class Engine:
         response, redacted = self.redactor.response(response)
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
-        interaction = Interaction(
-            provider=where.provider.name,
-            operation=exchange.operation,
-            key=exchange.key,
-            request=self._request(exchange, exchange.body),
-            response=response,
-            started_at=exchange.started_at,
-            cassette=session.cassette,
-            sample=session.sample,
-            party=exchange.party,
-            occurrence=exchange.nth,
-            model=self._model(exchange, kind, body),
-            stream=exchange.stream,
-            upstream=where.upstream,
-            usage=usage,
-            redacted=redacted or exchange.recording.overwritten,
-            rules=self.config.rules.digest,
-            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
-        )
+        interaction = self._interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
         supersede = session.supersedes(exchange.walker)
         try:
             exchange.interaction = store.add(interaction, supersede=supersede)
@@ -384,6 +466,29 @@ class Engine:
         exchange.model = interaction.model
         exchange.note = exchange.note or ("" if response.ending == "complete" else f"incomplete ({response.ending})")
         return usage
+
+    def _interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
+        """Return an exchange as it is stored; the response is redacted already."""
+        kind, body = header(response.headers, "content-type") or "", response.body
+        return Interaction(
+            provider=exchange.route.provider.name,
+            operation=exchange.operation,
+            key=exchange.key or Key(""),
+            request=self._request(exchange, exchange.body or b""),
+            response=response,
+            started_at=exchange.started_at,
+            cassette=exchange.session.cassette,
+            sample=exchange.session.sample,
+            party=exchange.party,
+            occurrence=exchange.nth,
+            model=self._model(exchange, kind, body),
+            stream=exchange.stream,
+            upstream=exchange.route.upstream,
+            usage=usage,
+            redacted=redacted,
+            rules=self.config.rules.digest,
+            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+        )
 
     def _stale(self, exchange: Exchange) -> bool:
         """Tell whether an `auto` request names an id that was served from a recording: the provider may have forgotten it by now."""
@@ -424,7 +529,11 @@ class Engine:
             usage=usage,
             lost=lost,
         )
-        exchange.session.tally.add(outcome, exchange.error.message if isinstance(exchange.error, MissError) else "")
+        said = exchange.error.message if exchange.error is not None else ""
+        exchange.session.tally.add(outcome, said if outcome.miss else "")
+        exchange.session.calls.add(outcome, said)
+        if exchange.session.forking is not None:
+            exchange.session.forking.ended(exchange, status)
         self.journal.decision(outcome)
         return outcome
 
@@ -486,6 +595,16 @@ class Engine:
             return []
         cassette, sample = split_name(name) if name is not None else (None, None)
         return store.summaries(cassette, sample, limit=limit)
+
+    def recorded(self, interaction: int | None) -> Interaction | None:
+        """Return a recording; None where there is none, or it is gone from the store meanwhile. Raises CassetteCorrupt."""
+        store = self.store
+        if store is None or interaction is None:
+            return None
+        try:
+            return store.load(interaction)
+        except CassetteNotFound:
+            return None
 
     def close(self) -> None:
         """End all sessions cleanly and close the store."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from llmproxy.core.interaction import Headers, Key
+from llmproxy.core.interaction import Headers, Key, Request, Response
 from llmproxy.core.normalize import Rules
 from llmproxy.core.providers import Family, Route
 from llmproxy.core.record import Recording
@@ -43,6 +44,27 @@ class Config:
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
 
+class Place(NamedTuple):
+    """What a request's head says about where it belongs; the same for the same head while nothing new is learned."""
+
+    party: str
+    name: str
+    """Of the session."""
+    route: Route
+    in_scope: bool
+    host: tuple[str, str, int] | None
+    """(scheme, host, port) where the client named one itself."""
+    target: str
+    """As it came."""
+    method: str
+    headers: Headers
+    """As they came, ours taken out."""
+    operation: str
+    counted: bytes
+    learned: int
+    """How many credentials the redactor knew: with another number, place it again."""
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request on its way through; the shell carries it from head to end."""
@@ -59,6 +81,8 @@ class Exchange:
     """Unix seconds."""
     operation: str
     """Name, or the redacted path for what nobody knows."""
+    seq: int = 0
+    """Number of this call in its session, from 1."""
     decision: Decision | None = None
     """None until the body is here, for modes that must look before they leap."""
     key: Key | None = None
@@ -67,6 +91,14 @@ class Exchange:
     refs: tuple[str, ...] = ()
     nth: int = 0
     slot: Slot | None = None
+    number: int = 0
+    """Number of this request among those of the agent, in a session that counts them; see `forking`."""
+    llm_call: int | None = None
+    """Number of this call of a model among the agent's, from 0, in such a session."""
+    swapped: bool = False
+    """Results of tools were overridden in the body: it is not what the client sent."""
+    made: Response | None = None
+    """The answer, where it is overridden."""
     error: LLMProxyError | None = None
     """Why it was refused."""
     note: str = ""
@@ -76,13 +108,38 @@ class Exchange:
     """Its answer was handed to the writer."""
     released: float | None = None
     """Monotonic seconds; when it was let go upstream."""
-    recording: Recording = field(default_factory=Recording)
+    counted: bytes = b""
+    """What of the head counts for the memory of keys (`Memory.counted`); empty where it was not written down yet."""
+    redacted: tuple[int, Request] | None = None
+    """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
     interaction: int | None = None
+    _recording: Recording | None = None
+
+    @property
+    def recording(self) -> Recording:
+        """The answer, as it comes from upstream; made when somebody looks, since a hit has none."""
+        if self._recording is None:
+            self._recording = Recording()
+        return self._recording
+
+    @recording.setter
+    def recording(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @property
+    def first_offset(self) -> int | None:
+        """Microseconds until the first byte came from upstream; None where nothing did."""
+        return None if self._recording is None else self._recording.first_offset
 
     @property
     def family(self) -> Family:
         """Dialect of the provider's bodies and errors."""
         return self.route.family
+
+    @property
+    def replayed_status(self) -> int | None:
+        """Status of the answer that is played, None where none is."""
+        return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
 
     @property
     def walker(self) -> tuple[str, Key]:

@@ -15,6 +15,10 @@ from llmproxy.core.normalize import KEYED_HEADERS, Canonical
 
 REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""
+PIECE = 2047
+"""Bytes; for more hashlib gives the interpreter's lock away and has to wait for it (CPython's HASHLIB_GIL_MINSIZE is 2048)."""
+WORTH_A_SWITCH = 1 << 16
+"""Bytes from which others may as well run meanwhile."""
 COUNTED_HEADERS = frozenset({*KEYED_HEADERS, "content-type", "content-encoding"})
 """Request headers on which the canonical form depends."""
 
@@ -40,14 +44,21 @@ class Memory:
         self._entries: OrderedDict[bytes, Known] = OrderedDict()
         self._learned = 0
 
-    def digest(self, provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
+    @staticmethod
+    def counted(provider: str, method: str, target: str, headers: Headers) -> bytes:
+        """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
+        kept = (f"{name}:{value}" for name, value in headers if name.lower() in COUNTED_HEADERS)
+        return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
+
+    @staticmethod
+    def digest(counted: bytes, body: bytes) -> bytes:
         """Return what stands for a request: equal only for requests with equal keys."""
-        counted = (f"{name}:{value}" for name, value in headers if name.lower() in COUNTED_HEADERS)
-        parts = (
-            "\0".join((provider, method, target, *counted)) + "\0\0"
-        )  # none of them can hold a NUL: framing refuses it
-        digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass"))
-        digest.update(body)
+        digest = hashlib.sha256(counted)
+        if len(body) < WORTH_A_SWITCH:
+            for at in range(0, len(body), PIECE):
+                digest.update(body[at : at + PIECE])
+        else:
+            digest.update(body)
         return digest.digest()
 
     def get(self, digest: bytes, learned: int) -> Known | None:

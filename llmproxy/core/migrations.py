@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6C6C6D70
 
 MIGRATION_SET = "llmproxy"
 
-NAMES = ("m001_store",)
+NAMES = ("m001_store", "m002_forks")
 """Every migration this version knows, in order."""
 
 _M001 = """
@@ -118,12 +118,34 @@ ORDER BY id;
 """
 
 
+_M002 = """
+CREATE TABLE forks (
+    cassette TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    parent TEXT NOT NULL,
+    parent_sample INTEGER NOT NULL,
+    step INTEGER NOT NULL,                     -- the agent's request, from 1, with which it went its own way
+    shared INTEGER NOT NULL,                   -- interactions that it has from its parent
+    why TEXT NOT NULL,
+    path TEXT,                                 -- the first place of that request that differs
+    overrides TEXT NOT NULL,                   -- JSON; those of tools are swapped whenever it is replayed
+    created_at REAL NOT NULL,
+    PRIMARY KEY (cassette, sample)
+)
+"""
+
+
 def m001_store(db: Database) -> None:
     """Create everything: cassettes, bodies, interactions, made_ids and the view `calls`."""
     for statement in _M001.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
     db.conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def m002_forks(db: Database) -> None:
+    """Create `forks`: which cassette went its own way from which other one, where and why."""
+    db.conn.execute(_M002)
 
 
 @contextmanager

@@ -101,8 +101,10 @@ class Reading:
     @property
     def generation(self) -> int:
         """A number that changes whenever anybody else, our own writer included, has committed."""
+        if (seen := self._reader.generation()) is not None:
+            return seen
         found: int = self._all("PRAGMA data_version")[0][0]
-        return found
+        return -1 - found  # never one of the numbers above
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[Slot, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""

@@ -52,6 +52,9 @@ SHORTEST = 8
 """Characters that a credential must have to be looked for elsewhere; shorter ones are words."""
 _REMEMBERED = 256
 """Credentials kept; tokens rotate."""
+_PLAIN_HEADERS = 1024
+"""Header values without a secret that are remembered; a client sends the same ones each time."""
+_LONGEST_HEADER = 256
 
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
 _OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
@@ -67,6 +70,7 @@ class Redactor:
         """Start without any credential known."""
         self._secrets: dict[str, None] = {}
         self._finder: re.Pattern[str] | None = None
+        self._plain_headers: set[str] = set()
         self.learned = 0
         """Grows with every new credential: what was derived under another number may be stale."""
 
@@ -91,6 +95,7 @@ class Redactor:
             del known[next(iter(known))]
         longest_first = sorted(known, key=lambda text: (-len(text), text))
         self._finder = re.compile("|".join(form for text in longest_first for form in forms(text)))
+        self._plain_headers = set()  # after the finder: who looked with the old one adds to the old set
         self._secrets = known  # replaced, never changed: writers read it from their own threads
         self.learned += 1
 
@@ -127,7 +132,12 @@ class Redactor:
     def _header(self, name: str, value: str) -> str:
         if SECRET_HEADER.search(name.lower()):
             return PLACEHOLDER
-        return value if len(value) < SHORTEST else self.text(value)
+        plain = self._plain_headers
+        if len(value) < SHORTEST or value in plain:
+            return value
+        if (text := self.text(value)) == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
+            plain.add(value)
+        return text
 
     def _target(self, target: str, numbers: _Numbers) -> str:
         path, mark, query = target.partition("?")

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from llmproxy.core.calls import Calls
 from llmproxy.core.interaction import Key
 from llmproxy.core.tally import Tally
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode
+
+if TYPE_CHECKING:
+    from llmproxy.core.forking import Forking
 
 LONGEST_NAME = 300
 Walker = tuple[str, Key]
@@ -70,6 +75,10 @@ class Session:
     upstreams: dict[str, str] = field(default_factory=dict)
     """Where this session's providers are, if not where the proxy's are."""
     tally: Tally = field(default_factory=Tally)
+    calls: Calls = field(default_factory=Calls)
+    """What it was asked, over all restarts."""
+    forking: Forking | None = None
+    """What is overridden, and where the run parts from its recording; None for nearly every session."""
     _last: Walker | None = None
 
     def arrive(self, walker: Walker, recordings: int) -> int:
@@ -93,6 +102,8 @@ class Session:
         self.counts.clear()
         self.recorded_here.clear()
         self._last = None
+        if self.forking is not None:
+            self.forking.restart()
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""
@@ -110,3 +121,10 @@ class Session:
     def writes(self) -> bool:
         """Whether this session may add to the store."""
         return self.recording_anew or self.mode is Mode.AUTO
+
+    @property
+    def leased(self) -> tuple[str, int] | None:
+        """The cassette and sample that this session alone may record now: its own, or the child that it may fork to."""
+        if self.recording_anew:
+            return self.cassette, self.sample
+        return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
+from llmproxy.core.forking import Forking
+from llmproxy.core.forks import fork_of, reserve
+from llmproxy.core.overrides import Overrides
 from llmproxy.core.session import Session, split_name
 from llmproxy.core.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -138,16 +141,20 @@ class Sessions:
         speed: float | None = None,
         exhausted: Exhausted | None = None,
         upstreams: Mapping[str, str] | None = None,
+        forking: Forking | None = None,
+        child: str | None = None,
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
-        A session of this name that nobody opened ends; what is bound to it stays bound.
+        A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is overridden, and whether what
+        parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find.
 
         Raises:
             SessionBusy: it is open already.
             RefusedError: the name cannot be.
             LiveForbidden: a replay proxy was asked for a mode with a network.
             CassetteBusy: another session records this cassette.
+            CassetteExists: there is a `child` already.
 
         """
         name = canonical(name)
@@ -156,8 +163,13 @@ class Sessions:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
-        if mode is not Mode.REPLAY and self.defaults.mode is Mode.REPLAY and not self.defaults.allow_live:
-            msg = f"llmproxy: this proxy was started in replay; a session in mode {mode} may reach the network."
+        live = forking is not None and forking.live
+        if forking is not None and mode is not Mode.REPLAY:
+            msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
+        if (mode is not Mode.REPLAY or live) and self.defaults.mode is Mode.REPLAY and not self.defaults.allow_live:
+            which = "that forks" if live else f"in mode {mode}"
+            msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
         if known is not None:
             self._leave(known)
@@ -168,14 +180,33 @@ class Sessions:
             exhausted or self.defaults.exhausted,
         )
         session.opened = True
+        if forking is not None:
+            try:
+                self._may_fork(session, forking, child)
+            except BaseException:
+                del self.walks[session.name]
+                raise
         session.upstreams = dict(upstreams or {})
         return session
+
+    def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
+        """Give a session its overrides, above those that its cassette has; reserve the child."""
+        inherited = session.forking.overrides if session.forking is not None else Overrides()
+        forking.overrides, forking.asked_for = forking.given.over(inherited), True
+        forking.parent = session.cassette, session.sample
+        if forking.live and (store := self.store(Mode.RECORD)) is not None:
+            taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
+            forking.child = reserve(store, session.cassette, child, self.holder, taken)
+        session.forking = forking
 
     def _begin(self, name: str, mode: Mode, speed: float, exhausted: Exhausted) -> Session:
         cassette, sample = split_name(name)
         session = Session(name, cassette, sample, mode, speed, exhausted)
         if (store := self.store(mode)) is not None:
             session.first = store.first_key(cassette, sample)
+            if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
+                kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
+                session.forking = Forking(kept, parent=(cassette, sample))
             if mode is Mode.ONCE and store.has(cassette, sample):
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
@@ -200,6 +231,8 @@ class Sessions:
     def reset(self, name: str) -> Session:
         """Let a session walk from the start again; what it counted stays. What it recorded so far is to be replaced."""
         session = self.named(name)
+        if session.forking is not None and session.forking.forked:
+            raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
         session.restart()
         session.superseded.clear()
         return session
@@ -226,9 +259,11 @@ class Sessions:
             self._served[place] = array("q", session.served.union(before or ()))
 
     def _end(self, session: Session) -> None:
-        if session.writes and (store := self.store(session.mode)) is not None:
-            store.end(session.cassette, session.sample, self.holder, clean=True)
-            self.ended(session)
+        place = session.leased or ((session.cassette, session.sample) if session.writes else None)
+        if place is not None and (store := self.store(Mode.RECORD)) is not None:
+            store.end(*place, self.holder, clean=True)
+            if session.writes:
+                self.ended(session)
 
     def stored(self, session: Session) -> None:
         """Hear that a recording of `session` was stored, maybe after its end: then its cassette is complete again. Blocks."""
@@ -269,8 +304,8 @@ class Sessions:
     def heartbeat(self) -> None:
         """Keep the leases of recording sessions."""
         for session in list(self.walks.values()):
-            if session.recording_anew and (store := self.store(session.mode)) is not None:
-                store.heartbeat(session.cassette, session.sample, self.holder)
+            if (place := session.leased) is not None and (store := self.store(Mode.RECORD)) is not None:
+                store.heartbeat(*place, self.holder)
 
     def close_all(self) -> None:
         """End every session, the last thing before the store is closed; one that cannot be ended does not keep the others."""

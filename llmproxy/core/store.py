@@ -80,7 +80,9 @@ class Store(Reading):
         """
         path = Path(path)
         if not writable:
-            return cls(path, open_reader(path), writable=False, now=now)
+            reader = open_reader(path)
+            reader.watch(path)
+            return cls(path, reader, writable=False, now=now)
         head = look(path)
         check_writable(path)
         if head and not is_wal(head):

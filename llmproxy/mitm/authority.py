@@ -137,7 +137,11 @@ def _read(path: Path) -> Certificate:
 
     data = path.read_bytes()
     try:
-        key, certificate = load_pem_private_key(data, None), load_pem_x509_certificate(data)
+        # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer than all else.
+        key, certificate = (
+            load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True),
+            load_pem_x509_certificate(data),
+        )
         if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:
             raise ValueError("its certificate is not that of an authority")  # noqa: TRY301 - translated with the rest
     except (ValueError, TypeError, ExtensionNotFound) as error:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmproxy.core.cassette_dir import CassetteDir
 from llmproxy.core.engine import Config, Engine
 from llmproxy.core.journal import Journal
 from llmproxy.core.normalize import Rules
@@ -127,6 +126,8 @@ def from_files(config: Config) -> list[str]:
             return []  # it is made with the first recording
         hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
         raise CassetteNotFound(f"there is no folder {shown(config.cassette_dir)} of cassettes.", hint=hint)
+    from llmproxy.core.cassette_dir import CassetteDir
+
     with Store.open(config.store, writable=True, now=time.time) as store:
         found = CassetteDir(config.cassette_dir, now=time.time).load_into(
             store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep

@@ -69,4 +69,6 @@ class FirstChoice:
         elif data[: len(CONNECT)].upper() == CONNECT:
             nextlayer.layer = layers.HttpLayer(context, HTTPMode.regular)
         else:
-            nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell)
+            nextlayer.layer = behind = self._layer_class(context, HTTPMode.regular, self._shell)
+            if not encrypted:
+                behind.stand_behind(self._shell.fronts.get((context.client.peername, context.client.sockname)))

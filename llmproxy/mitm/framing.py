@@ -185,6 +185,22 @@ class RequestReader:
         return None if end < 0 else end + 4
 
 
+def rewritten(head: Head, body: bytes) -> bytes:
+    """Return a request with another body than came: framing and coding are said anew, everything else stays."""
+    first, *lines = head.raw[:-4].split(b"\r\n")
+    gone = (
+        b"content-length",
+        b"transfer-encoding",
+        b"content-encoding",
+        b"expect",
+        b"trailer",
+        b"content-md5",
+        b"digest",
+    )
+    kept = [line for line in lines if line.partition(b":")[0].lower() not in gone]
+    return b"\r\n".join([first, *kept, b"content-length: %d" % len(body)]) + b"\r\n\r\n" + body
+
+
 def parse_head(raw: bytes) -> Head:
     """Parse a request's head, blank line included; strict about everything that decides where the request ends.
 

@@ -164,7 +164,11 @@ class Recorder(SocketHooks):
             exchange.note = exchange.error.message.partition("\n")[0]
 
     async def client_disconnected(self, client: connection.Client) -> None:
-        """End what is still released: whatever came or did not come before, every exchange ends once."""
+        """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
+        arrived = self._shell.arrived.pop((client.peername, client.sockname), None)
+        if arrived is not None:
+            arrived.note = arrived.note or "the connection ended before it was served"
+            self._shell.settle(arrived, 0)
         exchange = self._shell.released.pop(client.id, None)
         if exchange is None or exchange.finished:
             return

@@ -32,7 +32,8 @@ from llmproxy.core.frames import SWITCHING
 from llmproxy.core.providers import Family
 from llmproxy.core.replay import Client
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
-from llmproxy.mitm.framing import FramingError, Head, RequestReader
+from llmproxy.mitm.framing import FramingError, Head, RequestReader, rewritten
+from llmproxy.mitm.front import Front
 from llmproxy.mitm.intercept import is_loopback, meant, proxy_user
 from llmproxy.mitm.shell import Shell, whole_response
 from llmproxy.mitm.upgrade import UpgradeMissed, UpgradeRefused, check_upgrade, subprotocol_key
@@ -96,6 +97,9 @@ class ReplayLayer(layer.Layer):
         self._held: deque[commands.ConnectionCommand] = deque()
         self._socket: Socket | None = None
         self._spent: Connection | None = None
+        self._front: Front | None = None
+        self.seen = 0
+        """Bytes of the client that have reached this layer."""
         self._close_after = False
         self._reset()
 
@@ -110,6 +114,17 @@ class ReplayLayer(layer.Layer):
         self._continued = False
         self._answering = False
         self._asked: float | None = None
+
+    def stand_behind(self, front: Front | None) -> None:
+        """Serve what the front hands over."""
+        self._front = front
+        if front is not None:
+            front.layer = self
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether everything that came is answered."""
+        return self._state is State.READING and self._head is None and not self._reader.waiting and self._socket is None
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -143,6 +158,7 @@ class ReplayLayer(layer.Layer):
             yield from self._to_forwarder(event)
 
     def _received(self, data: bytes) -> Commands:
+        self.seen += len(data)
         if self._state in (State.CLOSED, State.LINGERING):
             return
         self._reader.feed(data)
@@ -177,9 +193,10 @@ class ReplayLayer(layer.Layer):
 
     def _client_left(self) -> Commands:
         """End a replay whose client is gone; the occurrence stays used."""
-        if self._exchange is not None and self._state is State.REPLAYING and self._exchange.slot is not None:
+        status = self._exchange.replayed_status if self._exchange is not None else None
+        if self._exchange is not None and self._state is State.REPLAYING and status is not None:
             self._exchange.note = "client left"
-            self._shell.settle(self._exchange, self._exchange.slot.status)
+            self._shell.settle(self._exchange, status)
         elif self._exchange is not None:
             self._exchange.note = "client left before its request was complete"
             self._shell.settle(self._exchange, 0)
@@ -232,7 +249,7 @@ class ReplayLayer(layer.Layer):
             target, named = absolute(head)
             host = self._origin or (named and meant(self._shell, self.context.client, named, head.headers))
             user = self._shell.users.get(self.context.client.id) or proxy_user(head.headers)
-            exchange = self._shell.engine.arrive(head.method, target, host, head.headers, user)
+            exchange = self._from_front() or self._shell.engine.arrive(head.method, target, host, head.headers, user)
             if head.upgrade == "websocket" and (key := subprotocol_key(head)):
                 self._shell.engine.redactor.learn((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
@@ -240,11 +257,16 @@ class ReplayLayer(layer.Layer):
             return
         self._exchange = exchange
         self._shell.begin(exchange)
-        if exchange.decision in (Decision.RECORD, Decision.PASS):
+        if exchange.decision in (Decision.RECORD, Decision.PASS) and exchange.body is None:
             if not self._reader.waiting:
                 yield from self._continue(head)
             yield from self._forward(head.raw, uploading=True)
             yield from self._upload()
+
+    def _from_front(self) -> Exchange | None:
+        """Take over the exchange that the front has counted already, if the bytes that it handed over begin with one."""
+        client = self.context.client
+        return None if self._front is None else self._shell.arrived.pop((client.peername, client.sockname), None)
 
     def _complete(self, body: bytes) -> Commands:
         """The whole request is here: decide, and do it."""
@@ -257,7 +279,8 @@ class ReplayLayer(layer.Layer):
         if exchange is None:
             yield from self._control(head, body)
             return
-        self._shell.engine.identify(exchange, body)
+        if exchange.body is None:
+            self._shell.engine.identify(exchange, body)
         match exchange.decision:
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:
                 yield from self._replay_socket(exchange, head)
@@ -268,7 +291,8 @@ class ReplayLayer(layer.Layer):
             case Decision.REFUSE if exchange.error is not None:
                 yield from self._refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:
-                yield from self._forward(head.raw + (self._raw or body), uploading=False)
+                raw = rewritten(head, exchange.body or b"") if exchange.swapped else head.raw + (self._raw or body)
+                yield from self._forward(raw, uploading=False)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
 
@@ -302,7 +326,7 @@ class ReplayLayer(layer.Layer):
                 return
         waited = self._state is State.ASKED
         status, data, kind = control.answer(
-            shell.engine, asked, token=shell.token, ca=shell.ca, ca_bundle=shell.ca_bundle
+            shell.engine, asked, token=shell.token, ca=shell.ca, ca_bundle=shell.ca_bundle, spans_of=shell.spans_of
         )
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._finish(whole, close=not head.keep_alive)
@@ -329,6 +353,10 @@ class ReplayLayer(layer.Layer):
         """Answer an exception of ours: 500 if nothing was sent yet; then the connection ends."""
         if self._state is State.CLOSED:
             return
+        if self._state is State.LINGERING:  # it was said already, and nothing can be sent any more
+            yield from self._close()
+            return
+        self._exchange = self._exchange or self._from_front()
         if self._exchange is not None:
             self._exchange.note = "llmproxy failed; see the log"
         error = LLMProxyError("llmproxy: internal error while serving this request; nothing more was sent upstream.")
@@ -395,8 +423,8 @@ class ReplayLayer(layer.Layer):
 
     def _replayed(self) -> Commands:
         exchange = self._exchange
-        if exchange is not None and exchange.slot is not None:
-            self._shell.settle(exchange, exchange.slot.status)
+        if exchange is not None and (status := exchange.replayed_status) is not None:
+            self._shell.settle(exchange, status)
         self._reset()
         paced, self._state = self._state is State.REPLAYING, State.READING
         if self._close_after:

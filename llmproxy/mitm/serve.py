@@ -1,6 +1,6 @@
 """The proxy as a program: a minimal mitmproxy master around one engine, from the first line to the summary.
 
-Core, Proxyserver, NextLayer, TlsConfig and ours: twice as quick on the forwarding path as mitmdump's full set. This master has no
+Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as quick on the forwarding path as mitmdump's full set. This master has no
 signal handlers and would go on without a listener when the port is taken, so both are done here. On SIGINT and SIGTERM it stops
 listening, gives open answers a few seconds, marks what is left as cut, and closes the store after the last of them.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -17,14 +18,16 @@ import socket
 import time
 
 from mitmproxy import master, options
-from mitmproxy.addons import core, next_layer, proxyserver, tlsconfig
+from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.outcome import Outcome, Reporter, Started, Totals
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.build import build, shown
 from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.front import Front, Fronted
 from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.late_tls import LateTls
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.settings import Loaded, Settings
@@ -39,7 +42,7 @@ HEARTBEAT = 5.0
 """Seconds between signs of life in the leases that this process holds."""
 
 OPTIONS: dict[str, object] = {
-    "mode": ["regular"],  # one listener serves base URLs, absolute form and https at the port
+    "mode": ["fronted"],  # one listener serves base URLs, absolute form and https at the port
     "connection_strategy": "lazy",  # eager would dial upstream before any hook
     "upstream_cert": False,  # nor for a certificate
     "http2": False,
@@ -69,6 +72,8 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     try:
         proxy = Proxy(shell, settings)
         port = await proxy.listen()
+        gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
+        gc.enable()
     except BaseException:
         await built.close()
         raise
@@ -138,7 +143,9 @@ async def _heartbeat(shell: Shell) -> None:
 class Proxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
-    def __init__(self, shell: Shell, settings: Settings, ours: tuple[object, ...] = ()) -> None:
+    def __init__(
+        self, shell: Shell, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
+    ) -> None:
         """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
 
         Raises:
@@ -149,10 +156,10 @@ class Proxy:
         self.authority = prepare(confdir()) if settings.forward else prepare_anyhow(confdir())
         opts = options.Options()
         self._master = master.Master(opts)
-        self._server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
+        self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forward
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
         ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forward), Recorder(shell))
-        self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), tlsconfig.TlsConfig())  # type: ignore[no-untyped-call]
+        self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
             "listen_host": settings.host,
             "listen_port": settings.port,
@@ -174,6 +181,8 @@ class Proxy:
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
         await self._master.running()
+        if self._forward:
+            self._tls.ready()
         port: int = self._server.listen_addrs()[0][1]
         return port
 

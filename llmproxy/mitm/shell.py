@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from llmproxy.core.engine import Engine, Exchange
 from llmproxy.core.envelopes import envelope
-from llmproxy.core.interaction import Headers, Usage
+from llmproxy.core.interaction import Headers, Interaction, Usage
 from llmproxy.core.outcome import Outcome
 from llmproxy.core.providers import Family
 from llmproxy.core.replay import head_bytes
@@ -22,10 +23,20 @@ from llmproxy.core.session import Session
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.protocol import CACHE_HEADER, Decision
 
+if TYPE_CHECKING:
+    from llmproxy.mitm.front import Front
+
 log = logging.getLogger(__name__)
 
 COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
+
+
+def plain_spans(made: Sequence[Interaction]) -> list[object]:
+    """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
+    from llmproxy.trace import wire
+
+    return list(wire.plain_spans(made))
 
 
 @dataclass(slots=True)
@@ -41,6 +52,10 @@ class Shell:
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
     """Answers that should have been recorded and could not be."""
+    fronts: dict[tuple[object, object], Front] = field(default_factory=dict)
+    """By the addresses of both ends of a client's connection: what stands before its stream."""
+    arrived: dict[tuple[object, object], Exchange] = field(default_factory=dict)
+    """By the same: the exchange that the bytes handed over begin with, counted already."""
     users: dict[str, str] = field(default_factory=dict)
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -53,6 +68,8 @@ class Shell:
     """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
     """Path of that authority together with everything else that is trusted."""
+    spans_of: Callable[[Sequence[Interaction]], list[object]] = plain_spans
+    """Makes the spans that the control API tells."""
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))

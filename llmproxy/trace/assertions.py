@@ -100,7 +100,8 @@ def _against_schema(schema: object, value: object) -> str:
         import jsonschema  # type: ignore[import-untyped,unused-ignore]
     except ModuleNotFoundError as error:
         raise MachineError(
-            "To compare with a JSON Schema the package jsonschema is needed.", hint="pip install jsonschema"
+            "To compare with a JSON Schema the package jsonschema is needed.",
+            hint="pip install jsonschema, or 'llmproxy-replay[runner]'",
         ) from error
     if not isinstance(schema, Mapping | bool):
         raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmproxy.trace.model import SpanKind
 from llmproxy.trace.pairing import CONTRACT, ToolFieldChange, changes
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class ReplayDiff:
     tool_changes: list[ToolFieldChange] = field(default_factory=list)
     old_latency_ms: float = 0.0
     new_latency_ms: float = 0.0
+    old_texts: list[str] = field(default_factory=list)
+    """What the model said on the way to its output; the original looks at the output alone."""
+    new_texts: list[str] = field(default_factory=list)
 
     @staticmethod
     def compute(
@@ -57,6 +61,7 @@ class ReplayDiff:
     ) -> ReplayDiff:
         """Compare two runs; `ignore_fields` are globs on ``<tool>.<field>`` or ``<field>`` (``*.arguments.date``)."""
         sequences = old.get_tool_sequence(), new.get_tool_sequence()
+        texts = texts_of(old, new)
         return ReplayDiff(
             tool_sequence_changed=sequences[0] != sequences[1],
             output_changed=old.output_text != new.output_text,
@@ -78,6 +83,8 @@ class ReplayDiff:
             ),
             old_latency_ms=old.total_duration_ms,
             new_latency_ms=new.total_duration_ms,
+            old_texts=texts[0],
+            new_texts=texts[1],
         )
 
     @property
@@ -91,9 +98,14 @@ class ReplayDiff:
         return any(change.field.startswith("arguments") for change in self.tool_changes)
 
     @property
+    def texts_changed(self) -> bool:
+        """Whether the model said something else before its output."""
+        return self.old_texts != self.new_texts
+
+    @property
     def has_changes(self) -> bool:
         """Whether anything changed; latency aside."""
-        return bool(self.tool_changes) or any(getattr(self, flag) for flag in _FLAGS)
+        return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
         """Tell whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any`` change."""
@@ -116,6 +128,8 @@ class ReplayDiff:
         lines = [change.describe() for change in self.tool_changes]
         if self.tool_sequence_changed:
             lines.append(f"Tool sequence: {self.old_tool_sequence} → {self.new_tool_sequence}")
+        if self.texts_changed:
+            lines.append("Intermediate texts changed")
         if self.output_changed:
             lines.append("Output text changed")
         if self.token_count_changed:
@@ -125,3 +139,20 @@ class ReplayDiff:
         if self.span_count_changed:
             lines.append(f"Spans: {self.old_span_count} → {self.new_span_count}")
         return "\n".join(lines) or "No changes detected."
+
+
+def texts_of(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
+    """Return what the model said in either run, in order; the last words are left out where they are a run's output."""
+    before, after = _said(old), _said(new)
+    if before == after:
+        return before, after
+    shorter = (said[:-1] if said[-1:] == [run.output_text] else said for said, run in ((before, old), (after, new)))
+    return next(shorter), next(shorter)
+
+
+def _said(cassette: Cassette) -> list[str]:
+    for kind in (SpanKind.LLM_RESPONSE, SpanKind.AGENT_OUTPUT):
+        said = [span.output for span in cassette.spans if span.kind is kind]
+        if texts := [text for text in said if isinstance(text, str) and text]:
+            return texts
+    return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -31,6 +31,16 @@ def from_store(path: Path | str, *, cassette: str, sample: int = 1, party: str |
     header = Header(cassette, sample)
     with _all_kept():
         for span in spans_of(path, cassette=cassette, sample=sample, party=party):
+            header.see(span)
+            header.trace.spans.append(span)
+    return header.closed()
+
+
+def from_interactions(interactions: Iterable[Interaction], name: str, *, party: str | None = AGENT) -> Cassette:
+    """Turn interactions, in the order of their requests, into a trace of this name."""
+    header = Header(name, 1)
+    with _all_kept():
+        for span in build(each for each in interactions if party in (None, each.party)):
             header.see(span)
             header.trace.spans.append(span)
     return header.closed()

@@ -33,7 +33,15 @@ def tree(diff: ReplayDiff) -> dict[str, Any]:
     data = diff.to_dict()
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
         plain["looks"] = change.looks
-    sides = ("old_span_count", "new_span_count", "old_latency_ms", "new_latency_ms")
+    sides = (
+        "texts_changed",
+        "old_texts",
+        "new_texts",
+        "old_span_count",
+        "new_span_count",
+        "old_latency_ms",
+        "new_latency_ms",
+    )
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
 
 
@@ -90,6 +98,10 @@ def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, s
             yield f"{change.tool} (call {change.call})"
         yield f"  {change.field}  [{paint(_word(change), _YELLOW if change.severity == 'contract' else _DIM)}]"
         yield row(_value(change.old), _value(change.new), same=False)
+    if diff.texts_changed:
+        yield "Texts before the output"
+        for left, right, same in aligned(_lines(diff.old_texts), _lines(diff.new_texts)):
+            yield row(left, right, same=same)
     if diff.output_changed:
         yield "Output"
         for left, right, same in aligned(diff.old_output.splitlines(), diff.new_output.splitlines()):
@@ -99,6 +111,10 @@ def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, s
         yield "Totals"
         for name, old, new, counts in totals:
             yield f"  {name.ljust(8)} {paint(old, _RED if counts else _DIM)} → {paint(new, _GREEN if counts else _DIM)}"
+
+
+def _lines(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in text.splitlines()]
 
 
 def _value(value: object) -> str:
@@ -133,14 +149,18 @@ def _markdown(diff: ReplayDiff) -> str:
     for name, old, new, counts in _totals(diff):
         if counts or name == "latency":
             lines.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
+    if diff.texts_changed:
+        both = _fenced(_lines(diff.old_texts), _lines(diff.new_texts))
+        lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:
-        lines += ["", "<details><summary>output</summary>", "", *_fenced(diff), "", "</details>"]
+        both = _fenced(diff.old_output.splitlines(), diff.new_output.splitlines())
+        lines += ["", "<details><summary>output</summary>", "", *both, "", "</details>"]
     return "\n".join(lines)
 
 
-def _fenced(diff: ReplayDiff) -> list[str]:
+def _fenced(old: list[str], new: list[str]) -> list[str]:
     lines = []
-    for left, right, same in aligned(diff.old_output.splitlines(), diff.new_output.splitlines()):
+    for left, right, same in aligned(old, new):
         if same:
             lines.append(f"  {printable(left)}")
         else:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Chunk, Response
-from tests.support.chats import chat, fill, run
+from llmproxy.core.interaction import Chunk, Interaction, Response
+from tests.support.chats import NOW, chat, fill, run
 
 
 def test_a_stream_and_a_whole_answer_are_compared_by_what_they_say(
@@ -34,3 +34,94 @@ def test_cassettes_are_compared_by_turns(tmp_path: Path, capsys: pytest.CaptureF
     assert (code, "Fine." in out, "Bad." in out) == (0, True, True)
     assert json.loads(run(capsys, path, "diff", "default", "other", "--json")[1])["same"] is False
     assert run(capsys, path, "diff", "default", "nowhere")[0] == 3
+
+
+def weather(cassette: str, city: str, said: str, result: str = "21") -> list[Interaction]:
+    """Return a tool call, and the answer after its result."""
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+    }
+    asked = {"role": "user", "content": "Weather?"}
+    bodies = [
+        ([asked], {"role": "assistant", "content": None, "tool_calls": [call]}),
+        ([asked, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": result}],
+         {"role": "assistant", "content": said}),
+    ]  # fmt: skip
+    made = []
+    for n, (messages, message) in enumerate(bodies):
+        body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
+        answer = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
+        plain = chat(f"{cassette} {n}", cassette=cassette, started_at=NOW + n)
+        made.append(
+            dataclasses.replace(
+                plain,
+                request=dataclasses.replace(plain.request, body=body),
+                response=dataclasses.replace(plain.response, chunks=(Chunk(1, answer),)),
+            )
+        )
+    return made
+
+
+def test_what_was_done_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments by path and by contract, results, texts; side by side, as Markdown for a pull request, as JSON for scripts."""
+    path = tmp_path / "llmproxy.db"
+    fill(path, *weather("a", "Oslo", "Warm."), *weather("b", "Rome", "Hot.", "30"), *weather("c", "Oslo", "Mild."))
+    code, out = run(capsys, path, "diff", "a", "b")
+    assert code == 0
+    for told in ("arguments.city  [contract]", '"Oslo"', '"Rome"', "Output", "Warm.", "Hot."):
+        assert told in out
+    code, out = run(capsys, path, "diff", "a", "b", "--format", "markdown")
+    assert out.startswith("### `a` → `b`")
+    assert "| contract |" in out
+    data = json.loads(run(capsys, path, "diff", "a", "b", "--format", "json")[1])
+    assert (data["same"], data["trace"]["contract_changed"], data["forks"]) == (False, True, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "on", "code"),
+    [
+        (("a", "b"), "contract", 1),
+        (("a", "b"), "any", 1),
+        (("a", "c"), "contract", 0),
+        (("a", "c"), "any", 1),
+        (("a", "a"), "any", 0),
+        (("1", "2"), "any", 1),
+        (("1", "1"), "any", 0),
+        (("a", "b"), "all", 2),
+    ],
+)
+def test_a_change_is_a_failure_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, str], on: str, code: int
+) -> None:
+    """Of the contract, or any; a word that means nothing is a mistake."""
+    path = tmp_path / "llmproxy.db"
+    fill(path, *weather("a", "Oslo", "Warm."), *weather("b", "Rome", "Hot."), *weather("c", "Oslo", "Mild."))
+    assert run(capsys, path, "diff", *names, "--fail-on", on)[0] == code
+
+
+def test_requests_tell_what_no_span_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another status or model, a request more: beside what the agent did."""
+    path = tmp_path / "llmproxy.db"
+    failed = dataclasses.replace(chat("hi", cassette="b").response, status=500)
+    fill(
+        path,
+        chat("hi", cassette="a"),
+        chat("hi", cassette="b", response=failed),
+        chat("more", cassette="b", started_at=NOW + 1),
+    )
+    out = run(capsys, path, "diff", "a", "b")[1]
+    assert "Request 1 changed" in out
+    assert "status" in out
+    assert "Request 2 added" in out
+    assert "1 changed, 1 added" in out
+    assert "request 2 added" in run(capsys, path, "diff", "a", "b", "--format", "markdown")[1]
+
+
+def test_a_form_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With those that there are."""
+    path = tmp_path / "llmproxy.db"
+    fill(path, chat())
+    code, out = run(capsys, path, "diff", "default", "default", "--format", "xml")
+    assert (code, "text, json, markdown" in out) == (2, True)

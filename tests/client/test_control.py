@@ -7,14 +7,17 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request
 
 import pytest
 
 from llmproxy.client.control import Control, ControlError, Party, ProxyGone, Report, Unused, session_url
+from llmproxy.trace.wire import exchanges
+from tests.provider import Provider, step
 from tests.support.process import free_port
-from tests.support.proxy import DIRECT, Proxy
+from tests.support.proxy import DIRECT, Proxy, proxy
 
 ODD = "tests/ä b#1?x=y%20~/.."
 
@@ -24,6 +27,7 @@ def ask(url: str, text: str = "hi") -> int:
     body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
     try:
         with DIRECT.open(Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})) as answer:
+            answer.read()  # who leaves after the head is recorded as having left
             return int(answer.status)
     except HTTPError as error:
         return error.code
@@ -146,3 +150,43 @@ def test_a_report_goes_to_json_and_back() -> None:
 def test_a_report_of_another_version_is_read_as_far_as_it_goes() -> None:
     """The proxy may live in another environment, and be older or newer."""
     assert Report.of({"name": "a", "news": 1, "cost_spent": "?"}) == Report(name="a", cassette="", sample=0)
+
+
+@pytest.mark.parametrize("mode", ["record", "once", "auto", "passthrough"])
+def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None:
+    """Live calls have their recording as soon as they are over, what passes has none; the second time it is a hit, or recorded anew."""
+    dialogue = [step(user="hi", say="hello", times=None)]
+    with (
+        Provider(dialogue) as provider,
+        proxy(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+    ):
+        control = Control(px.url)
+        control.open("a")
+        assert control.walk("a") == ()
+        assert ask(session_url(px.url, "a")) == 200
+        (first,) = control.walk("a")
+        assert (first.seq, first.party, first.status, first.miss) == (1, "agent", 200, False)
+        assert (first.recording is None) == (mode == "passthrough")
+        assert first.decision == ("PASS" if mode == "passthrough" else "RECORD")
+        assert ask(session_url(px.url, "a")) == 200
+        (second,) = control.walk("a", after=1)
+        assert (second.seq, control.report("a").arrived) == (2, 2)
+        if mode != "passthrough":
+            (said,) = [each.answer.text for each in exchanges(control.walk("a", 1)) if each.answer]
+            assert said == "hello"
+            assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
+        control.close("a")
+
+
+def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Proxy) -> None:
+    """The text that the client got is the note; nobody's walk is an error."""
+    control.open("walked")
+    assert ask(session_url(px.url, "walked")) == 404
+    (call,) = control.walk("walked")
+    assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
+    assert "no recorded response" in call.note
+    control.close("walked")
+    with pytest.raises(ControlError, match="no session"):
+        control.walk("walked")
+    with pytest.raises(ControlError, match="no session"):
+        control.spans("walked")

@@ -113,6 +113,14 @@ def test_the_nearest_body_is_the_base(conn: sqlite3.Connection) -> None:
         assert bases == list(before)
 
 
+def test_no_further_base_is_looked_at_when_one_leaves_nothing_to_say() -> None:
+    """The first base that shares all but a few bytes is taken; one that leaves more does not end the search."""
+    content = bytes(range(256)) * 20
+    near, nearer, same = content[:-100] + b"x", content[:-50] + b"x", content[:-1] + b"x"
+    bases = tuple(Base(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
+    assert encode(content, bases).base_id == 2
+
+
 def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
     """After MAX_DEPTH deltas a body stands on its own."""
     content = bytes(range(256)) * 4

@@ -8,6 +8,7 @@ import pytest
 
 from llmproxy.core.control_values import (
     BadControl,
+    forking_of,
     name_of,
     one_of,
     read_object,
@@ -137,3 +138,25 @@ def test_upstreams_are_checked_like_the_option() -> None:
     with pytest.raises(BadControl) as error:
         upstreams_of({"openai": "http://me:secret@h/v1"})
     assert "secret" not in str(error.value).replace("hold a secret", "")
+
+
+def test_what_a_session_is_to_override_is_read() -> None:
+    """Nothing said is nothing; an empty fork asks for the report of one."""
+    assert forking_of(None, None) == (None, None)
+    forking, child = forking_of({"tools": [{"tool": "t", "result": 1}]}, {"live": True, "from": 2, "as": "mine"})
+    assert forking is not None
+    assert (forking.given.tools[0].text, forking.live, forking.at, child) == ("1", True, 2, "mine")
+    plain, _ = forking_of(None, {})
+    assert plain is not None
+    assert (plain.live, plain.at) == (False, None)
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [[], "x", {"love": 1}, {"live": 1}, {"live": True, "from": 0}, {"live": True, "from": True}, {"from": 1}, {"as": "x"},
+     {"live": True, "as": 3}, {"live": True, "as": "x~2"}, {"live": True, "as": ""}],
+)  # fmt: skip
+def test_a_fork_that_cannot_be_meant_is_refused(fork: object) -> None:
+    """What was given, and what can be."""
+    with pytest.raises(RefusedError):
+        forking_of(None, fork)

@@ -154,6 +154,22 @@ def test_a_credential_learned_later_changes_what_was_remembered(tmp_path: Path) 
         assert ask(made, f"it is {secret}").key == after
 
 
+def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp_path: Path) -> None:
+    """It is made once; with a credential learned in between it is made anew, so that nothing of that gets into the store."""
+    store, secret = tmp_path / "x.db", "kx7-Canary-Gateway-0123456789"
+    with engine(store) as made:
+        first = ask(made, "one")
+        kept = first.redacted
+        answered(made, first)
+        assert first.redacted is kept is not None
+        second = ask(made, secret)
+        made.arrive("post", CHAT, None, (("Authorization", f"Bearer {secret}"),))
+        answered(made, second)
+    assert secret.encode() not in store.read_bytes()
+    with Store.open(store, writable=False, now=lambda: NOW) as read:
+        assert [b"one" in read.load(1).request.body, b"REDACTED" in read.load(2).request.body] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("target", "headers", "error"),
     [

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from llmproxy.core.interaction import Key
-from llmproxy.core.memory import REMEMBERED_KEYS, Known, Memory
+import hashlib
+
+import pytest
+
+from llmproxy.core.interaction import Headers, Key
+from llmproxy.core.memory import PIECE, REMEMBERED_KEYS, WORTH_A_SWITCH, Known, Memory
 
 KNOWN = Known(Key("v1:1"), "gpt-4o", stream=False)
 PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "application/json"),), b"{}")
@@ -13,7 +17,11 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
     """Another provider, method, target, counted header or body is another digest; any other header is not."""
     memory = Memory()
     provider, method, target, headers, body = PLAIN
-    plain = memory.digest(*PLAIN)
+
+    def digest(provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
+        return memory.digest(memory.counted(provider, method, target, headers), body)
+
+    plain = digest(*PLAIN)
     changed = [
         ("groq", method, target, headers, body),
         (provider, "GET", target, headers, body),
@@ -23,10 +31,17 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
         (provider, method, target, (*headers, ("OpenAI-Beta", "x")), body),
         (provider, method, target, headers, b"{ }"),
     ]
-    digests = {memory.digest(*each) for each in changed}
+    digests = {digest(*each) for each in changed}
     assert len(digests) == len(changed)
     assert plain not in digests
-    assert memory.digest(provider, method, target, (*headers, ("user-agent", "x")), body) == plain
+    assert digest(provider, method, target, (*headers, ("user-agent", "x")), body) == plain
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, WORTH_A_SWITCH, WORTH_A_SWITCH + 1])
+def test_a_body_counts_to_its_last_byte(size: int) -> None:
+    """However it is fed to the hash, the digest is that of the whole."""
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert Memory.digest(b"head", body) == hashlib.sha256(b"head" + body).digest()
 
 
 def test_a_new_credential_forgets_everything() -> None:

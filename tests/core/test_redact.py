@@ -76,6 +76,17 @@ def test_secrets_are_numbered_by_first_appearance_and_never_merge() -> None:
     assert redacted('{"a": "[REDACTED-1] ' + SK + '"}').body == b'{"a": "[REDACTED-1] [REDACTED-2]"}'
 
 
+def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
+    """A value that held no secret is remembered only until the next credential is learned."""
+    redactor = Redactor()
+    request = Request("POST", "/v1/x", (("X-Trace", f"by {CANARY}"),), b"")
+    assert redactor.request(request) is request
+    assert redactor.request(request) is request
+    redactor.learn(AUTH, "/")
+    for _ in range(2):
+        assert CANARY not in redactor.request(request).headers[0][1]
+
+
 def test_what_holds_no_secret_is_the_same_object() -> None:
     """Bytes of a body are never rewritten for nothing."""
     request = Request(

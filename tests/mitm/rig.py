@@ -26,6 +26,7 @@ from llmproxy.core.redact import Redactor
 from llmproxy.core.store import Store
 from llmproxy.mitm.build import config_of
 from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.front import Front
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.replay_layer import ReplayLayer
@@ -50,6 +51,7 @@ class Rig:
         recorder: type[Recorder] = Recorder,
         intercept: type[Intercept] = Intercept,
         shell: type[Shell] = Shell,
+        front: type[Front] = Front,
         **options: Any,  # noqa: ANN401 - as Settings takes them
     ) -> None:
         """Prepare; nothing runs yet."""
@@ -61,6 +63,7 @@ class Rig:
         self.port = 0
         self.shell: Shell
         self._parts = engine, layer, choice, recorder, shell, intercept
+        self._front = front
         self._failure: BaseException | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rig")
@@ -137,7 +140,7 @@ class Rig:
         )
         self.shell = shell(made, self.outcomes.append)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
-        proxy = Proxy(self.shell, self.settings, ours)
+        proxy = Proxy(self.shell, self.settings, ours, self._front)
         self.port = await proxy.listen()
         self._ready.set()
         await self._end.wait()

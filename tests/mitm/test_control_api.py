@@ -346,6 +346,34 @@ def test_who_asks_and_leaves_does_no_harm(tmp_path: Path) -> None:
         assert ask(rig, "POST", "sessions/a/close").json["recorded"] == 1
 
 
+def test_a_walk_waits_for_the_calls_under_way(tmp_path: Path) -> None:
+    """An SDK leaves its stream at the last event, before the answer is stored; then the call is told whole, and its spans."""
+    with Provider((Step(slow(0.6)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            agent.until(DONE)
+            (call,) = ask(rig, "GET", "walk?session=a").json["calls"]
+            assert (call["seq"], call["decision"], call["recording"]["recorded"]["ending"]) == (1, "RECORD", "complete")
+            assert "agent_output" in {span["kind"] for span in ask(rig, "GET", "spans?session=a").json["spans"]}
+            agent.until(b"0\r\n\r\n")
+
+
+def test_a_walk_that_cannot_wait_any_longer_says_how_many_are_open(tmp_path: Path) -> None:
+    """A call of minutes holds nobody up; it is told when it is over."""
+    with Provider((Step(slow(2.8)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            told = ask(rig, "GET", "walk?session=a").json
+            assert (told["arrived"], told["open"], told["calls"]) == (1, 1, [])
+            agent.until(b"0\r\n\r\n")
+        rig.wait_idle()
+        assert ask(rig, "GET", "walk?session=a&after=0").json["calls"][0]["seq"] == 1
+        for query in ("walk", "walk?session=", "walk?session=a&after=x", "spans"):
+            assert ask(rig, "GET", query).status == 400
+
+
 # --- many ------------------------------------------------------------------------------------------------------------
 
 SESSIONS, ASKED = 200, 8

@@ -14,6 +14,7 @@ from mitmproxy.proxy import layer
 
 from llmproxy.core.engine import Engine, Exchange
 from llmproxy.mitm.first_choice import FirstChoice
+from llmproxy.mitm.front import Front
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.replay_layer import ReplayLayer
 from llmproxy.mitm.shell import Shell
@@ -27,6 +28,7 @@ PARTS: dict[str, type] = {
     "choice": FirstChoice,
     "recorder": Recorder,
     "shell": Shell,
+    "front": Front,
 }
 
 
@@ -63,7 +65,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BEFORE = [
-    *(("engine", name) for name in ("arrive", "_route", "identify", "_known", "_request")),
+    *(("engine", name) for name in ("place", "begin", "_route", "identify", "_known", "_request")),
     *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_forward")),
     *(("recorder", name) for name in ("requestheaders", "_address")),
     *(("shell", name) for name in ("begin",)),
@@ -193,7 +195,10 @@ def test_with_the_layer_bypassed_nothing_gets_out(
     """What was not released is denied its connection, in plain requests and in tunnels."""
     store = tmp_path / "x.db"
     shutil.copy(tape, store)
-    with Provider(check=False) as p, Rig(mode, store, {"openai": p.url}, choice=Bypass, recorder=recorder) as rig:
+    with (
+        Provider(check=False) as p,
+        Rig(mode, store, {"openai": p.url}, choice=Bypass, recorder=recorder, front=Behind) as rig,
+    ):
         host = p.url.removeprefix("http://")
         for raw in (chat("hi", f"{p.url}/v1/chat/completions"), chat("hi", headers={"host": host})):
             with rig.client(5) as c:
@@ -205,6 +210,13 @@ def test_with_the_layer_bypassed_nothing_gets_out(
                 c.send(chat("hi", headers={"host": host}))
                 assert c.head()[0] in (0, 502)
         assert p.connections == 0
+
+
+class Behind(Front):
+    """A front that answers nothing."""
+
+    def _answer(self, data: bytes) -> None:
+        self._hand_over(data)
 
 
 class Elsewhere(Recorder):

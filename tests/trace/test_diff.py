@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace import ReplayDiff
-from tests.trace.runs import tools, weather
+from llmproxy.trace import ReplayDiff, SpanKind
+from tests.trace.runs import span, tools, weather
 
 
 def test_nothing_changed() -> None:
@@ -65,3 +65,27 @@ def test_latency_is_told_and_never_counts() -> None:
     """No two recordings take the same time."""
     diff = ReplayDiff.compute(weather(), weather(total_duration_ms=1.0))
     assert (diff.old_latency_ms, diff.new_latency_ms, diff.has_changes) == (720.5, 1.0, False)
+
+
+def test_an_intermediate_text_that_changed_is_a_change() -> None:
+    """The output may be the same, and what was said on the way another; the last words are the output's own."""
+    old, new = weather(), weather()
+    for cassette, text in ((old, "Let me look."), (new, "Let me think.")):
+        cassette.spans[2].output = text
+    diff = ReplayDiff.compute(old, new)
+    assert (diff.output_changed, diff.texts_changed, diff.has_changes) == (False, True, True)
+    assert (diff.old_texts, diff.new_texts) == (["Let me look."], ["Let me think."])
+    assert diff.summary() == "Intermediate texts changed"
+    assert diff.fails("any")
+    assert not diff.fails("contract")
+    assert not ReplayDiff.compute(old, old).texts_changed
+
+
+def test_a_trace_without_answers_of_a_model_is_compared_by_its_outputs() -> None:
+    """Evalcraft's files may have nothing else."""
+    old, new = tools("a", output_text="end"), tools("a", output_text="end")
+    for cassette, text in ((old, "one"), (new, "two")):
+        cassette.add_span(span(SpanKind.AGENT_OUTPUT, 8, output=text))
+        cassette.add_span(span(SpanKind.AGENT_OUTPUT, 9, output="end"))
+    assert ReplayDiff.compute(old, new).old_texts == ["one"]
+    assert ReplayDiff.compute(old, new).has_changes

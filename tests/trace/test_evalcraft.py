@@ -150,5 +150,6 @@ def test_replays_are_the_same(tmp_path: Path) -> None:
     assert steps == theirs["step"]
     diff = ReplayDiff.compute(Cassette.load(path), run.cassette)
     assert diff.to_dict() == theirs["diff"]
-    assert diff.summary() == theirs["summary"]
+    more = "Intermediate texts changed"  # what the original does not look at
+    assert [line for line in diff.summary().splitlines() if more not in line] == theirs["summary"].splitlines()
     assert Cassette.load(tmp_path / "run.json").fingerprint == run.cassette.fingerprint

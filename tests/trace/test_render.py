@@ -92,3 +92,15 @@ def test_forms_are_three() -> None:
     """Anything else is the caller's mistake."""
     with pytest.raises(ValueError, match="text, json or markdown"):
         render(DIFF, "html")  # type: ignore[arg-type]
+
+
+def test_texts_before_the_output_are_shown() -> None:
+    """Side by side, folded away in Markdown, as lists in JSON."""
+    diff = ReplayDiff(old_texts=["Let me look.", "same"], new_texts=["Let me think.", "same"])
+    assert render(diff, width=60).splitlines() == [
+        "Texts before the output",
+        "  Let me look.                | Let me think.",
+        "  same                          same",
+    ]
+    assert "<details><summary>texts before the output</summary>" in render(diff, "markdown")
+    assert json.loads(render(diff, "json"))["new_texts"] == ["Let me think.", "same"]

@@ -29,10 +29,11 @@ def recognises(source: Source) -> bool:
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     """Return the text of a file."""
-    return "".join(json.dumps(_line(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
+    return "".join(json.dumps(line_of(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
 
 
-def _line(each: Recorded, cassette: str) -> dict[str, object]:
+def line_of(each: Recorded, cassette: str) -> dict[str, object]:
+    """Return one exchange as the object of its line."""
     return {
         "llmproxy": FORMAT,
         "cassette": cassette,
@@ -58,7 +59,7 @@ def _said(body: bytes) -> object:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return collect([_parsed(line, n, source.name) for n, line in numbered], _one, source, "line")
+    return collect([_parsed(line, n, source.name) for n, line in numbered], of_line, source, "line")
 
 
 def _parsed(line: str, number: int, name: str) -> Tree:
@@ -73,7 +74,8 @@ def _parsed(line: str, number: int, name: str) -> Tree:
     return tree
 
 
-def _one(tree: Tree, number: int) -> Recorded:
+def of_line(tree: Tree, number: int) -> Recorded:
+    """Read the object of the `number`-th line. Raises Problem."""
     tree = mapping(tree)
     return Recorded(
         method=text(tree, "method").upper(),

@@ -24,6 +24,14 @@ def _run(*command: str, cwd: Path = ROOT) -> None:
 
 
 @cache
+def _uv() -> str | None:
+    """Return uv, if it is here and works: a shim of a version manager may be neither."""
+    found = shutil.which("uv")
+    works = found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
+    return found if works else None
+
+
+@cache
 def python(*packages: str) -> Path:
     """Return the Python of an environment with these packages of the table.
 
@@ -35,7 +43,7 @@ def python(*packages: str) -> Path:
     wanted = [f"{name}=={PYTHON[name]}" for name in packages]
     missing = [each for each in wanted if not (PLACE / f".has-{each}").exists()]
     if missing:
-        uv = shutil.which("uv")
+        uv = _uv()
         if not binary.exists():
             _run(
                 *(
@@ -48,6 +56,28 @@ def python(*packages: str) -> Path:
         _run(*install, *missing)
         for each in missing:
             (PLACE / f".has-{each}").touch()
+    return binary
+
+
+@cache
+def apart(package: str, version: str, *beside: str) -> Path:
+    """Return the Python of an environment in which this package is alone, with what it needs and with `beside`.
+
+    Raises:
+        Failed: it cannot be had here.
+
+    """
+    place = ROOT / f".venv-bench-{package}-{version}"
+    binary, stamp = place / "bin" / "python", place / ".has-it"
+    if not stamp.exists():
+        uv = _uv()
+        _run(
+            *((uv, "venv", "-q", "--clear", "-p", sys.executable) if uv else (sys.executable, "-m", "venv", "--clear")),
+            str(place),
+        )
+        install = (uv, "pip", "install", "-q", "-p", str(binary)) if uv else (str(binary), "-m", "pip", "install", "-q")
+        _run(*install, f"{package}=={version}", *beside)
+        stamp.touch()
     return binary
 
 

@@ -1,0 +1,198 @@
+"""``llmproxy replay -- COMMAND``: the living agent on a recording in which something is different; ``llmproxy fork`` by hand.
+
+The agent runs, its tools too; its calls of a model are replayed. Overridden results of tools are swapped in its requests, overridden
+answers sent instead of recorded ones. From the first request that is not in the recording the run forks: it stops there, or goes on live
+and is recorded in a cassette of its own. What was overridden, where it forked and what changed is said at the end, on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.printing import line, say
+from llmproxy.cli.replayed import Ending, tell
+from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.protocol import VCR_MODES, Mode
+
+if TYPE_CHECKING:
+    from llmproxy.client.attach import Attached
+    from llmproxy.client.control import Report
+    from llmproxy.core.overrides import Overrides
+    from llmproxy.settings import Loaded
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    settings = {"allow_interspersed_args": False}
+    app.command("replay", cls=SettingsCommand, context_settings=settings)(replay)
+    app.command("fork")(fork)
+
+
+def replay(
+    ctx: typer.Context,
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The agent, with its own options."),
+    override_tool: list[str] = typer.Option(
+        [],
+        "--override-tool",
+        metavar="NAME=RESULT",
+        help="What a tool is to have returned; NAME#2 for its second call. Repeatable.",
+    ),
+    override_llm: list[str] = typer.Option(
+        [],
+        "--override-llm",
+        metavar="N=ANSWER",
+        help="What the model is to answer to the agent's call N, from 0. Repeatable.",
+    ),
+    live: bool = typer.Option(
+        False, "--live", help="Go on with the provider where the run differs, and record that as a fork."
+    ),
+    from_: int | None = typer.Option(
+        None, "--from", metavar="N", min=1, help="With --live: fork at the agent's request N, from 1."
+    ),
+    as_: str | None = typer.Option(
+        None, "--as", metavar="NAME", help="With --live: the fork's cassette, else CASSETTE@fork-N."
+    ),
+    intercept: bool = typer.Option(
+        False, "--intercept", help="Intercept HTTPS as well, for clients whose base URL cannot be changed."
+    ),
+) -> None:
+    """Run an agent on its recording, with results of tools or answers of the model overridden."""
+    from llmproxy.core.overrides import typed
+
+    if not live and (from_ is not None or as_ is not None):
+        raise SettingsError(
+            f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
+        )
+    flags = dict(flags_of(ctx))
+    mode = flags.get("mode")
+    if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
+        raise SettingsError(
+            f"--mode {mode}: `llmproxy replay` replays.", hint="Record with `llmproxy run --mode record`."
+        )
+    asked = Asked(flags, tuple(command), typed(override_tool, override_llm), live, from_, as_, intercept)
+    raise typer.Exit(execute(asked, os.environ))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed."""
+
+    flags: Mapping[str, object]
+    command: tuple[str, ...]
+    overrides: Overrides
+    live: bool
+    at: int | None
+    child: str | None
+    intercept: bool
+
+    @property
+    def fork(self) -> dict[str, Any]:
+        """The member `fork` of a session."""
+        return {"live": self.live, "from": self.at, "as": self.child}
+
+
+def execute(asked: Asked, env: Mapping[str, str]) -> int:
+    """Do everything and return the exit code.
+
+    Raises:
+        LLMProxyError: nothing was run.
+
+    """
+    from llmproxy.cli import run
+    from llmproxy.client import child
+    from llmproxy.client.attach import attached, running_at
+
+    flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
+    if asked.live and not running_at(env):
+        flags["allow_live"] = True
+    loaded = gather(flags)
+    child.find(asked.command, env)
+    if not running_at(env) and not loaded.settings.store.exists() and loaded.settings.cassette_dir is None:
+        raise _nothing(loaded)  # before anything is made
+    with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
+        log = Path(folder) / "proxy.log"
+        with attached(run.start_options(flags, forward=asked.intercept), env, log=log) as proxy:
+            session = _open(proxy, loaded, asked)
+            plan = run.plan_for(
+                proxy, session, env, run.Asked(flags, asked.command, asked.intercept, True), Path(folder)
+            )
+            tell(*(f"llmproxy: {note}" for note in plan.notes))
+            began = time.time()
+            code = child.run(asked.command, plan.applied_to(env))
+            end = Ending(proxy, session.name, loaded, asked.command, live=asked.live)
+            end.close()
+        if loaded.settings.verbose and proxy.process is not None:
+            tell(proxy.process.said.rstrip())
+        if end.report is not None and not end.report.calls:
+            tell(*run.never_used(plan, proxy.url))
+        return end.tell(code, time.time() - began)
+
+
+def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
+    """Open the session, over a cassette that holds something."""
+    from llmproxy.client.control import CONFLICT, ControlError
+
+    settings = loaded.settings
+    try:
+        session = proxy.control.open(
+            settings.cassette,
+            mode=str(Mode.REPLAY),
+            speed=settings.speed,
+            exhausted=str(settings.exhausted),
+            overrides=asked.overrides.to_json(),
+            fork=asked.fork,
+        )
+    except ControlError as error:
+        if error.status == CONFLICT and asked.child is not None:  # the name that was typed is taken
+            raise SettingsError(f"--as {asked.child}: {error.message}", hint=error.hint) from error
+        raise
+    if not session.unused:
+        proxy.control.close(session.name)
+        raise _nothing(loaded)
+    return session
+
+
+def _nothing(loaded: Loaded) -> CassetteNotFound:
+    name = loaded.settings.cassette
+    return CassetteNotFound(
+        f"nothing is recorded in cassette {name!r} of {loaded.settings.store}.",
+        hint=f"Record it first: llmproxy run --mode record --cassette {name} -- COMMAND",
+    )
+
+
+# --- fork ------------------------------------------------------------------------------------------------------------
+
+
+def fork(
+    parent: str = typer.Argument(
+        ..., metavar="CASSETTE", help="The cassette to begin with; NAME~2 for its second sample."
+    ),
+    at: int | None = typer.Option(
+        None, "--at", metavar="N", min=1, help="Take its first N interactions; all by default."
+    ),
+    as_: str | None = typer.Option(
+        None, "--as", metavar="NAME", help="Name of the new cassette, else CASSETTE@fork-N."
+    ),
+    store: Path | None = STORE,
+) -> None:
+    """Make a new cassette that begins as another one does."""
+    import platform
+
+    from llmproxy.core.forks import by_hand
+    from llmproxy.core.session import split_name
+
+    with opened(store, writable=True) as database:
+        holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
+        made = by_hand(database, split_name(parent), at, as_, holder, time.time())
+    say(f"{line(made.cassette)}: {made.shared} interactions of {line(parent)}")
+    say(f"Go on with it: llmproxy run --mode auto --cassette {line(made.cassette)} -- COMMAND")

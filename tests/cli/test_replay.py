@@ -1,0 +1,305 @@
+"""``llmproxy replay`` and ``fork``: a real agent with a tool loop, in Python and in Node, on its recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.forks import fork_of
+from llmproxy.core.store import Store
+from tests.provider import Provider, step
+from tests.support.process import clean_env
+from tests.support.proxy import proxy
+
+AGENTS = Path(__file__).parents[1] / "support" / "agents"
+COLD = ("--override-tool", 'get_weather={"temp":5}')
+CALL = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Here:
+    """A folder with a store, in which an agent is run; its tool's runs are counted."""
+
+    def __init__(self, folder: Path, agent: list[str]) -> None:
+        self.folder, self.agent = folder, agent
+
+    def command(self, *words: str) -> list[str]:
+        """Return a command line of ours."""
+        return [sys.executable, "-m", "llmproxy", *words]
+
+    def env(self, upstream: str = "") -> dict[str, str]:
+        """Return the environment."""
+        more = {"OPENAI_BASE_URL": upstream + "/v1"} if upstream else {}
+        return clean_env({"RUNS": str(self.folder / "runs"), "COLUMNS": "100", **more})
+
+    def __call__(self, *words: str, upstream: str = "") -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(self.command(*words), env=self.env(upstream), capture_output=True, text=True, timeout=90,
+                              check=False, cwd=self.folder)  # fmt: skip
+
+    def replay(self, *options: str, asks: tuple[str, ...] = ("Oslo?", "And Rome?"), upstream: str = "") -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Replay the agent on the cassette `weather`, or another that is named."""
+        which = () if "--cassette" in options else ("--cassette", "weather")
+        return self("replay", *which, *options, "--", *self.agent, *asks, upstream=upstream)
+
+    @property
+    def runs(self) -> int:
+        """How often the tool really ran."""
+        return len((self.folder / "runs").read_text().splitlines())
+
+    def texts(self, cassette: str) -> list[str]:
+        """Return the requests of a cassette."""
+        with Store.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
+            return [each.request.body.decode() for each in store.interactions(cassette)]
+
+
+@pytest.fixture(scope="module", params=["python", "node --stream"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Here:
+    """Record the agent once: a tool call, its answer, a second question."""
+    which, _, stream = str(request.param).partition(" ")
+    node = shutil.which("node")
+    if which == "node" and node is None:
+        if os.environ.get("LLMPROXY_TEST_REQUIRE"):
+            pytest.fail("no node")
+        pytest.skip("no node")
+    agent = [sys.executable, str(AGENTS / "loop.py")] if which == "python" else [str(node), str(AGENTS / "loop.mjs")]
+    here = Here(tmp_path_factory.mktemp("replay"), [*agent, *([stream] if stream else [])])
+    dialogue = [
+        step(user="Oslo?", call=CALL),
+        step(tool_result="21", say="Warm: 21."),
+        step(user="And Rome?", say="Hot."),
+    ]
+    with Provider(dialogue) as provider:
+        done = here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
+                    upstream=provider.url)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "Warm: 21.\nHot.\n"), done.stderr
+    return here
+
+
+@pytest.fixture
+def here(recorded: Here, tmp_path: Path) -> Here:
+    """Return a copy of the recording for one test."""
+    shutil.copytree(recorded.folder, tmp_path / "copy")
+    return Here(tmp_path / "copy", recorded.agent)
+
+
+def live(*more: str) -> Iterator[object]:
+    """Return the rest of the dialogue after an overridden result."""
+    return iter((step(tool_result='"temp":5', say="Cold: 5."), step(user="And Rome?", say="Hot again.")))
+
+
+def test_a_result_and_the_answer_after_it_are_overridden_offline(here: Here) -> None:
+    """New output, no network, the tool really ran; what is different is said, and why."""
+    before = here.runs
+    done = here.replay(*COLD, "--override-llm", "1=Cold: 5.", asks=("Oslo?",))
+    assert (done.returncode, done.stdout) == (0, "Cold: 5.\n"), done.stderr
+    assert here.runs == before + 1
+    assert 'get_weather: returned {"temp":5}, swapped once' in done.stderr
+    assert "LLM call 1: answer overridden" in done.stderr
+    assert "result.temp  [result]" in done.stderr
+    assert "Warm: 21." in done.stderr
+
+
+def test_an_overridden_result_alone_stops_at_the_fork(here: Here) -> None:
+    """Exit 4; the agent and the user read which JSON path differs, why, and what to type."""
+    done = here.replay(*COLD)
+    assert done.returncode == 4, done.stderr
+    assert (
+        "STOPPED at the fork, request 2: the result of get_weather (call 1) was overridden, first at $.messages[2].content"
+        in done.stderr
+    )
+    assert '-> "{\\"temp\\":5}"' in done.stderr
+    assert "--live" in done.stderr
+    assert "--override-llm 1=" in done.stderr
+
+
+def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(here: Here) -> None:
+    """Only what differs goes upstream, with the swapped result in every request; the child replays whole, under any command."""
+    before = here.texts("weather")
+    with Provider(live()) as provider:  # type: ignore[arg-type]
+        done = here.replay(*COLD, "--live", upstream=provider.url)
+        provider.finish()
+        assert (done.returncode, done.stdout) == (0, "Cold: 5.\nHot again.\n"), done.stderr
+    assert "forked from weather at request 2: the result of get_weather (call 1) was overridden" in done.stderr
+    assert here.texts("weather") == before
+    child = here.texts("weather@fork-1")
+    assert len(child) == 3
+    assert child[0] == before[0]
+    assert all('{\\"temp\\":5}' in text and "21" not in text for text in child[1:])
+    with Store.open(here.folder / "llmproxy.db", writable=False, now=time.time) as store:
+        fork = fork_of(store, "weather@fork-1", 1)
+    assert fork is not None
+    assert (fork.parent, fork.step, fork.shared, fork.path) == ("weather", 2, 1, "$.messages[2].content")
+    for again in (here.replay("--cassette", "weather@fork-1"),
+                  here("run", "--cassette", "weather@fork-1", "--fail-on-miss", "--", *here.agent, "Oslo?", "And Rome?")):  # fmt: skip
+        assert (again.returncode, again.stdout) == (0, "Cold: 5.\nHot again.\n"), again.stderr
+    listed = here("ls").stdout
+    assert "fork of weather at request 2: the result of get_weather (call 1) was overridden" in listed
+    assert "fork of weather at request 2" in here("show", "4").stdout
+    diff = here("diff", "weather", "weather@fork-1", "--fail-on", "any")
+    assert diff.returncode == 1
+    for told in ('get_weather returns {"temp":5}', "result.temp  [result]", "Texts before the output", "Hot again."):
+        assert told in diff.stdout
+    assert here("diff", "weather", "weather@fork-1", "--fail-on", "contract").returncode == 0
+
+
+def test_an_overridden_answer_is_part_of_the_fork(here: Here) -> None:
+    """Sent, not bought; the agent goes on from it live; the child has it recorded and needs no override to replay."""
+    rest = [step(user="And Rome?", contains="Made up.", say="Hot again.")]
+    with Provider(rest) as provider:
+        done = here.replay(*COLD, "--override-llm", "1=Made up.", "--live", "--as", "what-if", upstream=provider.url)
+        assert (done.returncode, done.stdout) == (0, "Made up.\nHot again.\n"), done.stderr
+        assert len(provider.requests) == 1
+    again = here.replay("--cassette", "what-if")
+    assert (again.returncode, again.stdout) == (0, "Made up.\nHot again.\n"), again.stderr
+    assert "the answer of LLM call 1 was overridden" in here("diff", "weather", "what-if").stdout
+    taken = here.replay("--live", "--as", "what-if")
+    assert (taken.returncode, "a cassette 'what-if' already" in taken.stderr) == (2, True), taken.stderr
+
+
+def test_a_fork_from_a_request_that_is_equal(here: Here) -> None:
+    """`--from 2`: the same question is asked again."""
+    rest = [step(tool_result="21", say="Warm indeed."), step(user="And Rome?", say="Hot again.")]
+    with Provider(rest) as provider:
+        done = here.replay("--from", "2", "--live", upstream=provider.url)
+    assert (done.returncode, done.stdout) == (0, "Warm indeed.\nHot again.\n"), done.stderr
+    assert "forked from weather at request 2: --from 2" in done.stderr
+    assert here.replay("--cassette", "weather@fork-1").stdout == "Warm indeed.\nHot again.\n"
+
+
+def test_nothing_different_is_no_fork(here: Here) -> None:
+    """With --live and no override the recording is replayed, and nothing is recorded or sent."""
+    done = here.replay("--live")
+    assert (done.returncode, done.stdout) == (0, "Warm: 21.\nHot.\n"), done.stderr
+    assert "no fork" in done.stderr
+    assert "@fork" not in here("ls").stdout
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
+    """Record the Python agent once, for tests where the language does not matter."""
+    here = Here(tmp_path_factory.mktemp("plain"), [sys.executable, str(AGENTS / "loop.py")])
+    dialogue = [
+        step(user="Oslo?", call=CALL),
+        step(tool_result="21", say="Warm: 21."),
+        step(user="And Rome?", say="Hot."),
+    ]
+    with Provider(dialogue) as provider:
+        here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
+             upstream=provider.url)  # fmt: skip
+    return here
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--override-tool", "get_wether=5"), 2, "--override-tool get_wether: no such result was in the agent's requests. Tools seen: get_weather."),
+        (("--override-tool", "get_weather#2=5"), 2, "--override-tool get_weather#2: no such result"),
+        (("--override-llm", "7=x"), 2, "--override-llm 7: the agent called the model 3 times (0 to 2)."),
+        (("--override-tool", 'get_weather={"temp":'), 2, "looks like JSON and is none"),
+        (("--override-llm", "x"), 2, "must begin with the number of a call"),
+        (("--from", "2"), 2, "--from needs --live"),
+        (("--as", "x"), 2, "--as needs --live"),
+        (("--mode", "record"), 2, "`llmproxy replay` replays"),
+        (("--cassette", "nope"), 3, "nothing is recorded in cassette 'nope'"),
+        (("--from", "0", "--live"), 2, "--from"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(plain: Here, options: tuple[str, ...], code: int, said: str) -> None:
+    """What was wrong, with what there is, and an exit code that no script takes for success."""
+    done = plain.replay(*options)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_recorded_yet_makes_no_file(tmp_path: Path) -> None:
+    """The first thing that somebody tries; also without a command, and with one that is not there."""
+    here = Here(tmp_path, [sys.executable, "-c", "print('never')"])
+    done = here.replay(*COLD)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "llmproxy run --mode record --cassette weather" in done.stderr
+    assert here("replay", "--cassette", "weather").returncode == 2
+    assert here("replay", "--cassette", "weather", "--", "no-such-agent").returncode == 127
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_forks_at_once_have_names_of_their_own(plain: Here, tmp_path: Path) -> None:
+    """Two proxies, one store, one parent."""
+    shutil.copytree(plain.folder, tmp_path / "copy")
+    here = Here(tmp_path / "copy", plain.agent)
+    rest = [step(tool_result="temp", say="Cold.", times=2), step(user="And Rome?", say="Hot again.", times=2)]
+    words = here.command("replay", "--cassette", "weather", "--live", *COLD, "--", *here.agent, "Oslo?", "And Rome?")
+    with Provider(rest, ordered=False) as provider:
+        both = [
+            subprocess.Popen(
+                words,
+                env=here.env(provider.url),
+                cwd=here.folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        ended = [each.communicate(timeout=90) for each in both]
+    assert [each.returncode for each in both] == [0, 0], ended
+    for n in (1, 2):
+        assert here.replay("--cassette", f"weather@fork-{n}").stdout == "Cold.\nHot again.\n"
+
+
+def test_an_interrupted_run_ends_as_its_agent_does(plain: Here, tmp_path: Path) -> None:
+    """Ctrl-C in the middle: no override is blamed for what was never reached, and nothing is left running or open."""
+    shutil.copytree(plain.folder, tmp_path / "copy")
+    here = Here(tmp_path / "copy", [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
+    words = here.command("replay", "--cassette", "weather", "--live", *COLD, "--", *here.agent)
+    running = subprocess.Popen(words, env=here.env(), cwd=here.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "up\n"
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 130, said
+    assert "no such result" not in said
+    assert 'Traceback (most recent call last):\n  File "<frozen' not in said
+    assert Here(here.folder, plain.agent).replay().stdout == "Warm: 21.\nHot.\n"
+
+
+def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -> None:
+    """LLMPROXY_URL names it; two sessions of different samples side by side know nothing of each other."""
+    with proxy("replay", plain.folder / "llmproxy.db") as px:
+        env = plain.env() | {"LLMPROXY_URL": px.url}
+        words = plain.command(
+            "replay", "--cassette", "weather", *COLD, "--override-llm", "1=Cold.", "--", *plain.agent, "Oslo?"
+        )
+        done = subprocess.run(words, env=env, cwd=plain.folder, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, "Cold.\n"), done.stderr
+        words.insert(words.index("--"), "--live")
+        refused = subprocess.run(
+            words, env=env, cwd=plain.folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert refused.returncode == 3, refused.stderr
+        assert "--allow-live" in refused.stderr
+        assert px.control("sessions") == {"sessions": []}
+
+
+def test_a_fork_by_hand(plain: Here, tmp_path: Path) -> None:
+    """A child of the first interactions replays those; what it lacks is a miss, or is recorded by auto."""
+    shutil.copytree(plain.folder, tmp_path / "copy")
+    here = Here(tmp_path / "copy", plain.agent)
+    made = here("fork", "weather", "--at", "2", "--as", "short")
+    assert (made.returncode, "short: 2 interactions of weather" in made.stdout) == (0, True), made.stderr
+    assert here.replay("--cassette", "short", asks=("Oslo?",)).stdout == "Warm: 21.\n"
+    assert here.replay("--cassette", "short").returncode == 4
+    assert here("fork", "weather", "--as", "short").returncode == 2
+    assert here("fork", "weather", "--at", "9").returncode == 3
+    listed = json.loads(here("ls", "--json").stdout)
+    assert [(each["parent"], each["why"]) for each in listed["forks"]] == [("weather", "made by hand")]
