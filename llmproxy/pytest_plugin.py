@@ -4,30 +4,48 @@ It costs nothing where nobody uses it: importing it imports no more than the sta
 need it have been collected. Many clients read their base URL at import, so the environment is set before conftests and test modules
 are imported, in suites whose files name the fixture or the marker (or where a mode is set), and given back at the end.
 
+Scenarios that tests run are heard of (`llmproxy.client.scenarios`), YAML suites are collected (`llmproxy.suite.pytest_items`).
 With xdist each worker has its own proxy; the store is safe for several.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.client.collector import ATTRIBUTE, Collector
-from llmproxy.client.control import ControlError
-from llmproxy.client.detect import suite_uses
+from llmproxy.client.collector import ATTRIBUTE, Collector, miss_sections
+from llmproxy.client.detect import is_suite, is_suite_name, suite_uses
+from llmproxy.client.host import HOST
+from llmproxy.client.pytest_options import (
+    CASSETTE_DIR,
+    DEBUG,
+    MODE,
+    REPORT,
+    TAKEN,
+    add_options,
+    distributes,
+    in_ci,
+    report_handlers,
+)
+from llmproxy.client.scenarios import MARKER as AGENT_TEST, Scenarios
 from llmproxy.client.shared import Asked, Shared, Walk, cassette_name, choose_mode
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Mode
 
-__all__ = ["Walk", "choose_mode", "llmproxy"]
+if TYPE_CHECKING:
+    from llmproxy.scenario.pytest_plugin import ScenarioReporter
+    from llmproxy.suite.pytest_bench import Bench
+    from llmproxy.suite.pytest_items import SuiteFile
+
+__all__ = ["Walk", "choose_mode", "llmproxy", "scenario_reporter"]
 
 FIXTURE = "llmproxy"
-MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 MARKER = (
     "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None): "
     "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
@@ -43,6 +61,8 @@ class _Run:
     """Options that another plugin had first."""
     shared: Shared | None = None
     notes: list[str] = field(default_factory=list)
+    bench: Bench | None = None
+    """Of YAML suites, once there are some."""
 
     def option(self, config: pytest.Config, flag: str) -> str:
         """Return what the flag, or else the ini file, says; empty if neither does."""
@@ -52,35 +72,13 @@ class _Run:
 
 
 _RUN = pytest.StashKey[_Run]()
+_SCENARIOS = pytest.StashKey[Scenarios]()
 _WALK = pytest.StashKey[Walk]()
-_TAKEN: set[str] = set()
-"""Options that another plugin had first: when they are added there is no config yet to remember it in."""
-
-
-# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our options; one that another plugin has already is left to it."""
-    _TAKEN.clear()
-    group = parser.getgroup("llmproxy", "record and replay of LLM calls")
-    modes = "replay|auto|record|once|passthrough"
-    flags = {
-        MODE: (modes, "what tests with the fixture `llmproxy` do; default replay (auto, record and once need keys)"),
-        CASSETTE_DIR: ("DIR", "folder of the recordings; default is the store, llmproxy.db"),
-    }
-    for flag, (metavar, text) in flags.items():
-        try:
-            group.addoption(flag, metavar=metavar, default=None, help=text)
-        except ValueError:
-            _TAKEN.add(flag)
-        name = flag.removeprefix("--").replace("-", "_")
-        parser.addini(name, text, default="")
-    parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
-
-
-def _in_ci(env: Mapping[str, str]) -> bool:
-    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+    """Add our options."""
+    add_options(parser)
 
 
 def _mode(config: pytest.Config, marker: str = "") -> str:
@@ -88,10 +86,7 @@ def _mode(config: pytest.Config, marker: str = "") -> str:
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
-    return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=_in_ci(os.environ))
-
-
-# -- the environment, before anything is imported ----------------------------------------------------------------------
+    return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -104,33 +99,42 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register marker and summary; set the environment if we came too late to do it before the conftests."""
     config.addinivalue_line("markers", MARKER)
-    config.pluginmanager.register(Collector(), "llmproxy-summary")
+    config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
     _begin(config)
+    debug = bool(config.getoption(DEBUG, default=False))
+    if debug and (distributes(config) or hasattr(config, "workerinput")):
+        raise pytest.UsageError(f"{DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
+    run, keep = config.stash[_RUN], bool(config.getoption(REPORT, default=[]))
+    if debug:
+        from llmproxy.scenario.config import ScenarioConfig
+
+        ScenarioConfig.configure(verbose=True, debug=True)
+    scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
+    scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
+    config.pluginmanager.register(scenarios, "llmproxy-scenarios")
+    config.pluginmanager.register(Collector(_texts, report_handlers(config)), "llmproxy-summary")
+
+
+def _texts() -> object:
+    from llmproxy.scenario import pytest_plugin
+
+    return pytest_plugin
 
 
 def _begin(config: pytest.Config) -> None:
     """Set up once for each run."""
     if _RUN in config.stash:
         return
-    run = config.stash[_RUN] = _Run(taken=set(_TAKEN))
+    run = config.stash[_RUN] = _Run(taken=set(TAKEN))
     run.notes += [
-        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(_TAKEN)
+        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
     ]
     try:
         mode = _mode(config)
     except ValueError as error:
         raise pytest.UsageError(f"llmproxy: {error}") from error
-    if not _distributes(config) and _wanted(config, run):
+    if not distributes(config) and _wanted(config, run):
         _prepare(config, run, mode)
-
-
-def _distributes(config: pytest.Config) -> bool:
-    """Tell whether xdist runs the tests in other processes, each of which comes here itself."""
-    options = config.known_args_namespace
-    return (
-        bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
-        and "PYTEST_XDIST_WORKER" not in os.environ
-    )
 
 
 def _wanted(config: pytest.Config, run: _Run) -> bool:
@@ -146,29 +150,42 @@ def _wanted(config: pytest.Config, run: _Run) -> bool:
 
 
 def _prepare(config: pytest.Config, run: _Run, mode: str) -> None:
-    run.shared = Shared(
-        os.environ,
-        config.rootpath,
-        replay=mode == Mode.REPLAY,
-        options=_storage(run.option(config, CASSETTE_DIR), config),
-    )
+    folder = run.option(config, CASSETTE_DIR)
+    storage = ("--cassette-dir", str(config.rootpath / folder)) if folder else ()
+    run.shared = Shared(os.environ, config.rootpath, replay=mode == Mode.REPLAY, options=storage)
     run.notes += run.shared.prepare().notes
-
-
-def _storage(folder: str, config: pytest.Config) -> Sequence[str]:
-    """Return where recordings are kept, as options of ``llmproxy start``."""
-    return ("--cassette-dir", str(config.rootpath / Path(folder))) if folder else ()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the proxy and give the environment back."""
     run = config.stash.get(_RUN, None)
-    if run is not None and run.shared is not None:
+    if run is None:
+        return
+    HOST.listener = HOST.ready = None
+    if run.bench is not None:
+        run.bench.close()
+    if run.shared is not None:
         run.shared.end()
         run.shared = None
 
 
-# -- collection --------------------------------------------------------------------------------------------------------
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    """Collect a suite; a file that is only called like one is left alone, unless it was named."""
+    if not is_suite_name(file_path.name):
+        return None
+    if not is_suite(file_path) and not parent.session.isinitpath(file_path):
+        with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
+            parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
+        return None
+    from llmproxy.suite.pytest_bench import Bench
+    from llmproxy.suite.pytest_items import SuiteFile
+
+    config, run = parent.config, parent.config.stash[_RUN]
+    if run.bench is None:
+        run.bench = Bench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+        run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
+        run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
+    return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -192,7 +209,12 @@ def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
     config, run = session.config, session.config.stash[_RUN]
-    users = [item for item in session.items if FIXTURE in getattr(item, "fixturenames", ())]
+    wanted = AGENT_TEST if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") else FIXTURE
+    users = [
+        each
+        for each in session.items
+        if FIXTURE in getattr(each, "fixturenames", ()) or each.get_closest_marker(wanted)
+    ]
     if not users:
         if run.shared is not None:
             run.shared.restore()
@@ -205,11 +227,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
             run.shared.start(live=any(_asked(item).mode != Mode.REPLAY for item in users))
+            HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
-
-
-# -- one test ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -228,6 +248,13 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
         shared.finish(walk)
     except LLMProxyError as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
+    """What the scenarios of this process came to so far: `results`, `get_summary()`, `print_report()`."""
+    reporter: ScenarioReporter = request.config.stash[_SCENARIOS].report_to()
+    return reporter
 
 
 def _asked(item: pytest.Item) -> Asked:
@@ -255,21 +282,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             setattr(report, ATTRIBUTE, walk.closed.to_json())
         del item.stash[_WALK]
     elif report.failed:
-        report.sections += _sections(walk, item.nodeid)
+        report.sections += miss_sections(walk, item.nodeid)
     return report
-
-
-def _sections(walk: Walk, test: str) -> list[tuple[str, str]]:
-    try:
-        misses = walk.misses
-    except ControlError as error:
-        return [("llmproxy", str(error))]
-    title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
-    how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
-    return [(title, "\n\n".join([*misses, how]))] if misses else []
-
-
-# -- the end -----------------------------------------------------------------------------------------------------------
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

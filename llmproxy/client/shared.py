@@ -10,8 +10,8 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,6 +187,21 @@ class Shared:
                 control.close(opened.name)
             raise
         return Walk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+
+    def ready(self) -> None:
+        """Wait until the proxy serves; started now if nobody did. Raises MachineError."""
+        self._ready()
+
+    @contextmanager
+    def aside(self) -> Iterator[Mapping[str, str]]:
+        """Give the environment back for a while, to somebody who has a proxy of his own; gives what it was before us."""
+        mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
+        self.restore()
+        try:
+            yield self.env
+        finally:
+            self._set = mine
+            self.env.update(mine)
 
     def finish(self, walk: Walk) -> Report:
         """Close a test's session, which unbinds it, and return what it came to. Raises MachineError."""

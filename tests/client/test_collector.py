@@ -42,12 +42,12 @@ def summary(collector: Collector, verbosity: int = 0) -> list[str]:
 
 def test_nothing_is_written_where_nobody_used_us() -> None:
     """Other people's suites look as before."""
-    assert summary(Collector()) == []
+    assert summary(Collector(lambda: None)) == []
 
 
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
-    collector = Collector()
+    collector = Collector(lambda: None)
     heard(collector, "a", "passed", Report("a", "a", hits=2, cost_not_spent=Decimal("0.5")))
     heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=("no",)))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent"]
@@ -55,7 +55,7 @@ def test_the_last_line_adds_everything_up() -> None:
 
 def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
-    collector = Collector()
+    collector = Collector(lambda: None)
     unused = tuple(Unused(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=("no such",), unused=unused, failed=2))
     assert summary(collector)[1:-1] == [
@@ -67,7 +67,7 @@ def test_what_a_green_test_hides_is_said() -> None:
 
 def test_a_long_list_is_for_those_who_ask() -> None:
     """-v shows all."""
-    collector = Collector()
+    collector = Collector(lambda: None)
     for n in range(9):
         heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
     assert summary(collector)[-2] == "... and 4 more: -v"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.detect import suite_files, suite_uses
+from llmproxy.client.detect import _SUITE_NAMES, SUITE_KEYS, is_suite, is_suite_name, suite_files, suite_uses
+from llmproxy.suite.load_files import SUITES
 
 FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 
@@ -53,3 +54,41 @@ def test_a_named_file_brings_the_conftests_above_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "test_x.py").write_text("")
     assert suite_uses([tmp_path / "a" / "b" / "test_x.py"], tmp_path, FILES, NORECURSE)
     assert not suite_uses([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a", FILES, NORECURSE)
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("name: t\nscenarios: []\n", True),
+        ("id: one\nsteps:\n  - chat: hi\n", True),
+        ("name: t\nagnet: x\nscenarios: []\n", True),
+        ("name: t\nscenarios:\n\t- broken\n", True),
+        ('{"name": "t",\n"scenarios": []}\n', True),
+        ("# yaml-language-server: $schema=x/suite.schema.json\na: 1\nb: 2\nscenarios: []\n", True),
+        ("config: {target: x}\nscenarios:\n  - flow: []\n", False),
+        ("on: push\njobs: {}\n", False),
+        ("trigger: x\npool: y\nsteps: []\n", False),
+        ("", False),
+    ],
+)
+def test_a_suite_of_ours_is_told_by_its_keys(tmp_path: Path, text: str, ours: bool) -> None:
+    """Also one that is broken: its error must be seen; not one of another tool."""
+    path = tmp_path / "suite.yaml"
+    path.write_text(text)
+    assert is_suite(path) is ours
+    assert is_suite(tmp_path / "nowhere.yaml") is False
+
+
+def test_the_keys_of_a_suite_are_those_of_the_format() -> None:
+    """The list is written down, for the schema costs an import of pydantic in every pytest run."""
+    from llmproxy.suite.schema import Scenario, Suite
+
+    known = {field.alias or name for model in (Suite, Scenario) for name, field in model.model_fields.items()}
+    assert known == SUITE_KEYS
+
+
+def test_suites_are_called_as_the_command_finds_them() -> None:
+    """One list of names, written twice."""
+    assert tuple(_SUITE_NAMES) == tuple(SUITES)
+    assert is_suite_name("agent.suite.yaml")
+    assert not is_suite_name("suites.yaml")

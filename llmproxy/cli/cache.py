@@ -1,0 +1,110 @@
+"""``llmproxy cache``: what `@scenario.cache` and scenarios without a proxy keep in cache.db."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.printing import dump, line, say, size, table
+from llmproxy.errors import SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.cache_store import CacheStore, Entry
+
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NAME = typer.Argument(None, metavar="[NAME]", help="Only what a function with this in its name made.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        help="What @scenario.cache keeps (SCENARIO_CACHE_DIR says where).",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    group.command("stats")(stats)
+    group.command("list")(entries)
+    group.command("clear")(clear)
+    app.add_typer(group, name="cache")
+
+
+def stats(as_json: bool = _JSON) -> None:
+    """Show how much is kept, and how often it answered."""
+    store = _store()
+    found = store.stats()
+    if as_json:
+        dump({**asdict(found), "path": str(found.path), "mode": str(store.mode)})
+        return
+    there = "" if found.path.exists() else " (not made yet)"
+    say(f"{found.path}{there}: {found.entries} values, {size(found.size)}, {found.hits} hits, {found.misses} misses")
+    if store.mode != "auto":
+        say(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
+    for name, count in found.by_name.items():
+        say(f"  {count:>6}  {line(name)}")
+
+
+def entries(
+    name: str | None = _NAME,
+    limit: int = typer.Option(50, "--limit", "-n", min=1, help="How many, newest first."),
+    values: bool = typer.Option(False, "--values", help="Print the values too, as they are kept."),
+    as_json: bool = _JSON,
+) -> None:
+    """List what is kept, newest first."""
+    store = _store()
+    found = store.list(name, limit)
+    texts = {each.key: store.peek(each.key) for each in found} if values else {}
+    if as_json:
+        dump([{**asdict(each), **({"value": texts[each.key]} if values else {})} for each in found])
+        return
+    if not found:
+        say(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
+        return
+    head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
+    table(head, [_row(each) for each in found])
+    for each in found if values else ():
+        say(f"\n{each.key}\n{line(texts[each.key] or '')}")
+
+
+def _row(each: Entry) -> list[str]:
+    made = f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}"
+    return [each.key[:17], made, str(each.hits), size(each.size), each.cache_key, str(each.sample), each.name]
+
+
+def clear(
+    name: str | None = _NAME,
+    cache_key: str | None = typer.Option(None, "--cache-key", help="Only what was kept under this cache key."),
+    older_than: str | None = typer.Option(
+        None, "--older-than", metavar="AGE", help="Only what is older: 90m, 12h, 30d, 2w."
+    ),
+) -> None:
+    """Forget what is kept: all of it, or what the options name."""
+    before = None if older_than is None else time.time() - _age(older_than)
+    store = _store()
+    say(f"{store.path}: {store.clear(name, cache_key=cache_key, before=before)} values forgotten.")
+
+
+def _store() -> CacheStore:
+    from llmproxy.scenario.cache_store import CacheStore
+
+    store = CacheStore.here()
+    if store is None:
+        raise SettingsError(
+            "the cache is switched off: SCENARIO_CACHE_DIR is empty, or SCENARIO_CACHE_MODE=off.",
+            hint="SCENARIO_CACHE_DIR=<folder> llmproxy cache ...",
+        )
+    return store
+
+
+def _age(text: str) -> float:
+    """Return an age in seconds. Raises SettingsError."""
+    found = re.fullmatch(r"(\d+)([mhdw])", text.strip())
+    if not found:
+        raise SettingsError(f"--older-than {text!r} is no age.", hint="Write 90m, 12h, 30d or 2w.")
+    return float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,133 @@
+"""``llmproxy judge``: whether a judge can be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.cli.printing import dump, line, say
+from llmproxy.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.calibration import Calibration
+
+_SHOWN = 20
+"""Disagreements that are listed."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        help="Compare a judge with people and with itself.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    group.callback()(_group)  # keeps `calibrate` a command of its own while it is the only one
+    group.command("calibrate")(calibrate)
+    app.add_typer(group, name="judge")
+
+
+def _group() -> None:
+    """Compare a judge with people and with itself."""
+
+
+def calibrate(
+    labels: Path = typer.Argument(..., metavar="LABELS", help="JSON lines: id, messages, criteria with human labels."),
+    model: str = typer.Option(
+        ..., "--model", "-m", help="The judge's model, as litellm names it: openai/gpt-4.1-mini."
+    ),
+    repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Looks at each conversation."),
+    order: bool = typer.Option(True, "--order/--no-order", help="Look once more with the criteria reversed."),
+    judges: int = typer.Option(1, "--judges", min=1, help="Judges that vote in each look."),
+    vote: str = typer.Option("majority", "--vote", help="majority, unanimous or confirm-on-fail."),
+    temperature: float | None = typer.Option(None, "--temperature", help="Of the judge."),
+    system_prompt: Path | None = typer.Option(None, "--system-prompt", help="File with the judge's instructions."),
+    proxy: str | None = typer.Option(None, "--proxy", help="Record or replay there; LLMPROXY_URL if not given."),
+    mode: str | None = typer.Option(None, "--mode", help="Of the sessions at the proxy."),
+    concurrency: int = typer.Option(8, "--concurrency", min=1, help="Looks at a time."),
+    seed: int = typer.Option(0, "--seed", help="Of the resampling."),
+    min_kappa: float | None = typer.Option(
+        None, "--min-kappa", help="End with 1 below it, and where kappa is undefined."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Let a judge decide about conversations that people labelled: agreement, kappa, flips on order and repetition."""
+    from llmproxy.scenario.calibration import calibrate as measured, looks_of
+    from llmproxy.scenario.labels import read_labels
+
+    labelled = read_labels(labels)
+    make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
+    if not as_json:
+        asked = looks_of(labelled, repeats, order=order)
+        say(f"{labels}: {len(labelled)} conversations, {asked} looks of {line(model)}")
+    found = asyncio.run(
+        measured(
+            labelled,
+            make,
+            repeats=repeats,
+            order=order,
+            rng=random.Random(seed),  # noqa: S311 (resampling is no cryptography)
+            name=f"calibrate {labels.stem}",
+            proxy=proxy,
+            mode=mode,
+            max_concurrency=concurrency,
+        )
+    )
+    _show(found, as_json=as_json)
+    raise typer.Exit(_code(found, min_kappa))
+
+
+def _judge_of(
+    model: str, judges: int, vote: str, temperature: float | None, system_prompt: str | None
+) -> Callable[[Sequence[str]], Any]:
+    from llmproxy.scenario.config import UNSET_ZERO
+    from llmproxy.scenario.judge_agent import JudgeAgent
+
+    def make(criteria: Sequence[str]) -> JudgeAgent:
+        return JudgeAgent(
+            criteria=list(criteria),
+            model=model,
+            judges=judges,
+            vote=vote,
+            temperature=UNSET_ZERO if temperature is None else temperature,
+            system_prompt=system_prompt,
+        )
+
+    return make
+
+
+def _text(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--system-prompt {path} cannot be read: {error}.") from error
+
+
+def _show(found: Calibration, *, as_json: bool) -> None:
+    if as_json:
+        dump({**asdict(found), "agreement": found.agreement})
+        return
+    for text in found.lines():
+        say(text if text.startswith(" ") else line(text))
+    for each in found.disagreements[:_SHOWN]:
+        say(f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}")
+    if len(found.disagreements) > _SHOWN:
+        say(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
+
+
+def _code(found: Calibration, min_kappa: float | None) -> Exit:
+    """Return the exit code: a conversation that could not be judged counts before any figure."""
+    if found.errors:
+        return Exit.MISS if found.missed else Exit.ENVIRONMENT
+    if min_kappa is not None and (found.kappa is None or found.kappa < min_kappa):
+        return Exit.FAILED
+    return Exit.OK

@@ -1,0 +1,58 @@
+"""Who runs the scenarios of this process, if it is not the user alone: a test runner hears of every run, and says how it is recorded.
+
+The one thing that scenarios and the pytest plugin share. It is no part of `llmproxy.scenario`, so that the plugin, which is loaded in
+every pytest run of whoever has us installed, can be there before scenarios are imported, and need not import them. What `configure`
+says is the user's and stays his.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+
+__all__ = ["HOST", "Host", "Listener"]
+
+
+class Listener(Protocol):
+    """Hears of every run of a scenario in this process, from whatever thread it runs in."""
+
+    @property
+    def handler(self) -> Handler:
+        """Hears the events."""
+
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result; this layer is below scenarios
+        """Take how a run ended, once, also when it raised."""
+
+
+@dataclass(slots=True)
+class Host:
+    """What the runner says; empty: nobody says anything."""
+
+    listener: Listener | None = None
+    mode: str = ""
+    """Of sessions of runs that say none themselves; empty: the proxy's."""
+    ready: Callable[[], None] | None = None
+    """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Who hears the events, beside whom the user named."""
+        return () if self.listener is None else (self.listener.handler,)
+
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
+        """Tell how a run ended."""
+        if self.listener is not None:
+            self.listener.ended(scenario, result)
+
+    def wait(self) -> None:
+        """Wait for the proxy. Raises MachineError."""
+        if self.ready is not None:
+            self.ready()
+
+
+HOST = Host()
+"""Of this process."""

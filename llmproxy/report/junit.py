@@ -1,0 +1,107 @@
+"""JUnit XML, in the form that Jenkins, GitLab, GitHub's actions and Azure all read: one `testcase` a run.
+
+A failed run has a `failure`; a crashed agent and an environment that failed have an `error`, of type ``agent_error`` and
+``environment_error``, so that they are told apart. What lies outside XML's characters is written as an escape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from xml.etree import ElementTree as ET
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.report.story import Run, Scenario, Story
+from llmproxy.report.words import conversation, told
+
+__all__ = ["document"]
+
+_KINDS = {Status.FAILED: "failure", Status.AGENT_ERROR: "error", Status.ENVIRONMENT_ERROR: "error"}
+_ODD = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no way to say."""
+
+
+def document(story: Story) -> bytes:
+    """Return a story as a JUnit file, UTF-8."""
+    root = ET.Element("testsuites", name=_text(story.title))
+    scenarios = story.scenarios()
+    for name in dict.fromkeys(scenario.suite for scenario in scenarios):
+        root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
+    for name in ("tests", "failures", "errors"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    seconds = story.completed.seconds if story.completed else sum(float(suite.get("time", "0")) for suite in root)
+    root.set("time", f"{seconds:.3f}")
+    ET.indent(root)
+    return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _suite(name: str, scenarios: list[Scenario], story: Story) -> ET.Element:
+    runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
+    kinds = [_KINDS.get(run.status) for _, run in runs]
+    seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
+    suite = ET.Element(
+        "testsuite",
+        name=_text(name),
+        tests=str(len(runs)),
+        failures=str(kinds.count("failure")),
+        errors=str(kinds.count("error")),
+        skipped=str(sum(run.status is Status.SKIPPED for _, run in runs)),
+        time=f"{seconds:.3f}",
+    )
+    if story.selected and story.selected.at:
+        suite.set("timestamp", datetime.fromtimestamp(story.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.extend(_case(name, scenario, run) for scenario, run in runs)
+    return suite
+
+
+def _case(suite: str, scenario: Scenario, run: Run) -> ET.Element:
+    title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
+    case = ET.Element("testcase", name=_text(title + _sample(run)), classname=_text(suite))
+    if run.finished and run.finished.total_seconds is not None:
+        case.set("time", f"{run.finished.total_seconds:.3f}")
+    if run.status is Status.SKIPPED:
+        ET.SubElement(case, "skipped", message=_text(run.why))
+    elif kind := _KINDS.get(run.status):
+        lines = list(_why(run))
+        problem = ET.SubElement(
+            case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
+        )
+        problem.text = _text("\n".join(lines))
+    if said := conversation(run):
+        ET.SubElement(case, "system-out").text = _text(said)
+    return case
+
+
+def _sample(run: Run) -> str:
+    return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
+
+
+def _why(run: Run) -> Iterator[str]:
+    """Give what went wrong, the most telling first."""
+    failed: list[tuple[str, Assertion]] = [
+        (step.label or f"step {step.index + 1}", each)
+        for step in run.steps
+        for each in step.assertions
+        if each.status not in (Status.PASSED, Status.SKIPPED)
+    ]
+    if run.why and not failed:
+        yield run.why
+    for label, each in failed:
+        yield f"{label}: {told(each)}"
+    for step in run.steps:
+        if step.message and step.status not in (Status.PASSED, Status.SKIPPED):
+            yield f"{step.label or f'step {step.index + 1}'}: {step.message}"
+    for criterion in run.criteria:
+        if criterion.status != "passed":
+            yield f"{criterion.status}: {criterion.text}: {criterion.reason}"
+            if criterion.evidence:
+                yield f"    {criterion.evidence!r}"
+    if run.finished:
+        yield from run.finished.misses
+    if run.started.rerun:
+        yield f"again: {run.started.rerun}"
+
+
+def _text(text: str) -> str:
+    return _ODD.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

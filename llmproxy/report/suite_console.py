@@ -1,0 +1,206 @@
+"""A suite at the terminal: a line for each run as it ends, everything that did not hold, and what it comes to.
+
+Live: where the output is a terminal, a bar below the lines tells how far it is; piped, there are only lines. Strings of agents are
+shown with control characters made visible, so that an answer cannot drive the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
+from llmproxy.report.words import content_of, seconds, shown
+
+__all__ = ["SuiteConsole"]
+
+_WORD = {
+    Status.PASSED: ("PASS", "32"),
+    Status.FAILED: ("FAIL", "31"),
+    Status.AGENT_ERROR: ("ERROR", "31"),
+    Status.ENVIRONMENT_ERROR: ("ERROR", "35"),
+    Status.SKIPPED: ("SKIP", "33"),
+    Status.FLAKY: ("FLAKY", "33"),
+}
+_UNSEEN = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+_BAR = 24
+_MARK = {Status.PASSED: "ok", Status.SKIPPED: "--"}
+
+
+@dataclass(slots=True)
+class _Run:
+    started: Started
+    steps: list[Step] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+class SuiteConsole:
+    """Shows a suite while it runs."""
+
+    def __init__(
+        self, write: Callable[[str], object], *, colour: bool = False, live: bool = False, verbose: bool = False
+    ) -> None:
+        """Write to `write`; `live`: it is a terminal; `verbose`: conversations and what passed as well."""
+        self._write, self._colour, self._live, self._verbose = write, colour, live, verbose
+        self._runs: dict[str, _Run] = {}
+        self._total = self._done = 0
+        self._bar = ""
+        self._errors: dict[str, str] = {}
+        """Errors that were shown -> the run in which they occurred first."""
+
+    def handle(self, event: Event) -> None:
+        """Show the next event."""
+        if isinstance(event, Selected):
+            self._total = event.runs
+            mode = f", mode {event.mode}" if event.mode else ""
+            self._line(f"{event.title}: {_count(event.scenarios, 'scenario')}, {_count(event.runs, 'run')}{mode}")
+        elif isinstance(event, Started):
+            self._runs[event.run_id] = _Run(event)
+        elif isinstance(event, Completed):
+            self._complete(event)
+        elif (run := self._runs.get(event.run_id)) is not None:
+            if isinstance(event, Step):
+                run.steps.append(event)
+            elif isinstance(event, Message):
+                run.messages.append(event)
+            elif isinstance(event, Finished):
+                self._finish(run, event)
+        self._draw()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._wipe()
+
+    # -- lines
+
+    def _finish(self, run: _Run, event: Finished) -> None:
+        self._done += 1
+        del self._runs[event.run_id]
+        start = run.started
+        if event.unrecorded:
+            return  # said once, at the end
+        number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
+        about = ", ".join(filter(None, [seconds(event.total_seconds), *_marks(event)]))
+        title = f"{start.scenario}{number}" + (f"  {start.name}" if start.name not in ("", start.scenario) else "")
+        self._line(f"{self._word(event.status)} {title}" + (f"  ({about})" if about else ""))
+        bad = event.status not in (Status.PASSED, Status.SKIPPED)
+        if bad and not self._verbose and (before := self._same(event, start, number)):
+            self._line(f"      the same as {before}")
+            return
+        if self._verbose or bad:
+            for step in run.steps:
+                self._step(step, everything=self._verbose)
+        said = event.reasoning.partition("\n")[0]
+        if said and (
+            event.status is Status.SKIPPED or said.startswith(("failed as expected", "it was expected to fail"))
+        ):
+            self._line(f"      {said}")
+        if event.error and not any(step.message == event.error for step in run.steps):
+            self._text("      ", event.error)
+        last = run.messages[-1].message if run.messages else {}
+        if bad and last.get("role") == "assistant" and not self._verbose:
+            self._line(f"      the agent said last: {shown(content_of(last))}")
+        if bad and start.rerun:
+            self._line(f"      run it again: {start.rerun}")
+
+    def _same(self, event: Finished, start: Started, number: str) -> str:
+        """Return the run that ended with the same error, which was shown then; numbers in it (of samples, of interactions) may differ."""
+        if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
+            return ""
+        what = re.sub(r"~?\d+|sample \d+, ", "", event.error.replace(start.cassette, ""))
+        known = self._errors.get(what, "")
+        self._errors.setdefault(what, f"{start.scenario}{number}")
+        return known
+
+    def _step(self, step: Step, *, everything: bool) -> None:
+        failed = [each for each in step.assertions if each.status is not Status.PASSED]
+        if not everything and not failed and step.status in (Status.PASSED, Status.SKIPPED):
+            return
+        label = f" {step.label!r}" if step.label else ""
+        held = len(step.assertions) - len(failed)
+        counts = f"{held} of {_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
+        self._line(
+            f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
+        )
+        if step.message:
+            self._text("      ", step.message)
+        for each in step.assertions if everything else failed:
+            self._assertion(each)
+
+    def _assertion(self, each: Assertion) -> None:
+        mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
+        tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
+        message = each.message or f"{shown(each.actual)}"
+        self._text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
+
+    def _complete(self, event: Completed) -> None:
+        counts: dict[str, int] = {}
+        for row in event.scenarios:
+            counts[str(row.get("status"))] = counts.get(str(row.get("status")), 0) + 1
+        for row in event.scenarios:
+            if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
+                self._line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
+        for note in event.notes:
+            self._text("", note)
+        told = ", ".join(f"{_told(number, status)}" for status, number in counts.items())
+        self._line(f"{told or 'nothing ran'} in {event.seconds:.1f} s")
+
+    def _text(self, prefix: str, text: str) -> None:
+        first, *rest = text.splitlines() or [""]
+        self._line(prefix + first)
+        for line in rest:
+            self._line(" " * len(prefix) + line)
+
+    def _line(self, text: str) -> None:
+        self._wipe()
+        self._write(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n" if not self._colour else _safe(text) + "\n")
+
+    def _word(self, status: Status) -> str:
+        word, code = _WORD[status]
+        return f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
+
+    # -- the bar
+
+    def _draw(self) -> None:
+        if not self._live or not self._total:
+            return
+        full = _BAR * self._done // self._total
+        names = ", ".join(run.started.scenario for run in list(self._runs.values())[:2])
+        bar = f"[{'#' * full}{'.' * (_BAR - full)}] {self._done}/{self._total} {names}"[:79]
+        if bar != self._bar:
+            self._write(f"\r\x1b[K{bar}")
+            self._bar = bar
+
+    def _wipe(self) -> None:
+        if self._bar:
+            self._write("\r\x1b[K")
+            self._bar = ""
+
+
+def _safe(text: str) -> str:
+    """Make what is no printable character visible, but leave our own colours."""
+    pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
+    return "".join(
+        piece if at % 2 else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for at, piece in enumerate(pieces)
+    )
+
+
+def _marks(event: Finished) -> list[str]:
+    agent = event.usage.get("agent")
+    tokens = (
+        []
+        if agent is None or agent.input_tokens is None
+        else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
+    )
+    return [*tokens, *(["replayed"] if event.replayed else []), *event.labels]
+
+
+def _told(number: int, status: str) -> str:
+    """Count a status: 2 environment errors, 2 failed."""
+    words = status.replace("_", " ")
+    return f"{number:,} {words}" + ("s" if number != 1 and words.endswith("error") else "")
+
+
+def _count(number: int, one: str) -> str:
+    return f"{number:,} {one if number == 1 else one + 's'}"

@@ -1,0 +1,104 @@
+"""Words that several reports share: a message, an assertion, what was used, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmproxy.report.events import Assertion, Finished, Message
+from llmproxy.report.story import Run
+
+__all__ = ["calls_of", "content_of", "conversation", "seconds", "shown", "told", "used"]
+
+_LONGEST = 300
+"""Characters of a value in one line."""
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - whatever was expected or seen
+    """Return a value on one line, cut where it is too long to read."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({len(text)} characters)"
+
+
+def told(assertion: Assertion) -> str:
+    """Say what was checked and what came of it."""
+    said = f"{assertion.name}: {assertion.message or assertion.status.value}"
+    tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
+    rest = ", ".join(filter(None, tail))
+    return f"{said} ({rest})" if rest else said
+
+
+def content_of(message: Mapping[str, Any]) -> str:
+    """Return a message's text; parts that are no text are named."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list):
+        return "\n".join(_part(part) for part in content)
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _part(part: object) -> str:
+    if isinstance(part, dict):
+        if isinstance(part.get("text"), str):
+            return str(part["text"])
+        return f"[{part.get('type', 'part')}]"
+    return str(part)
+
+
+def calls_of(message: Message) -> Iterator[tuple[str, str, str | None]]:
+    """Give the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
+    for call in message.tool_calls:
+        result = call.get("result")
+        yield str(call.get("name")), _arguments(call.get("arguments")), None if result is None else shown(result)
+    if not message.tool_calls:
+        for call in message.message.get("tool_calls") or ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                yield str(function.get("name")), _arguments(function.get("arguments")), None
+
+
+def _arguments(value: object) -> str:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False, default=str)}" for name, part in value.items())
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def conversation(run: Run) -> str:
+    """Return a run's conversation as plain text."""
+    lines = []
+    for message in run.messages:
+        lines += [
+            f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in calls_of(message)
+        ]
+        text = content_of(message.message)
+        if text:
+            lines.append(f"{message.message.get('role', '?')}: {text}")
+    return "\n".join(lines)
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration; nothing if it is not known."""
+    if value is None:
+        return ""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def used(finished: Finished) -> list[str]:
+    """Say what each party used: calls, tokens, cost; what is unknown is called so."""
+    rows = []
+    for party, use in finished.usage.items():
+        tokens = f"{_number(use.input_tokens)} tokens in, {_number(use.output_tokens)} out"
+        cost = "price unknown" if use.cost_usd is None else f"${use.cost_usd}"
+        rows.append(f"{party}: {use.calls} {'call' if use.calls == 1 else 'calls'}, {tokens}, {cost}")
+    return rows
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"

@@ -1,0 +1,85 @@
+"""Simulated users and judges in front of an agent, under the names that users of LangWatch Scenario know.
+
+    from llmproxy import scenario
+
+    result = await scenario.run(
+        name="refund", description="User wants the money back for a broken lamp",
+        agents=[MyAgent(), scenario.UserSimulatorAgent(), scenario.JudgeAgent(criteria=["Agent offers a refund"])],
+    )
+
+It knows llmproxy from outside: a run that has a proxy records its simulator, judge and agent there, and replays them without a call.
+Importing this opens no connection and imports no LLM library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import llmproxy
+from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.cache import scenario_cache as cache  # the import binds the submodule first, then the function
+from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.running import arun, run, run_sync
+from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.script import agent, fail, judge, message, proceed, succeed, user
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult, ScriptStep
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.judge_agent import JudgeAgent
+    from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
+
+__all__ = [
+    "AgentAdapter",
+    "AgentInput",
+    "AgentReturnTypes",
+    "AgentRole",
+    "JudgeAgent",
+    "ModelConfig",
+    "ScenarioConfig",
+    "ScenarioExecutor",
+    "ScenarioResult",
+    "ScenarioState",
+    "ScriptStep",
+    "UserSimulatorAgent",
+    "agent",
+    "agent_adapter",
+    "arun",
+    "cache",
+    "config",
+    "configure",
+    "default_config",
+    "fail",
+    "judge",
+    "message",
+    "proceed",
+    "run",
+    "run_sync",
+    "scenario_executor",
+    "scenario_state",
+    "script",
+    "succeed",
+    "types",
+    "user",
+]
+
+__version__ = llmproxy.__version__
+
+configure = ScenarioConfig.configure
+default_config = ScenarioConfig.default_config
+"""As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
+
+_LATE = {"JudgeAgent": "judge_agent", "UserSimulatorAgent": "user_simulator_agent"}
+"""Names whose modules are imported when they are first asked for."""
+
+
+def __getattr__(name: str) -> object:
+    """Import what is used by few, late."""
+    if name in _LATE:
+        from importlib import import_module
+
+        found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,192 @@
+"""A process that is spoken to in lines: started in a group of its own, listened to by threads, killed with all that it started.
+
+Threads and blocking pipes rather than an event loop's: a conversation may go on in another loop than the one that started it. Standard
+output is for answers alone. What stands there and is no answer is an error that shows the line; a program's chatter belongs on standard
+error, of which the end is kept for whoever asks why it died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from llmproxy.core.differences import printable
+from llmproxy.errors import AgentUnreachable
+
+__all__ = ["Child", "Ended", "TooLong"]
+
+LONGEST = 32 << 20
+"""Bytes of one line."""
+_KEPT = 200
+"""Lines of standard error that are kept."""
+_PIECE = 4096
+GRACE = 3.0
+"""Seconds that a process gets to end by itself once its input is closed, and again after it was asked to."""
+
+
+class Ended(Exception):
+    """Standard output is at its end."""
+
+
+class TooLong(Exception):
+    """One line is longer than any answer."""
+
+
+class Child:
+    """A running process."""
+
+    def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
+        """Start it. Raises AgentUnreachable if there is no such program, or it may not be executed."""
+        self.words = tuple(words)
+        found = shutil.which(words[0], path=env.get("PATH"))
+        if found is None and cwd is not None and os.sep in words[0]:
+            found = shutil.which(str(cwd / words[0]))
+        try:
+            self.popen = subprocess.Popen(
+                [found or words[0], *words[1:]],
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a group of its own: what it started ends with it
+            )
+        except (OSError, ValueError) as error:
+            where = f" in {cwd}" if cwd and not cwd.is_dir() else ""
+            raise AgentUnreachable(
+                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}", hint=_hint(words)
+            ) from error
+        self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._complaints: deque[bytes] = deque(maxlen=_KEPT)
+        self._readers = [self._read(self._listen), self._read(self._overhear)]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.popen.poll() is None
+
+    @property
+    def complaints(self) -> str:
+        """The end of what it wrote on standard error."""
+        return b"".join(self._complaints).decode("utf-8", "replace")
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input; blocks while nobody reads there. Raises OSError when it is gone."""
+        pipe = self.popen.stdin
+        if pipe is None or pipe.closed:
+            raise BrokenPipeError("its input is closed")
+        pipe.write(data)
+        pipe.flush()
+
+    def unread(self) -> bytes | None:
+        """Return a line that came unasked, if there is one."""
+        with contextlib.suppress(queue.Empty):
+            found = self._lines.get_nowait()
+            if isinstance(found, bytes):
+                return found
+            self._lines.put(found)
+        return None
+
+    def line(self, timeout: float) -> bytes:
+        """Wait for the next line that is not empty.
+
+        Raises:
+            TimeoutError: none came in time.
+            Ended: none will.
+            TooLong: it is longer than any answer.
+
+        """
+        try:
+            found = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        if isinstance(found, bytes):
+            return found
+        self._lines.put(found)  # it stays at its end
+        raise found
+
+    def wait(self, timeout: float) -> int | None:
+        """Return its exit code once it ended, and everything it said was heard; None if it goes on."""
+        try:
+            code = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        for reader in self._readers:
+            reader.join(timeout=1.0)
+        return code
+
+    def end(self, grace: float = GRACE) -> None:
+        """End it: close its input, ask it, kill it, and kill what is left of its group."""
+        with contextlib.suppress(OSError):
+            if self.popen.stdin is not None:
+                self.popen.stdin.close()
+        if self.wait(grace) is None:
+            self._signal(signal.SIGTERM)
+            if self.wait(grace) is None:
+                self._signal(signal.SIGKILL)
+                self.popen.wait()
+        self._signal(signal.SIGKILL)
+        for reader in self._readers:
+            reader.join(timeout=1.0)
+        for pipe in (self.popen.stdout, self.popen.stderr):
+            if pipe is not None and not any(reader.is_alive() for reader in self._readers):
+                pipe.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._signal(signal.SIGKILL)
+        self.end(grace=1.0)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.name == "posix":
+                os.killpg(self.popen.pid, number)
+            elif self.alive:
+                self.popen.send_signal(number)
+
+    def _read(self, work: object) -> threading.Thread:
+        thread = threading.Thread(target=work, daemon=True, name=f"agent {self.popen.pid}")  # type: ignore[arg-type]
+        thread.start()
+        return thread
+
+    def _listen(self) -> None:
+        pipe = self.popen.stdout
+        assert pipe is not None  # noqa: S101 - asked for above
+        problem: Exception = Ended()
+        while line := _line(pipe):
+            if len(line) >= LONGEST:
+                problem = TooLong()
+                break
+            if line.strip():
+                self._lines.put(line)
+        self._lines.put(problem)
+
+    def _overhear(self) -> None:
+        pipe = self.popen.stderr
+        assert pipe is not None  # noqa: S101
+        while piece := _line(pipe, _PIECE):
+            self._complaints.append(piece)
+
+
+def _line(pipe: IO[bytes], limit: int = LONGEST) -> bytes:
+    try:
+        return pipe.readline(limit)
+    except (OSError, ValueError):  # closed under our feet
+        return b""
+
+
+def _hint(words: Sequence[str]) -> str:
+    if " " in words[0]:
+        return (
+            'Write the command as a list of words, ["node", "agent.mjs"], or as one text that is split like a shell\'s.'
+        )
+    return "Is it installed, and on the PATH?"

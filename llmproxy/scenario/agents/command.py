@@ -1,0 +1,223 @@
+"""An agent that is a command: one JSON object a line in, one a line out.
+
+    -> {"id": 1, "conversation": "thread_...", "message": "hi", "messages": [...], "userId": null,
+        "llm": {"proxy": "http://...", "session": "...", "base_urls": {...}, "headers": {...}, "env": {...}}}
+    <- {"text": "hello"}           or {"message": {...}}, {"messages": [...]}, {"error": "..."}; an "id" is compared if there is one
+
+The process lives for one run (or for one conversation) and is started with the session's variables, so that an agent that knows nothing of
+all this is recorded all the same; `llm` says the same in each message. ``lines=False`` is for a plain program: started for each message,
+which it reads from standard input to the end, its whole output is the answer.
+
+A process that cannot be started was never reached. One that was started and then dies, hangs or talks nonsense is the agent's error, with
+the end of what it wrote on standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from llmproxy.core.differences import printable
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.child import Child, Ended, TooLong
+from llmproxy.scenario.agents.replies import answer, shown, spoken, tail
+from llmproxy.scenario.binding import outside
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.llm import LLM
+    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+
+__all__ = ["CommandAgent"]
+
+LIVES = ("run", "conversation")
+_SHELL_NOT_FOUND = (126, 127)
+"""What a shell, or `env`, ends with if there is no such program."""
+_LAST_WORDS = 0.5
+"""Seconds that a process whose output ended gets to say with which exit code."""
+
+
+class CommandAgent(AgentAdapter):
+    """Starts a command and speaks JSON lines with it."""
+
+    in_process: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        lines: bool = True,  # noqa: FBT001, FBT002 - written as lines=False
+        timeout: float = 120.0,
+        process: Literal["run", "conversation"] = "run",
+    ) -> None:
+        """Speak to a command.
+
+        Args:
+            command: Words, or a text that is split like a shell's (no shell runs it).
+            cwd: Where it runs.
+            env: Variables besides those of this process; the proxy's are set over them.
+            lines: False starts it for each message, with text in and text out.
+            timeout: Seconds for one answer.
+            process: How long one process lives.
+
+        Raises:
+            SuiteError: there is no command, or `process` is none of the two.
+
+        """
+        try:
+            self.words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command))
+        except ValueError as error:
+            raise SuiteError(f"command: {command!r} cannot be split into words: {error}") from error
+        if not self.words or not self.words[0]:
+            raise SuiteError("command: there is no program to start.", hint='It is like ["node", "agent.mjs"]')
+        if process not in LIVES:
+            raise SuiteError(f"process: {process!r} is not one of {', '.join(LIVES)}{did_you_mean(process, LIVES)}")
+        self.cwd = None if cwd is None else Path(cwd)
+        self.env = dict(env or {})
+        self.lines, self.timeout, self.process = lines, timeout, process
+        self.declared: Any = None
+        """What the last answer said about the agent's history, as ``processors``; None for nothing."""
+        self._children: dict[str, Child] = {}
+        self._asked = 0
+
+    @property
+    def who(self) -> str:
+        """How errors name it."""
+        return f"the agent `{printable(shlex.join(self.words))[:200]}`"
+
+    async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
+        """Start a run without processes; the first message starts one."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End the processes, and what they started."""
+        children, self._children = list(self._children.values()), {}
+        if children:
+            await asyncio.shield(asyncio.gather(*(asyncio.to_thread(child.end) for child in children)))
+
+    def clone(self) -> Self:
+        """Return one with processes of its own."""
+        made = super().clone()
+        made.forget()
+        return made
+
+    def forget(self) -> None:
+        """Know of no process; those that run are somebody else's."""
+        self._children, self._asked = {}, 0
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Send one message and return the agent's answer."""
+        if not self.lines:
+            return await asyncio.to_thread(self._once, spoken(input.new_messages) or "", input.llm)
+        name = input.thread_id if self.process == "conversation" else ""
+        self._asked += 1
+        frame = {
+            "id": self._asked,
+            "conversation": input.thread_id,
+            "message": spoken(input.new_messages),
+            "messages": input.messages,
+            "userId": getattr(input.scenario_state, "user_id", None),
+            "llm": input.llm.to_dict() if input.llm else None,
+        }
+        if user := getattr(input.scenario_state, "user_id", ""):
+            frame["userId"] = user
+        said = await asyncio.to_thread(self._ask, name, frame, input.llm)
+        self.declared = said.get("processors")
+        return answer(said, self.who)
+
+    # -- in a thread
+
+    def _start(self, llm: LLM | None) -> Child:
+        env = {**outside(), **self.env}
+        return Child(self.words, self.cwd, llm.environment(env) if llm else env)
+
+    def _ask(self, name: str, frame: Mapping[str, Any], llm: LLM | None) -> Any:  # noqa: ANN401 - JSON
+        child = self._children.get(name)
+        if child is None:
+            child = self._children[name] = self._start(llm)
+        if (early := child.unread()) is not None:
+            raise self._nonsense(child, early, "said something that nobody asked for")
+        deadline = time.monotonic() + self.timeout
+        try:
+            child.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            line = child.line(max(deadline - time.monotonic(), 0.0))
+        except (Ended, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise self._late(child) from error
+            raise self._ended(child) from error
+        except TooLong as error:
+            child.kill()
+            raise AgentError(f"{self.who} wrote a line that has no end.") from error
+        return self._read(child, line, frame["id"])
+
+    def _read(self, child: Child, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._nonsense(child, line, "wrote a line on standard output that is no JSON") from None
+        if not isinstance(value, dict):
+            raise self._nonsense(child, line, "wrote a line on standard output that is no object")
+        if "id" in value and value["id"] != number:
+            raise AgentError(f"{self.who} answered message {shown(value['id'])} when it was asked message {number}.")
+        return value
+
+    def _once(self, message: str, llm: LLM | None) -> Any:  # noqa: ANN401 - a text
+        """Let a plain program answer one message."""
+        child = self._start(llm)
+        deadline = time.monotonic() + self.timeout
+        said = b""
+        try:
+            with suppress(BrokenPipeError):  # it need not read what it was told
+                child.write(message.encode("utf-8", "backslashreplace"))
+            if child.popen.stdin is not None:
+                with suppress(BrokenPipeError):
+                    child.popen.stdin.close()
+            with suppress(Ended):
+                while True:
+                    said += child.line(max(deadline - time.monotonic(), 0.0))
+            code = child.wait(_LAST_WORDS)
+            if code:
+                raise self._ended(child)
+            return answer(said.decode("utf-8", "replace").strip(), self.who)
+        except TimeoutError as error:
+            raise self._late(child) from error
+        finally:
+            child.kill()
+
+    # -- what went wrong
+
+    def _late(self, child: Child) -> AgentError:
+        child.kill()
+        return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_complaints(child)}")
+
+    def _ended(self, child: Child) -> AgentError | AgentUnreachable:
+        code = child.wait(_LAST_WORDS)
+        if code is None:
+            child.kill()
+            return AgentError(f"{self.who} closed its standard output in the middle.{_complaints(child)}")
+        child.end()
+        if code in _SHELL_NOT_FOUND:
+            return AgentUnreachable(f"{self.who} could not be started (exit code {code}).{_complaints(child)}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return AgentError(f"{self.who} {how} without an answer.{_complaints(child)}")
+
+    def _nonsense(self, child: Child, line: bytes, what: str) -> AgentError:
+        text = tail(line.decode("utf-8", "replace"), 500)
+        return AgentError(
+            f"{self.who} {what}: {text}{_complaints(child)}",
+            hint="Standard output is for one JSON object a message; print everything else on standard error.",
+        )
+
+
+def _complaints(child: Child) -> str:
+    text = tail(child.complaints)
+    return f"\nOn standard error, at the end:\n{text}" if text else ""

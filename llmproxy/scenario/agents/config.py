@@ -1,0 +1,157 @@
+"""An agent from what a file says of it: one key that names the kind, and what belongs to it.
+
+    agent: {http: {url: "http://127.0.0.1:8000/ask", body: {question: $message}, reply: $.answer}}
+    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, where there is no `body` and no `reply`
+    agent: {url: "http://127.0.0.1:8000/v1", session: default}    a running service, one message at a time
+    agent: {command: [node, agent.mjs]}                           JSON lines
+    agent: {python: "agents.py:answer"}
+
+Strict: a key that nobody reads is refused, with the one that was probably meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SuiteError
+from llmproxy.protocol import DEFAULT_SESSION
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.scenario.agents.http import HttpAdapter
+
+__all__ = ["KEYS", "agent_from"]
+
+_TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
+_WORDS, _ANY = "a text or a list of words", "any JSON"
+
+_HTTP = {"url": _TEXT, "headers": _TABLE, "timeout": _NUMBER}
+_OPENAI = {**_HTTP, "model": _TEXT, "stream": _TRUTH}
+_JSON = {**_HTTP, "method": _TEXT, "body": _ANY, "reply": _TEXT, "conversation": _TEXT, "processing": _TEXT}
+_SERVICE = {"session": _TEXT, "propagates": _TEXT}
+
+KEYS: Mapping[str, Mapping[str, str]] = {
+    "http": {**_OPENAI, **_JSON},
+    "url": {**_OPENAI, **_JSON, **_SERVICE},
+    "command": {"run": _WORDS, "cwd": _TEXT, "env": _TABLE, "lines": _TRUTH, "process": _TEXT, "timeout": _NUMBER},
+    "python": {"call": _TEXT, "timeout": _NUMBER},
+}
+"""Kinds of agents -> what each takes -> what that must be."""
+_FIRST = {"http": "url", "command": "run", "python": "call"}
+"""What a kind's value is if it is no table."""
+
+
+def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
+    """Return the agent that a mapping describes; paths in it are relative to `folder`.
+
+    Raises:
+        SuiteError: it cannot be meant.
+
+    """
+    if not isinstance(mapping, Mapping):
+        raise SuiteError(f"agent: {mapping!r:.80} is no table.", hint=_KINDS)
+    kinds = [kind for kind in KEYS if kind in mapping]
+    if len(kinds) != 1:
+        unknown = [str(key) for key in mapping if key not in KEYS]
+        what = f"{' and '.join(kinds)} are two agents" if kinds else "there is none of the kinds of agents"
+        near = "" if kinds or not unknown else did_you_mean(unknown[0], KEYS)
+        raise SuiteError(f"agent: {what}{near}", hint=_KINDS)
+    kind = kinds[0]
+    where = f"agent.{kind}"
+    if kind == "url":
+        given, where = dict(mapping), "agent"
+    else:
+        _only(mapping, {kind: ""}, "agent")
+        value = mapping[kind]
+        given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
+    _check(given, kind, where)
+    return _MAKERS[kind](given, folder)
+
+
+_KINDS = "An agent is one of http: {url: ...}, url: http://..., command: [node, agent.mjs], python: module:callable"
+
+
+def _only(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise SuiteError(
+                f"{where}: there is no key {key!r}{did_you_mean(str(key), known)}", hint=f"It takes {', '.join(known)}."
+            )
+
+
+def _check(given: Mapping[str, Any], kind: str, where: str) -> None:
+    """Refuse unknown keys and values of another type."""
+    _only(given, KEYS[kind], where)
+    first = _FIRST.get(kind, kind)
+    if first not in given:
+        raise SuiteError(f"{where}: `{first}` is missing.", hint=_KINDS)
+    for key, value in given.items():
+        want = KEYS[kind][key]
+        if not _IS[want](value):
+            raise SuiteError(f"{where}.{key} is {value!r:.80}; it must be {want}.")
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for row in value.items() for each in row)
+
+
+def _is_words(value: object) -> bool:
+    words = value if isinstance(value, list) else [value]
+    return bool(words) and all(isinstance(word, str) and word for word in words)
+
+
+_IS: Mapping[str, Callable[[object], bool]] = {
+    _TEXT: lambda value: isinstance(value, str) and bool(value),
+    _NUMBER: lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0,
+    _TRUTH: lambda value: isinstance(value, bool),
+    _TABLE: _is_table,
+    _WORDS: _is_words,
+    _ANY: lambda _value: True,
+}
+
+
+# -- the kinds ---------------------------------------------------------------------------------------------------------
+
+
+def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
+    from llmproxy.scenario.agents.http_json import HttpAgent
+    from llmproxy.scenario.agents.openai_http import OpenAIAgent
+
+    json_only = [key for key in given if key in _JSON and key not in _HTTP]
+    openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]
+    if json_only and openai_only:
+        raise SuiteError(
+            f"agent: {openai_only[0]!r} belongs to an OpenAI-compatible endpoint, {json_only[0]!r} to one with a template."
+        )
+    return HttpAgent(**given) if json_only else OpenAIAgent(**given)
+
+
+def _service(given: dict[str, Any], folder: Path) -> AgentAdapter:
+    from llmproxy.scenario.agents.service import ServiceAgent
+
+    own = {key: given.pop(key) for key in _SERVICE if key in given}
+    return ServiceAgent(_http(given, folder), **({"session": DEFAULT_SESSION} | own))
+
+
+def _command(given: dict[str, Any], folder: Path) -> AgentAdapter:
+    from llmproxy.scenario.agents.command import CommandAgent
+
+    cwd = folder / given.pop("cwd", ".")
+    return CommandAgent(given.pop("run"), cwd=cwd, **given)
+
+
+def _python(given: dict[str, Any], folder: Path) -> AgentAdapter:
+    from llmproxy.scenario.agents.function import FunctionAgent
+
+    return FunctionAgent(given.pop("call"), folder=folder, **given)
+
+
+_MAKERS: Mapping[str, Callable[[dict[str, Any], Path], AgentAdapter]] = {
+    "http": _http,
+    "url": _service,
+    "command": _command,
+    "python": _python,
+}

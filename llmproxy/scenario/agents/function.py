@@ -1,0 +1,271 @@
+"""A Python callable as an agent: sync or async, in the shape that it happens to have.
+
+    def agent(message): ...                    async def agent(messages, thread_id): ...
+    def agent(input: AgentInput): ...          def agent(message, llm): ...        a class with `call` (an AgentAdapter), or an instance
+
+Arguments are given by name: `message` (what the user newly said), `messages` (the conversation), `thread_id`,
+`user_id` (that a suite's run works as), `llm`, `input`. A callable
+of one argument with another name gets the message. A sync one runs in a thread, so that it cannot hold up other runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextvars import copy_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.replies import spoken
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+
+__all__ = ["FunctionAgent"]
+
+ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+
+
+class FunctionAgent(AgentAdapter):
+    """Calls a Python callable; one that takes `llm` is believed to use it, and needs no turn."""
+
+    def __init__(
+        self,
+        target: Callable[..., Any] | AgentAdapter | str,
+        folder: Path | None = None,
+        timeout: float | None = None,
+        uses_session: bool | None = None,  # noqa: FBT001 - a flag of the class, for one object
+    ) -> None:
+        """Call `target`, or what ``module:attr`` or ``path/to/file.py:attr`` names, found from `folder` on.
+
+        Nothing is imported before the first run. `timeout` in seconds, for one answer; None waits.
+
+        Raises:
+            SuiteError: a name that cannot be one.
+
+        """
+        if isinstance(target, str):
+            module, colon, attribute = target.rpartition(":")
+            if not colon or not module or not attribute:
+                raise SuiteError(
+                    f"python: {target!r} does not name a callable.", hint="It is like package.module:agent"
+                )
+        self.target = target
+        self.folder = folder
+        self.timeout = timeout
+        self._said = uses_session
+        self._found: Callable[..., Any] | AgentAdapter | None = None
+        if not isinstance(target, str):
+            self._found = _adapter(target)
+            self._describe()
+
+    @property
+    def who(self) -> str:
+        """How errors name it."""
+        name = self.target if isinstance(self.target, str) else getattr(self.target, "__qualname__", repr(self.target))
+        return f"the agent {name}"
+
+    @property
+    def turn_at(self) -> str | None:
+        """What an adapter says for a running service."""
+        return getattr(self._found, "turn_at", None)
+
+    @property
+    def declared(self) -> Any:  # noqa: ANN401 - JSON
+        """What an adapter's last answer said about its history; None for nothing."""
+        return getattr(self._found, "declared", None) if isinstance(self._found, AgentAdapter) else None
+
+    async def open(self, session: RunSession | None) -> None:
+        """Import it, if that is still to be done.
+
+        Raises:
+            AgentUnreachable: there is no such module, or nothing of that name in it.
+            AgentError: it raised while it was imported.
+
+        """
+        found = self._load()
+        if isinstance(found, AgentAdapter):
+            await found.open(session)
+
+    async def close(self) -> None:
+        """Let an adapter clean up."""
+        if isinstance(self._found, AgentAdapter):
+            await self._found.close()
+
+    def clone(self) -> Self:
+        """Return another; of an adapter, with a clone of it."""
+        made = super().clone()
+        made.forget()
+        return made
+
+    def forget(self) -> None:
+        """Have a clone of the adapter that another run has."""
+        if isinstance(self._found, AgentAdapter):
+            self._found = self._found.clone()
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Call it and return what it returns; what it raises is not touched."""
+        found = self._load()
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                return await self._answer(found, input)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
+
+    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401
+        if isinstance(found, AgentAdapter):
+            return await found.call(given)
+        args, named = _arguments(found, given, self.who)
+        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
+            return await found(*args, **named)
+        returned = await _in_thread(found, args, named)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def _load(self) -> Callable[..., Any] | AgentAdapter:
+        if self._found is None:
+            self._found = _adapter(_imported(str(self.target), self.folder, self.who))
+            self._describe()
+        return self._found
+
+    def _describe(self) -> None:
+        """Say for this object what adapters say by their class."""
+        found = self._found
+        if isinstance(found, AgentAdapter):
+            uses = found.uses_session
+            self.in_process = found.in_process  # type: ignore[misc]
+            self.role = found.role  # type: ignore[misc]
+        else:
+            uses = "llm" in _parameters(found)
+        self.uses_session = uses if self._said is None else self._said  # type: ignore[misc]
+
+
+def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401
+    """Return an adapter of a class of adapters, and everything else that can be called as it is."""
+    if isinstance(found, type) and issubclass(found, AgentAdapter):
+        found = found()
+    if not isinstance(found, AgentAdapter) and not callable(found):
+        raise SuiteError(f"python: {found!r:.80} is neither a callable nor an AgentAdapter.")
+    return found  # type: ignore[no-any-return]
+
+
+async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
+    done: Future[Any] = Future()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            returned = context.run(found, *args, **named)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            done.set_exception(error)
+        else:
+            done.set_result(returned)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=work, daemon=True, name="agent").start()
+    return await asyncio.wrap_future(done)
+
+
+def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError):  # builtins that do not say
+        return {}
+
+
+def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return what to call it with, by the names of its parameters. Raises SuiteError for one that we have nothing for."""
+    values = {
+        "message": spoken(given.new_messages),
+        "messages": given.messages,
+        "thread_id": given.thread_id,
+        "user_id": getattr(given.scenario_state, "user_id", None),
+        "llm": given.llm,
+        "input": given,
+    }
+    parameters = _parameters(found)
+    usable = [each for each in parameters.values() if each.kind in _NAMED]
+    required = [each for each in usable if each.default is inspect.Parameter.empty]
+    named = {each.name: values[each.name] for each in usable if each.name in values}
+    unknown = [each.name for each in required if each.name not in values]
+    if len(unknown) == 1 and len(required) == 1 and not named:
+        sole = required[0]
+        return ([values["input"] if "AgentInput" in str(sole.annotation) else values["message"]], {})
+    if unknown:
+        name = unknown[0]
+        raise SuiteError(
+            f"{who} takes {name!r}, and there is no such argument{did_you_mean(name, ARGUMENTS)}",
+            hint=f"An agent takes {', '.join(ARGUMENTS)}, each by its name.",
+        )
+    only = {each.name for each in usable if each.kind is inspect.Parameter.POSITIONAL_ONLY}
+    if not usable and not parameters:
+        return [], {}
+    return [named[name] for name in named if name in only], {k: v for k, v in named.items() if k not in only}
+
+
+# -- finding it --------------------------------------------------------------------------------------------------------
+
+
+def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401
+    name, _, attributes = target.rpartition(":")
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as for `python -m`
+    try:
+        module = _from_file(folder, name) if name.endswith(".py") else importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise AgentUnreachable(f"{who}: there is no module {error.name!r}.", hint=_where(folder)) from error
+        raise AgentError(f"{who} cannot be imported: {error}") from error
+    except FileNotFoundError as error:
+        raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_where(folder)) from error
+    except Exception as error:
+        raise AgentError(f"{who} crashed while it was imported: {type(error).__name__}: {error}") from error
+    found: Any = module
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            raise AgentUnreachable(f"{who}: {name} has no {attribute!r}{did_you_mean(attribute, dir(found))}")
+        found = getattr(found, attribute)
+    return found
+
+
+def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401
+    path = ((folder or Path.cwd()) / name).resolve()
+    known = sys.modules.get(f"_agent_{path.stem}_{abs(hash(str(path))):x}")
+    if known is not None:
+        return known
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    label = f"_agent_{path.stem}_{abs(hash(str(path))):x}"
+    spec = importlib.util.spec_from_file_location(label, path)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[label] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[label]
+        raise
+    return module
+
+
+def _where(folder: Path | None) -> str:
+    places = dict.fromkeys(map(str, (folder or Path.cwd(), Path.cwd())))
+    return f"It is looked for in {' and '.join(places)}, and where Python finds modules."

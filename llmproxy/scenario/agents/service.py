@@ -1,0 +1,137 @@
+"""A service that runs already and does not know of runs: its base URLs name one session of the proxy, for everybody who asks it.
+
+It is tested one message at a time: while it answers, that session is bound to the run's. A service that hands on a header of the request to
+its LLM calls can be tested in parallel (`propagates`), but that is believed only once a call has proven it: a message sent under a session
+made for this, which replays an empty cassette, so that nothing goes to a provider, must be seen there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from llmproxy.client.control import ControlError
+from llmproxy.errors import AgentError, SuiteError
+from llmproxy.protocol import DEFAULT_SESSION, Mode
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.http import HttpAdapter
+from llmproxy.scenario.binding import bound
+
+if TYPE_CHECKING:
+    from llmproxy.client.control import Control
+    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+
+__all__ = ["ServiceAgent"]
+
+PROBE = "llmproxy-probe"
+"""Begins the names of the sessions under which a service is tried; nothing is ever recorded in them."""
+PROBING = 20.0
+"""Seconds for the answer to a probe; what it says does not matter."""
+
+
+class ServiceAgent(AgentAdapter):
+    """Speaks with a running service, its LLM calls landing in the run's session."""
+
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, agent: HttpAdapter, session: str = DEFAULT_SESSION, propagates: str | None = None) -> None:
+        """Speak by `agent`.
+
+        Args:
+            agent: How the service is spoken to.
+            session: The session that the service's base URLs name; ``default`` for one whose base URL names none.
+            propagates: Name of a header that the service sends on, as ``x-llmproxy-session``, with each of its LLM calls.
+
+        """
+        if propagates is not None and not (propagates.isascii() and propagates.replace("-", "").isalnum()):
+            raise SuiteError(f"propagates: {propagates!r} cannot be the name of a header.")
+        self.agent = agent
+        self.session = session
+        self.propagates = propagates
+        self.notes: tuple[str, ...] = ()
+        """What the user should know, one sentence each."""
+        self._run: RunSession | None = None
+        self._proven: dict[str, bool] = {}
+        """By proxy; shared with clones."""
+
+    @property
+    def turn_at(self) -> str | None:
+        """The session that must be bound to the run's while this agent answers; None if it can answer in parallel."""
+        if self._run is None or self.agent.hands_over or self._proven.get(self._run.proxy):
+            return None
+        return self.session
+
+    @property
+    def declared(self) -> Any:  # noqa: ANN401 - JSON
+        """What the last answer said about the agent's history; None for nothing."""
+        return getattr(self.agent, "declared", None)
+
+    async def open(self, session: RunSession | None) -> None:
+        """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""
+        self.notes, self._run = (), session
+        await self.agent.open(session)
+        if session is None or self.agent.hands_over:
+            return
+        if self.propagates is not None and session.proxy not in self._proven:
+            await self._try(session.control)
+        if self.turn_at is None:
+            self.agent.more_headers = {str(self.propagates): session.name}
+            return
+        await session.watch(self.session)
+        if self.propagates is not None:
+            self.notes = (
+                f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls, so it was tested one message at a time.",
+            )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._run = None
+        await self.agent.close()
+
+    def clone(self) -> Self:
+        """Return one with connections of its own, which knows what was proven."""
+        made = super().clone()
+        made.agent = self.agent.clone()
+        return made
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Send one message and return the service's answer; whoever calls has the turn (`RunSession.turn`)."""
+        return await self.agent.call(input)
+
+    async def _try(self, control: Control) -> None:
+        """Send one message under a session of its own, and see whether its LLM calls arrive there.
+
+        Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever the service does
+        with the header, no call of the probe goes to a provider, and no model tells the agent to act.
+        """
+        from secrets import token_hex
+
+        told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
+        for name in (told, otherwise):
+            await asyncio.to_thread(control.open, name, mode=Mode.REPLAY.value)
+        trial = self.agent.clone()
+        trial.more_headers = {str(self.propagates): told}
+        trial.timeout = min(trial.timeout, PROBING)
+        try:
+            async with bound(control, self.session, otherwise):
+                if control.url in self._proven:
+                    return  # another run tried it while this one waited
+                with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
+                    await trial.call(_hello(told))
+                reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
+                self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
+        finally:
+            await trial.close()
+            for name in (told, otherwise):
+                with suppress(ControlError):
+                    await asyncio.to_thread(control.close, name)
+
+
+def _hello(thread: str) -> AgentInput:
+    """Return a message of its own, in a conversation of its own."""
+    from llmproxy.scenario.types import AgentInput
+
+    hello = {"role": "user", "content": "Hello"}
+    return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

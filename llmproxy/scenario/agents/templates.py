@@ -1,0 +1,137 @@
+"""What is sent to an agent, from a template: JSON (or a header) in which ``$name`` stands for a value.
+
+    {"question": "$message", "session": "$thread_id", "meta": {"history": "$history"}}
+
+A text that is nothing but a name becomes the value itself, a list or an object as well; inside a longer text the value is put in as text.
+``${name}`` where letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for a variable of the environment (keys do not belong in files).
+A name that is none is refused when the template is read, not when it is first used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import AgentUnreachable, SuiteError
+from llmproxy.scenario.agents.replies import spoken
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.types import AgentInput
+
+__all__ = ["NAMES", "Template", "values_of"]
+
+NAMES = {
+    "message": "what the user newly said, as text; null if nobody said anything",
+    "thread_id": "id of the conversation, made by us",
+    "messages": "the whole conversation, as messages in OpenAI's form",
+    "history": "the same without what is new",
+    "userId": "the user that a suite's run works as; null elsewhere",
+    "conversation": "id of the conversation that the agent gave in its last answer; null before",
+    "session": "name of the run's session at the proxy; null without one",
+    "proxy": "address of the proxy; null without one",
+    "llm": "object with base_urls, headers and env for the run's session; null without one",
+}
+HANDOVER = ("session", "llm")
+"""Names that hand over the session: an agent that gets one of them needs no turn."""
+_NAME = re.compile(
+    r"\$(?:(?P<dollar>\$)|\{(?P<braced>[A-Za-z_][\w.]*)\}|env\.(?P<env>[A-Za-z_]\w*)|(?P<bare>[A-Za-z_]\w*))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template that was checked."""
+
+    tree: Any
+    names: frozenset[str]
+    """Names that it uses."""
+
+    @classmethod
+    def read(cls, tree: Any, what: str) -> Template:  # noqa: ANN401 - JSON
+        """Check a template; `what` names the key it stands under. Raises SuiteError for a name that is none."""
+        found: set[str] = set()
+        _names(tree, found)
+        for name in sorted(found):
+            if name not in NAMES and not name.startswith("env."):
+                known = ", ".join(f"${each}" for each in NAMES)
+                raise SuiteError(
+                    f"{what}: there is no ${name}{did_you_mean(name, NAMES)}",
+                    hint=f"There are {known} and $env.NAME; $$ is a dollar sign.",
+                )
+        return cls(tree, frozenset(found))
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the agent is told its session."""
+        return bool(self.names & set(HANDOVER))
+
+    def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+        """Return the template with values in place. Raises AgentUnreachable if a variable of the environment is not set."""
+        return _fill(self.tree, values, env)
+
+
+def values_of(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
+    """Return the value of every name for one message."""
+    llm = given.llm
+    new = len(given.new_messages)
+    return {
+        "message": spoken(given.new_messages),
+        "thread_id": given.thread_id,
+        "messages": given.messages,
+        "history": given.messages[: len(given.messages) - new] if new else given.messages,
+        "userId": getattr(given.scenario_state, "user_id", None),
+        "conversation": conversation,
+        "session": llm.session if llm else None,
+        "proxy": llm.proxy if llm else None,
+        "llm": llm.to_dict() if llm else None,
+    }
+
+
+def _names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
+    if isinstance(tree, str):
+        for match in _NAME.finditer(tree):
+            if not match["dollar"]:
+                found.add(_name(match))
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            _names(key, found)
+            _names(value, found)
+    elif isinstance(tree, list):
+        for value in tree:
+            _names(value, found)
+
+
+def _name(match: re.Match[str]) -> str:
+    return match["braced"] or match["bare"] or f"env.{match['env']}"
+
+
+def _fill(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(tree, str):
+        whole = _NAME.fullmatch(tree)
+        if whole and not whole["dollar"]:
+            return _value(_name(whole), values, env)
+        return _NAME.sub(lambda match: "$" if match["dollar"] else _text(_value(_name(match), values, env)), tree)
+    if isinstance(tree, Mapping):
+        return {_text(_fill(key, values, env)): _fill(value, values, env) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_fill(value, values, env) for value in tree]
+    return tree
+
+
+def _value(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    if not name.startswith("env."):
+        return values[name]
+    variable = name.removeprefix("env.")
+    if variable not in env:
+        raise AgentUnreachable(f"the variable {variable} is not set, which the agent's configuration takes by ${name}.")
+    return env[variable]
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,161 @@
+"""What holds for all scenarios of a process unless a run says otherwise.
+
+    default < configure() (successive calls accumulate) < arguments of run
+
+None means "not said" everywhere but for `cache_key` in `run`, where None is an order: no cache. To tell that apart, the default of such
+a parameter is :class:`Unset`, which prints as the documented value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmproxy.scenario.plain import Plain, names_of
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+
+__all__ = ["UNSET", "Defaults", "ModelConfig", "ScenarioConfig", "Unset"]
+
+MAX_TURNS = 10
+"""Turns of a scenario that says nothing, or 0."""
+
+
+class Unset:
+    """Stands for a parameter that was not given, and prints as the default that is documented for it."""
+
+    __slots__ = ("shown",)
+
+    def __init__(self, shown: object = None) -> None:
+        """Print as `shown`, which is also what the parameter means when nothing else decides."""
+        self.shown = shown
+
+    def __repr__(self) -> str:
+        return repr(self.shown)
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __copy__(self) -> Unset:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Unset:
+        return self
+
+
+UNSET: Any = Unset(None)
+"""A parameter that is documented as ``=None`` and was not given."""
+UNSET_ZERO: Any = Unset(0.0)
+"""A parameter that is documented as ``=0.0`` and was not given."""
+
+
+@dataclass(kw_only=True)
+class ModelConfig(Plain):
+    """A model and how to call it; what is not known here goes to litellm through `extra`."""
+
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    temperature: float = UNSET_ZERO
+    max_tokens: int | None = None
+    api_base: str | None = None
+    """Where the model is served. With a proxy it is the upstream of the session."""
+    api_version: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further keywords of ``litellm.completion``."""
+    _temperature_given: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Remember whether the temperature was chosen: one that nobody chose is dropped for models that refuse it."""
+        if not self.model:
+            raise ValueError(
+                f"ModelConfig(model=...) takes the name of a model, such as 'openai/gpt-4.1-mini', not {self.model!r}"
+            )
+        self._temperature_given = not isinstance(self.temperature, Unset)
+        if not self._temperature_given:
+            self.temperature = 0.0
+
+    @property
+    def temperature_given(self) -> bool:
+        """Whether the temperature was chosen by the user."""
+        return self._temperature_given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What `configure` sets beside the documented fields, so that those stay as their users know them."""
+
+    proxy: str | bool | None = None
+    handlers: tuple[Handler, ...] = ()
+
+
+@dataclass(kw_only=True)
+class ScenarioConfig(Plain):
+    """Settings of scenarios."""
+
+    default_model: str | ModelConfig | None = None
+    """Model of simulators and judges that name none."""
+    max_turns: int | None = MAX_TURNS
+    verbose: bool | int | None = True
+    """Whether to print the conversation; from 2 on, each line names its scenario."""
+    cache_key: str | None = None
+    """Switches the cache on, and tells one generation of its values from the next. Empty is off."""
+    debug: bool | None = False
+    """Whether to stop before every turn of the simulator and let a person write instead."""
+
+    default_config: ClassVar[ScenarioConfig | None] = None
+    """What `configure` made so far."""
+    defaults: ClassVar[Defaults] = Defaults()
+
+    def __post_init__(self) -> None:
+        """Refuse what would fail late and far from its cause."""
+        for name in ("max_turns", "verbose"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int):
+                raise ValueError(f"{name} takes a number, not {value!r}")
+        if self.max_turns is not None and self.max_turns < 0:
+            raise ValueError(f"max_turns takes a number of turns, not {self.max_turns}")
+        if not isinstance(self.cache_key, (str, type(None))):
+            raise ValueError(f"cache_key takes a text, not {self.cache_key!r}")  # noqa: TRY004 (one kind for all)
+
+    @classmethod
+    def configure(
+        cls,
+        default_model: str | ModelConfig | None = None,
+        max_turns: int | None = None,
+        verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
+        cache_key: str | None = None,
+        debug: bool | None = None,  # noqa: FBT001
+        *,
+        proxy: str | bool | None = None,
+        handlers: tuple[Handler, ...] | None = None,
+    ) -> None:
+        """Set defaults for all scenarios that start from now on; what is None stays as it is.
+
+        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` hear the
+        events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
+        """
+        said = ScenarioConfig(
+            default_model=default_model, max_turns=max_turns, verbose=verbose, cache_key=cache_key, debug=debug
+        )
+        ScenarioConfig.default_config = (ScenarioConfig.default_config or ScenarioConfig()).merge(said)
+        known = ScenarioConfig.defaults
+        ScenarioConfig.defaults = Defaults(
+            proxy=known.proxy if proxy is None else proxy,
+            handlers=known.handlers if handlers is None else tuple(handlers),
+        )
+
+    def merge(self, other: ScenarioConfig) -> ScenarioConfig:
+        """Return a new configuration in which what `other` says (is not None) wins."""
+        return ScenarioConfig(**{**self.items(), **other.items()})
+
+    def items(self) -> dict[str, Any]:
+        """Return the fields that are not None."""
+        found = {name: getattr(self, name) for name in names_of(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def turns(self) -> int:
+        """How many turns a scenario may take: 0 and None mean the default."""
+        return self.max_turns or MAX_TURNS

@@ -1,0 +1,17 @@
+"""Which scenario is running here: a context variable, so that a decorated function knows whose cache key is in effect.
+
+Outside a scenario, and in threads that an agent starts by itself, it is None, and nothing may fail because of that.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+
+__all__ = ["context_scenario"]
+
+context_scenario: ContextVar[ScenarioExecutor | None] = ContextVar("scenario", default=None)
+"""The executor whose agents, steps and callbacks run in this context."""

@@ -1,0 +1,181 @@
+"""Criteria: what is to be true of a conversation, told apart by id, and what judges found about each.
+
+    texts -> Criteria (c1..cN) -> a schema to answer by -> findings {id: Finding} -> Criterion for each -> a result
+
+A criterion is passed, failed or inconclusive. Whatever is missing, unknown, or backed by words that nobody said is inconclusive: never a
+pass. Ids make equal, foreign-language and long texts distinct, and an answer in another order harmless.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from llmproxy.report.events import Criterion
+
+__all__ = ["Criteria", "Finding", "Standing", "checked", "occurs"]
+
+_HINTED = 120
+"""Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
+_DOTS = re.compile(r"\s*(?:\.{3}|…|\[…\]|\[\.{3}\])\s*")
+_SPEAKER = re.compile(r"^(?:\[\d+\]\s*)?(?:user|assistant|agent|system|tool(?: \S+)?)\s*:\s*", re.IGNORECASE)
+_QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "‘": "'", "’": "'", "`": "", "*": ""})
+_EDGES = " \t\r\n\"'.,;:!"
+_NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", "(empty)"})
+"""What judges write where there is nothing to quote."""
+UNPROVEN = "the quoted evidence does not occur in the conversation"
+
+
+class Standing(StrEnum):
+    """What is found about a criterion."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one judge found about one criterion."""
+
+    status: Standing
+    evidence: str = ""
+    reason: str = ""
+
+
+class Criteria:
+    """The criteria of a judge, in order."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Take the texts; ids are c1, c2, ... Raises ValueError for what is no list of texts, and for an empty text."""
+        if isinstance(texts, str):
+            raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004 (as users expect)
+        for place, text in enumerate(texts):
+            if not str(text).strip() or type(text) is not str:
+                raise ValueError(f"criteria[{place}] is {text!r}; a criterion is a sentence that is true or not.")
+        self.texts = tuple(texts)
+        self.ids = tuple(f"c{number}" for number in range(1, len(self.texts) + 1))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(zip(self.ids, self.texts, strict=True))
+
+    def listed(self) -> str:
+        """Return the criteria as lines of a prompt."""
+        return "\n".join(f"{id_}: {text}" for id_, text in self)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the findings, by id; strings and objects only, which every provider takes as they are."""
+        return _object({id_: {"description": _hint(text), **_finding()} for id_, text in self})
+
+    def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
+        """Return the findings of an answer by id, and what is wrong with it.
+
+        Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not are ignored.
+        """
+        if isinstance(given, list):
+            given = {str(each.get("id")): each for each in given if isinstance(each, Mapping)}
+        if not isinstance(given, Mapping):
+            return {}, [f"criteria must be an object with the members {', '.join(self.ids)}"]
+        said = {str(name).strip().lower(): value for name, value in given.items()}
+        found, problems = {}, []
+        for id_ in self.ids:
+            if id_ not in said:
+                problems.append(f"{id_} is missing")
+                continue
+            finding = _read(said[id_])
+            if finding is None:
+                problems.append(f"the status of {id_} is none of {', '.join(Standing)}")
+            else:
+                found[id_] = finding
+        return found, problems
+
+    def judged(
+        self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
+    ) -> list[Criterion]:
+        """Return every criterion with what was found; inconclusive where nothing was."""
+        nothing = Finding(Standing.INCONCLUSIVE, reason="the judge said nothing about it")
+        return [
+            Criterion(
+                id=id_,
+                text=text,
+                status=(found := findings.get(id_, nothing)).status.value,
+                evidence=found.evidence,
+                reason=found.reason,
+                votes=tuple((votes or {}).get(id_, ())),
+            )
+            for id_, text in self
+        ]
+
+
+def checked(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
+    """Return findings of which those are inconclusive whose evidence is not in the conversation."""
+    found = {}
+    for id_, finding in findings.items():
+        if occurs(finding.evidence, conversation):
+            found[id_] = finding
+            continue
+        reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
+        found[id_] = Finding(Standing.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
+    return found
+
+
+def occurs(quote: str, conversation: str) -> bool:
+    """Return whether a quotation is in a conversation: case, white space, quotation marks, emphasis and left-out middles do not count."""
+    if quote.strip().lower() in _NO_QUOTE:
+        return True
+    text = _folded(conversation)
+    start = 0
+    for part in _DOTS.split(quote):
+        wanted = _folded(_SPEAKER.sub("", part.strip().strip("\"'“”„«»‘’`"))).strip(_EDGES)
+        if not wanted:
+            continue
+        place = text.find(wanted, start)
+        if place < 0:
+            return False
+        start = place + len(wanted)
+    return True
+
+
+def _folded(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text.translate(_QUOTES)).casefold().split())
+
+
+def _finding() -> dict[str, Any]:
+    return _object(
+        {
+            "evidence": {
+                "type": "string",
+                "description": "Words quoted exactly from the conversation; empty if there are none.",
+            },
+            "reason": {"type": "string", "description": "One sentence."},
+            "status": {"type": "string", "enum": [each.value for each in Standing]},
+        }
+    )
+
+
+def _object(members: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+
+
+def _hint(text: str) -> str:
+    return text if len(text) <= _HINTED else text[:_HINTED] + "..."
+
+
+def _read(value: object) -> Finding | None:
+    given = value if isinstance(value, Mapping) else {"status": value}
+    status = given.get("status")
+    if not isinstance(status, str) or status.strip().lower() not in list(Standing):
+        return None
+    evidence, reason = (given.get(name) for name in ("evidence", "reason"))
+    return Finding(
+        Standing(status.strip().lower()),
+        evidence if isinstance(evidence, str) else "",
+        reason if isinstance(reason, str) else "",
+    )

@@ -1,0 +1,212 @@
+"""The judge: reads the transcript, and decides criterion by criterion. It fails closed.
+
+    transcript, criteria -> one or several judges -> findings, evidence checked -> votes -> a result, or the conversation goes on
+
+While the conversation can go on, it ends only with a failed criterion or with all of them passed; anything inconclusive lets it go on.
+When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion passed, and nothing else does. The
+description of the scenario is context for the judge, and no criterion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.events import Criterion
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.criteria import Criteria, Standing, checked
+from llmproxy.scenario.judge_question import JudgeError, Question, Ruling
+from llmproxy.scenario.models import configured
+from llmproxy.scenario.prompting import fenced, prompt
+from llmproxy.scenario.surroundings import description_of, is_unscripted, session_of, wire_of
+from llmproxy.scenario.transcript import transcript
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
+from llmproxy.scenario.voting import Vote, combined, parties, vote_of
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.session import RunSession
+
+__all__ = ["JudgeAgent", "JudgeError"]
+
+NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
+SUCCESS = "success"
+
+
+class JudgeAgent(AgentAdapter):
+    """Judges a conversation by criteria."""
+
+    role: ClassVar[AgentRole] = AgentRole.JUDGE
+    uses_session: ClassVar[bool] = True
+    raises_misses: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        criteria: Sequence[str] | None = None,
+        model: str | ModelConfig | None = None,
+        api_key: str | None = None,
+        temperature: float = UNSET_ZERO,
+        max_tokens: int | None = None,
+        system_prompt: str | None = None,
+        judges: int | Sequence[str | ModelConfig] = 1,
+        vote: str = Vote.MAJORITY,
+        min_turns: int = 0,
+    ) -> None:
+        """Prepare a judge.
+
+        Args:
+            criteria: Sentences that are true of a good conversation.
+            model: Name of the model; None: the default model of `scenario.configure`.
+            api_key: Key for it.
+            temperature: As the model takes it. One that is not given is left out where the model refuses it.
+            max_tokens: Limit of one answer.
+            system_prompt: Replaces what the judge is told about judging; criteria, scenario and transcript follow in any case.
+            judges: How many judges, all of this model; or the models, one for each judge.
+            vote: What their votes come to: ``majority``, ``unanimous``, or ``confirm-on-fail``, which asks the others only if the first
+                one would fail something.
+            min_turns: Turns that must be over before the judge looks at the conversation at all, unless a verdict is demanded.
+
+        Raises:
+            SettingsError: no model, or a number of judges or a vote that there is not.
+            ValueError: criteria that are no list of texts, or an empty one.
+
+        """
+        self.criteria = list(Criteria(() if criteria is None else criteria).texts)
+        self.configs = _configs(judges, model, api_key, temperature, max_tokens)
+        first = self.configs[0]
+        self.model, self.api_key = first.model, first.api_key
+        self.temperature, self.max_tokens = first.temperature, first.max_tokens
+        self.system_prompt = system_prompt
+        self.vote = vote_of(vote)
+        self.min_turns = min_turns
+        alike = len(self.configs) > 1 and len({config.model for config in self.configs}) == 1
+        if alike and all(config.temperature == 0 for config in self.configs):
+            warnings.warn(
+                f"{len(self.configs)} judges of one model ({self.model}) at temperature 0 answer nearly the same: they cost more and add "
+                "little. Give judges= different models, or temperature= above 0.",
+                stacklevel=2,
+            )
+
+    @property
+    def models(self) -> tuple[ModelConfig, ...]:
+        """The models that it calls."""
+        return self.configs
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Return the result that ends the run, or an empty list: it goes on."""
+        forced = input.judgment_request
+        if not self.criteria:
+            return _without_criteria() if forced else []
+        if not forced and input.scenario_state is not None and input.scenario_state.current_turn + 1 < self.min_turns:
+            return []
+        criteria, seen = Criteria(self.criteria), transcript(input.messages, wire_of(input))
+        question = Question(self.system_prompt or prompt("judge"), self._text(input, criteria, seen), criteria, forced)
+        rulings = await self._asked(question, session_of(input))
+        if forced and is_unscripted(input) and all(ruling.goes_on for ruling in rulings):
+            return []  # no verdict even at the end: the run ends without conclusion
+        result = self._result(criteria, rulings, seen, input)
+        return result if forced or result.success or result.failed_criteria else []
+
+    def _text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
+        """Return what a judge is to look at."""
+        parts = [fenced("scenario", description_of(given)), fenced("criteria", criteria.listed())]
+        if given.judgment_context:
+            parts.append(fenced("context", given.judgment_context))
+        return "\n\n".join([*parts, fenced("transcript", seen or "(nothing was said)")])
+
+    async def _asked(self, question: Question, session: RunSession | None) -> list[Ruling]:
+        """Return what each judge said; all of them are heard to the end before an error of one is raised."""
+        names = parties(len(self.configs))
+        asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
+        rulings: list[Ruling] = []
+        if self.vote is Vote.CONFIRM_ON_FAIL:
+            first = await question.put(*asked[0], session)
+            rulings.append(first)
+            if not _needs_confirmation(first, question):
+                return rulings
+        said = await asyncio.gather(
+            *(question.put(config, name, session) for config, name in asked[len(rulings) :]), return_exceptions=True
+        )
+        for each in said:
+            if isinstance(each, BaseException):
+                raise each
+            rulings.append(each)
+        return rulings
+
+    def _result(self, criteria: Criteria, rulings: Sequence[Ruling], seen: str, given: AgentInput) -> ScenarioResult:
+        votes = [checked(ruling.findings, seen) for ruling in rulings]
+        findings, cast = combined(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
+        judged = criteria.judged(findings, cast)
+        texts = {status: [each.text for each in judged if each.status == status] for status in Standing}
+        passed = len(texts[Standing.PASSED]) == len(judged)
+        against = [ruling.verdict for ruling in rulings if ruling.verdict not in {None, SUCCESS}] if passed else []
+        reasoning = _reasoning(rulings, judged)
+        if against:
+            reasoning += f" (The judge's own verdict was {against[0]!r}, although all criteria passed.)"
+        return ScenarioResult(
+            success=passed and not against,
+            messages=given.messages,
+            reasoning=reasoning,
+            passed_criteria=texts[Standing.PASSED],
+            failed_criteria=texts[Standing.FAILED],
+            inconclusive_criteria=texts[Standing.INCONCLUSIVE],
+            criteria=judged,
+        )
+
+
+def _configs(
+    judges: int | Sequence[str | ModelConfig],
+    model: str | ModelConfig | None,
+    api_key: str | None,
+    temperature: float,
+    max_tokens: int | None,
+) -> tuple[ModelConfig, ...]:
+    """Return the model of each judge."""
+    if (
+        isinstance(judges, str)
+        or judges is True
+        or (isinstance(judges, int) and judges < 1)
+        or (not isinstance(judges, int) and not judges)
+    ):
+        raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
+    models = [model] * judges if isinstance(judges, int) else list(judges)
+    found = [configured("JudgeAgent", each, api_key, temperature, max_tokens) for each in models]
+    missing = [each for each in found if each is None]
+    if missing:
+        raise SettingsError(
+            "Model was not configured for TestingAgent (JudgeAgent): it has none, and there is no default.\n"
+            'Write scenario.JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...]), or once for all of them\n'
+            'scenario.configure(default_model="openai/gpt-4.1-mini")'
+        )
+    return tuple(each for each in found if each is not None)
+
+
+def _needs_confirmation(ruling: Ruling, question: Question) -> bool:
+    """Return whether the others have to be heard: the first judge would end the run as failed."""
+    if ruling.goes_on:
+        return False
+    statuses = [finding.status for finding in ruling.findings.values()]
+    all_passed = len(statuses) == len(question.criteria) and all(status is Standing.PASSED for status in statuses)
+    return Standing.FAILED in statuses or (question.forced and not all_passed)
+
+
+def _without_criteria() -> ScenarioResult:
+    return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA)
+
+
+def _reasoning(rulings: Sequence[Ruling], judged: Sequence[Criterion]) -> str:
+    """Return why, in the words of the judges; in those of the findings where they gave none."""
+    told = [
+        (name, ruling.reasoning)
+        for name, ruling in zip(parties(len(rulings)), rulings, strict=True)
+        if ruling.reasoning
+    ]
+    if len(rulings) == 1 and told:
+        return told[0][1]
+    if told:
+        return "\n".join(f"{name}: {text}" for name, text in told)
+    return "; ".join(f"{each.id} {each.status}{each.reason and ': ' + each.reason}" for each in judged)

@@ -1,0 +1,46 @@
+"""What a run can be told beyond the documented parameters, in one value that travels whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmproxy.scenario.types import Message
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+
+__all__ = ["CALL_TIMEOUT", "RunOptions"]
+
+CALL_TIMEOUT = 120.0
+"""Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite for long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The keyword-only additions of `run`."""
+
+    proxy: str | bool | None = None
+    """URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL."""
+    timeout: float | None = None
+    """Seconds for the whole run."""
+    call_timeout: float | None = CALL_TIMEOUT
+    fresh_ids: bool = False
+    """Whether thread ids are random even with a recording, for agents with a store that outlives runs."""
+    cassette: str | None = None
+    mode: str | None = None
+    """Of the session, such as ``replay``; None: the proxy's."""
+    handlers: Sequence[Handler] = ()
+    history: Sequence[Message] | str | None = None
+    """What was said before: messages, or a recorded session ``store.db::cassette``."""
+    sample: int = 1
+    runs: int = 1
+    max_concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant."""
+        for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} takes a number above 0, not {value!r}")

@@ -1,0 +1,95 @@
+"""The words in which a script is written; each makes a step.
+
+    script=[scenario.user("Hello"), scenario.agent(), my_check, scenario.proceed(turns=2), scenario.judge()]
+
+A step is called with the state. Inside a step of one's own, ``return scenario.fail("why")`` and ``return scenario.fail("why")()`` mean
+the same: without a state, a step takes that of the scenario that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.scenario.context import context_scenario
+from llmproxy.scenario.types import Message, ScenarioResult
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+    from llmproxy.scenario.scenario_state import ScenarioState
+
+__all__ = ["Callback", "Step", "agent", "fail", "judge", "message", "proceed", "succeed", "user"]
+
+type Callback = Callable[[ScenarioState], Any]
+"""Called with the state, sync or async."""
+
+
+class Step:
+    """A step of a script that was made by one of the words below."""
+
+    __slots__ = ("_verb", "kind")
+
+    def __init__(self, kind: str, verb: Callable[[ScenarioExecutor], Awaitable[ScenarioResult | None]]) -> None:
+        """Do `verb` with the executor; `kind` is the word."""
+        self.kind = kind
+        self._verb = verb
+
+    def __call__(self, state: ScenarioState | None = None) -> Awaitable[ScenarioResult | None]:
+        """Take the step in the scenario of this state, or in the one that runs here."""
+        running = context_scenario.get() if state is None else state.executor
+        if running is None:
+            raise ValueError(
+                f"scenario.{self.kind}(...)() was called outside a scenario; put scenario.{self.kind}(...) into a script."
+            )
+        return self._verb(running)
+
+    def __repr__(self) -> str:
+        return f"scenario.{self.kind}(...)"
+
+
+def message(message: Message) -> Step:
+    """Add a message as it is; a user's or assistant's takes the turn of that role."""
+    return Step("message", lambda executor: executor.message(message))
+
+
+def user(content: str | Message | None = None) -> Step:
+    """Let the user say something; without content, the simulator speaks."""
+    return Step("user", lambda executor: executor.user(content))
+
+
+def agent(content: str | Message | None = None) -> Step:
+    """Let the agent under test answer; with content, that is its answer and it is not called."""
+    return Step("agent", lambda executor: executor.agent(content))
+
+
+def judge(content: str | Message | None = None) -> Step:
+    """Ask the judge for its verdict now; `content` is told to it as context and joins no conversation.
+
+    Ends the scenario when a criterion failed or all passed. With something inconclusive the script goes on, if there is more of it.
+    """
+    return Step("judge", lambda executor: executor.judge(content))
+
+
+def proceed(
+    turns: int | None = None,
+    on_turn: Callback | None = None,
+    on_step: Callback | None = None,
+    *,
+    on_turn_end: Callback | None = None,
+) -> Step:
+    """Let the conversation go on by itself, for so many turns or until it ends.
+
+    `on_turn` is called when a new turn begins (never for the first), `on_turn_end` when one has ended, `on_step` after every call of an
+    agent. All may be async.
+    """
+    return Step("proceed", lambda executor: executor.proceed(turns, on_turn, on_step, on_turn_end=on_turn_end))
+
+
+def succeed(reasoning: str | None = None) -> Step:
+    """End the scenario as passed."""
+    return Step("succeed", lambda executor: executor.succeed(reasoning))
+
+
+def fail(reasoning: str | None = None) -> Step:
+    """End the scenario as failed."""
+    return Step("fail", lambda executor: executor.fail(reasoning))

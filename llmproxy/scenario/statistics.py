@@ -1,0 +1,226 @@
+"""What may be concluded from repeated runs, in numbers: exact formulas, no opinion, no clock, no random numbers of its own.
+
+    passes of runs -> rate with its Wilson interval, pass@k (at least one of k), pass^k (all of k)
+    values         -> mean with a bootstrap interval over whole groups: scenarios, transcripts
+    two raters     -> Cohen's kappa, unweighted
+    p_t of transcripts judged R times each -> how much of the spread is the judge's
+
+What cannot be known is None (no runs, k above n, a rater who knows one answer only), never 0. Nonsense (more passes than runs) is a ValueError.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import comb, fsum, sqrt
+
+__all__ = [
+    "FEWEST_TRANSCRIPTS",
+    "RESAMPLES",
+    "Interval",
+    "Spread",
+    "bootstrap",
+    "judge_spread",
+    "kappa",
+    "mean",
+    "mean_interval",
+    "pass_all_interval",
+    "pass_any_interval",
+    "pass_at_k",
+    "pass_hat_k",
+    "spread_intervals",
+    "wilson",
+]
+
+Z95 = 1.959963984540054
+"""The 97.5 % point of the normal distribution: two-sided 95 %."""
+RESAMPLES = 2000
+"""Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""
+FEWEST_TRANSCRIPTS = 5
+"""Below it a variance over transcripts says nothing, and only the counts are told."""
+_DEFINED = 0.9
+"""Share of the resamples in which a statistic must be defined for its interval to be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 95 % interval, both ends included."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.3f}..{self.high:.3f}"
+
+
+# -- passes of runs
+
+
+def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
+    """Return the Wilson score interval of a proportion; None without runs.
+
+    Source: Wilson 1927; Newcombe 1998, method 3.
+    """
+    _check(passed, runs)
+    if not runs:
+        return None
+    share, square = passed / runs, z * z
+    middle = share + square / (2 * runs)
+    reach = z * sqrt(share * (1 - share) / runs + square / (4 * runs * runs))
+    whole = 1 + square / runs
+    # The ends are exact at 0 and n; rounding must not put them a hair beyond.
+    low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
+    high = 1.0 if passed == runs else min(1.0, (middle + reach) / whole)
+    return Interval(low, high)
+
+
+def pass_at_k(passed: int, runs: int, k: int) -> float | None:
+    """Return the estimate that at least one of `k` runs passes, 1 - C(n-c,k)/C(n,k); None for k above the runs there are.
+
+    Source: Chen et al. 2021 (HumanEval), unbiased for k <= n.
+    """
+    _check(passed, runs, k)
+    return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
+
+
+def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
+    """Return the estimate that all of `k` runs pass, C(c,k)/C(n,k); None for k above the runs there are.
+
+    Source: Yao et al. 2024 (tau-bench).
+    """
+    _check(passed, runs, k)
+    return None if k > runs else comb(passed, k) / comb(runs, k)
+
+
+def pass_all_interval(passed: int, runs: int, k: int) -> Interval | None:
+    """Return the interval of pass^k: the Wilson bounds to the k; None for k above the runs there are."""
+    _check(passed, runs, k)
+    bounds = wilson(passed, runs)
+    return None if bounds is None or k > runs else Interval(bounds.low**k, bounds.high**k)
+
+
+def pass_any_interval(passed: int, runs: int, k: int) -> Interval | None:
+    """Return the interval of pass@k, by the same rule: one fails all k with the Wilson bounds of failing to the k."""
+    _check(passed, runs, k)
+    bounds = wilson(passed, runs)
+    return None if bounds is None or k > runs else Interval(1 - (1 - bounds.low) ** k, 1 - (1 - bounds.high) ** k)
+
+
+def _check(passed: int, runs: int, k: int = 1) -> None:
+    if not 0 <= passed <= runs:
+        raise ValueError(f"{passed} of {runs} runs cannot have passed")
+    if k < 1:
+        raise ValueError(f"k counts runs, from 1 on; it is {k}")
+
+
+# -- means, and intervals by resampling
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean; None of nothing."""
+    return fsum(values) / len(values) if values else None
+
+
+def bootstrap[T](
+    items: Sequence[T],
+    statistic: Callable[[Sequence[T]], float | None],
+    rng: random.Random,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
+
+    None for fewer than two items, and where more than a tenth of the resamples leave the statistic undefined: what is left would
+    be a choice of the convenient ones.
+    """
+    if len(items) < 2:
+        return None
+    drawn = (statistic(rng.choices(items, k=len(items))) for _ in range(resamples))
+    found = sorted(value for value in drawn if value is not None)
+    if len(found) < _DEFINED * resamples or not found:
+        return None
+    return Interval(_quantile(found, 0.025), _quantile(found, 0.975))
+
+
+def mean_interval(values: Sequence[float], rng: random.Random, resamples: int = RESAMPLES) -> Interval | None:
+    """Return the bootstrap interval of a mean: of a suite over its scenarios, whose runs are never pooled."""
+    return bootstrap(values, mean, rng, resamples)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+# -- two raters
+
+
+def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
+    """Return Cohen's kappa of two raters, unweighted; None ("undefined") when one of them gives a single answer throughout.
+
+    Source: Cohen 1960. With one class on a side chance explains everything that can be seen, and 0 or 1 would pretend to know more.
+    """
+    ours, theirs = (Counter(side) for side in zip(*pairs, strict=True)) if pairs else (Counter(), Counter())
+    if len(ours) < 2 or len(theirs) < 2:
+        return None
+    total = len(pairs)
+    agreed = sum(one == other for one, other in pairs) / total
+    by_chance = sum(count * theirs[label] for label, count in ours.items()) / (total * total)
+    return (agreed - by_chance) / (1 - by_chance)
+
+
+# -- how much of it is the judge
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variance of verdicts, split in two."""
+
+    judge: float
+    """What the judge adds by answering differently about one transcript: mean of p(1-p)R/(R-1)."""
+    rest: float
+    """What differs between transcripts: sample variance of p less judge/R, at least 0."""
+
+    @property
+    def share(self) -> float | None:
+        """The judge's part of both; None when nothing varies."""
+        whole = self.judge + self.rest
+        return self.judge / whole if whole else None
+
+
+def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
+    """Return the spread of transcripts that were each judged `repeats` times, from how often each passed.
+
+    None below `FEWEST_TRANSCRIPTS`: then only the counts can be told. Raises ValueError when nothing was repeated.
+    """
+    if repeats < 2:
+        raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
+    for passed in passes:
+        _check(passed, repeats)
+    if len(passes) < FEWEST_TRANSCRIPTS:
+        return None
+    return _spread([passed / repeats for passed in passes], repeats)
+
+
+def spread_intervals(
+    passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
+) -> tuple[Interval | None, Interval | None]:
+    """Return the bootstrap intervals, over transcripts, of the judge's spread and of the rest; None where `judge_spread` is."""
+    if judge_spread(passes, repeats) is None:
+        return None, None
+    shares = [passed / repeats for passed in passes]
+    return (
+        bootstrap(shares, lambda drawn: _spread(drawn, repeats).judge, rng, resamples),
+        bootstrap(shares, lambda drawn: _spread(drawn, repeats).rest, rng, resamples),
+    )
+
+
+def _spread(shares: Sequence[float], repeats: int) -> Spread:
+    judge = fsum(p * (1 - p) for p in shares) / len(shares) * repeats / (repeats - 1)
+    middle = fsum(shares) / len(shares)
+    variance = fsum((p - middle) ** 2 for p in shares) / (len(shares) - 1)
+    return Spread(judge, max(0.0, variance - judge / repeats))

@@ -1,0 +1,210 @@
+"""The simulated user: a model that plays the person of the scenario, or lines that are read out.
+
+    the conversation, with roles reversed -> a model -> what the user types next
+
+It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty answer is asked for
+again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in the text: the judge decides then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.farewell import Farewell
+from llmproxy.scenario.model_errors import ModelError
+from llmproxy.scenario.models import Answer, RefusedChoice, complete, configured
+from llmproxy.scenario.personas import Persona, persona_of
+from llmproxy.scenario.prompting import prompt
+from llmproxy.scenario.surroundings import description_of, is_unscripted, session_of
+from llmproxy.scenario.transcript import without_tools
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.session import RunSession
+
+__all__ = ["UserSimulatorAgent", "reverse_roles"]
+
+GREETING = "Hello, how can I help you today?"
+"""What the assistant is made to have said first, so that the simulator has something to answer."""
+PARTY = "user"
+END = "end_conversation"
+ATTEMPTS = 3
+"""How often a model is asked that answers nothing."""
+NUDGE = "(The assistant has not answered yet. Write what the user says next.)"
+END_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": END,
+        "description": "End the conversation: the user has what they wanted, or gives up for good.",
+        "parameters": {
+            "type": "object",
+            "properties": {"message": {"type": "string", "description": "The user's last words, if there are any."}},
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class UserSimulatorAgent(AgentAdapter):
+    """Plays the user of a scenario."""
+
+    role: ClassVar[AgentRole] = AgentRole.USER
+    uses_session: ClassVar[bool] = True
+    raises_misses: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        model: str | ModelConfig | None = None,
+        api_key: str | None = None,
+        temperature: float = UNSET_ZERO,
+        max_tokens: int | None = None,
+        system_prompt: str | None = None,
+        persona: Persona | str | Path | None = None,
+        lines: Sequence[str] = (),
+        show_tools: bool = False,
+        may_end: bool = True,
+    ) -> None:
+        """Prepare a user.
+
+        Args:
+            model: Name of the model; None: the default model of `scenario.configure`.
+            api_key: Key for it.
+            temperature: As the model takes it. One that is not given is left out where the model refuses it.
+            max_tokens: Limit of one message.
+            system_prompt: Replaces the prompt as a whole; the persona is added to it.
+            persona: Who the user is: a name (``impatient``, ``beginner``, ...), a file, a text, a Persona.
+            lines: What the user says, in order, without a model. With `model=` as well, the model goes on after the last of them; without,
+                the conversation is over then.
+            show_tools: Whether the user sees which tools the agent called, and what they returned.
+            may_end: Whether the user may end a conversation that goes on by itself, when the goal is reached.
+
+        Raises:
+            SettingsError: there is no model and there are no lines, or no such persona.
+
+        """
+        if isinstance(lines, str):
+            raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
+        self.lines = tuple(lines)
+        goes_on = model is not None or not self.lines
+        self.config = configured("UserSimulatorAgent", model, api_key, temperature, max_tokens) if goes_on else None
+        if self.config is None and not self.lines:
+            raise SettingsError(_unconfigured("UserSimulatorAgent"))
+        self.model = self.config.model if self.config else None
+        self.api_key = self.config.api_key if self.config else api_key
+        self.temperature = self.config.temperature if self.config else temperature
+        self.max_tokens = self.config.max_tokens if self.config else max_tokens
+        self.system_prompt = system_prompt
+        self.persona = persona_of(persona) if persona is not None else None
+        self.show_tools = show_tools
+        self.may_end = may_end
+        self._said = 0
+        """How many of the lines."""
+
+    @property
+    def models(self) -> tuple[ModelConfig, ...]:
+        """The models that it calls."""
+        return (self.config,) if self.config else ()
+
+    async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
+        """Begin with the first line again."""
+        self._said = 0
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Return what the user says next; a Farewell where that was the last of it."""
+        free = is_unscripted(input)
+        if self._said < len(self.lines):
+            self._said += 1
+            return {"role": "user", "content": self.lines[self._said - 1]}
+        if self.config is None:
+            if free:
+                return Farewell()
+            raise SettingsError(
+                f"UserSimulatorAgent has said all of its {len(self.lines)} lines, and the script lets it speak again.",
+                hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
+            )
+        messages = self.prompt(input, may_end=free)
+        tools = [END_TOOL] if free and self._has_goal_in_sight(input.messages) else []
+        for attempt in range(ATTEMPTS):
+            answer = await self._asked(self.config, messages, tools, input, attempt)
+            ending = next((call for call in answer.tool_calls if call.name == END), None)
+            if ending is not None and free:
+                last = _last_words(ending.arguments) or answer.text
+                return Farewell([{"role": "user", "content": last}] if last else [])
+            if answer.text:
+                return {"role": "user", "content": answer.text}
+        raise ModelError(
+            f"No response from LLM: {self.config.model}, who plays the user, answered nothing in {ATTEMPTS} attempts.",
+            hint="A higher max_tokens helps where the model spends all of it on reasoning.",
+        )
+
+    def prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002
+        """Return what the model is sent."""
+        persona = f"\n{self.persona.text()}\n" if self.persona else ""
+        if self.system_prompt is None:
+            system = prompt("user_simulator", description=description_of(input), persona=persona)
+        else:
+            system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
+        if may_end and self._has_goal_in_sight(input.messages):
+            system += "\n\n" + prompt("user_simulator_end")
+        greeted = [{"role": "assistant", "content": GREETING}, *without_tools(input.messages, show=self.show_tools)]
+        found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
+        return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
+
+    async def _asked(
+        self,
+        config: ModelConfig,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        given: AgentInput,
+        attempt: int,
+    ) -> Answer:
+        """Ask the model; without tools if it takes none."""
+        how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": session_of(given), "attempt": attempt}
+        try:
+            return await complete(model=config, tools=tools, **how)
+        except RefusedChoice:
+            if not tools:
+                raise
+        return await complete(model=config, **how)
+
+    def _has_goal_in_sight(self, messages: Sequence[Message]) -> bool:
+        """Return whether the conversation can be over: nobody leaves before the first answer."""
+        return self.may_end and any(message.get("role") == "assistant" for message in messages)
+
+
+def reverse_roles(messages: Sequence[Message]) -> list[Message]:
+    """Return texts with user and assistant exchanged; of several in a row by one of them, one is made."""
+    other = {"user": "assistant", "assistant": "user"}
+    found: list[Message] = []
+    for message in messages:
+        role = other.get(message["role"], message["role"])
+        if found and role in other and found[-1]["role"] == role:
+            found[-1] = {"role": role, "content": f"{found[-1]['content']}\n\n{message['content']}"}
+        else:
+            found.append({"role": role, "content": message["content"]})
+    return found
+
+
+def _last_words(arguments: str) -> str:
+    try:
+        given = json.loads(arguments or "{}")
+    except ValueError:
+        return ""
+    said = given.get("message") if isinstance(given, dict) else None
+    return said.strip() if isinstance(said, str) else ""
+
+
+def _unconfigured(name: str) -> str:
+    return (
+        f"Model was not configured for TestingAgent ({name}): it has none, and there is no default.\n"
+        f'Write scenario.{name}(model="openai/gpt-4.1-mini"), or once for all of them\n'
+        'scenario.configure(default_model="openai/gpt-4.1-mini")'
+    )

@@ -1,0 +1,153 @@
+"""Threads for runs: each with a loop of its own, none that a program waits for at its end.
+
+The thread that runs a scenario may be blocked by an adapter for as long as it likes. Whoever waits for it looks from outside whether the
+call that goes on has been allowed enough time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.scenario.types import ScenarioResult
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+
+__all__ = ["finish", "in_thread"]
+
+GRACE = 0.8
+"""Seconds that a cancelled run may take to end; within one second the awaiter is free."""
+_SLACK = 1.0
+"""Seconds that a run may take to notice a timeout by itself."""
+_PATIENCE = 3600.0
+"""Seconds between two looks at a run without any limit of time."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Worker:
+    """A thread, its loop and the task in it."""
+
+    executor: ScenarioExecutor
+    done: asyncio.Future[None]
+    outer: asyncio.AbstractEventLoop
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    task: asyncio.Task[ScenarioResult] | None = None
+    result: ScenarioResult | None = None
+    error: BaseException | None = None
+
+    def work(self) -> None:
+        """Run the scenario to its end; the body of the thread."""
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.task = self.loop.create_task(self.executor.run())
+            self.result = self.loop.run_until_complete(self.task)
+        except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
+            self.error = error
+        finally:
+            _tidy(self.loop)
+            self.executor.event_bus.drain()
+            self._tell()
+
+    def cancel(self) -> None:
+        """Ask the run to end; from another thread."""
+        try:
+            self.loop.call_soon_threadsafe(lambda: self.task.cancel() if self.task else None)
+        except RuntimeError:
+            _log.debug("cancel: the run had ended")
+
+    def _tell(self) -> None:
+        try:
+            self.outer.call_soon_threadsafe(lambda: None if self.done.done() else self.done.set_result(None))
+        except RuntimeError:
+            _log.debug("scenario %r ended after everybody had left", self.executor.name)
+
+
+async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
+    """Run a scenario on a thread of its own. Raises what it raises, and for a blocked thread what its time limits say."""
+    outer = asyncio.get_running_loop()
+    worker = _Worker(executor, outer.create_future(), outer)
+    context = contextvars.copy_context()
+    name = f"scenario {executor.name}"[:40]
+    threading.Thread(target=context.run, args=(worker.work,), name=name, daemon=True).start()
+    try:
+        await _wait(worker)
+    except asyncio.CancelledError:
+        worker.cancel()
+        await asyncio.wait((worker.done,), timeout=GRACE)
+        if not worker.done.done():
+            _abandon(executor, asyncio.CancelledError("cancelled"))
+        raise
+    if worker.error is not None:
+        raise worker.error
+    if worker.result is None:
+        raise RuntimeError(f"scenario {executor.name!r} ended without a result")
+    return worker.result
+
+
+async def _wait(worker: _Worker) -> None:
+    """Wait for the end. Raises the error of a time limit that has passed and that the blocked thread cannot notice."""
+    while not worker.done.done():
+        left = worker.executor.time_left()
+        await asyncio.wait((worker.done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
+        left = worker.executor.time_left()
+        if not worker.done.done() and left is not None and left < -_SLACK / 2:
+            error = worker.executor.late()
+            worker.cancel()
+            _abandon(worker.executor, error)
+            raise error
+
+
+def _abandon(executor: ScenarioExecutor, error: BaseException) -> None:
+    """Leave a blocked thread to itself, and say so."""
+    busy = executor.busy
+    _log.warning(
+        "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
+        executor.name,
+        f" in {type(busy).__name__}.call" if busy else "",
+    )
+    executor.give_up(error)
+
+
+def _tidy(loop: asyncio.AbstractEventLoop) -> None:
+    """End what an adapter left running on the loop, and close it."""
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=GRACE))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def finish(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> ScenarioResult:
+    """Run a coroutine to its end and return its result, whether or not a loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    box: list[Any] = []
+
+    def work() -> None:
+        try:
+            box.append((asyncio.run(make()), None))
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            box.append((None, error))
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)  # in pieces, so that Ctrl-C is heard
+    result, error = box[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[no-any-return]  # a box of one pair

@@ -1,0 +1,61 @@
+"""Whoever runs the scenarios of a process is told, whatever its user configured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmproxy import scenario
+from llmproxy.client.host import HOST, Host
+from llmproxy.report.events import Event, Finished
+from tests.scenario.people import Agent
+
+
+class Listener:
+    """Keeps everything."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.runs: list[tuple[str, bool]] = []
+
+    @property
+    def handler(self) -> Listener:
+        return self
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
+        self.runs.append((scenario.name, result.success))
+
+
+def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
+    """And the one before it is listened to again afterwards."""
+    listener, before = Listener(), HOST.listener
+    HOST.listener = listener
+    try:
+        steps = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
+        scenario.run_sync("good", "d", [Agent("hello")], script=steps, verbose=False, proxy=False)
+        try:
+            scenario.run_sync("bad", "d", [Agent(RuntimeError("boom"))], script=steps, verbose=False, proxy=False)
+        except RuntimeError:
+            pass
+        else:
+            raise AssertionError("it was to raise")
+    finally:
+        HOST.listener = before
+    assert listener.runs == [("good", True), ("bad", False)]
+    assert sum(isinstance(event, Finished) for event in listener.events) == 2
+
+
+def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
+    """As outside pytest."""
+    host = Host()
+    assert host.handlers == ()
+    host.ended(None, None)
+    host.wait()
+    waited: list[int] = []
+    Host(ready=lambda: waited.append(1)).wait()
+    assert waited == [1]

@@ -1,0 +1,89 @@
+"""The HTML page: everything is in it, nothing breaks out of it, nothing is loaded."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+from llmproxy.report.at_end import AtEnd
+from llmproxy.report.html import page
+from llmproxy.report.story import Story
+from tests.report import samples
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+OPTIONAL = {"tr", "td", "th", "dt", "dd", "tbody", "thead", "li", "p"}
+
+
+class Reader(HTMLParser):
+    """Collects text, tags and attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.tags, self.attributes = "", [], []  # type: tuple[str, list[str], list[tuple[str, str | None]]]
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID | OPTIONAL:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID | OPTIONAL:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(text: str) -> Reader:
+    """Parse a page."""
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> None:
+    """Whatever was said, asked for and found can be read; the file is written at the end."""
+    out = tmp_path / "x" / "report.html"
+    handler = AtEnd(out, page)
+    for event in samples.events():
+        handler.handle(event)
+    handler.close()
+    text = read(out.read_text("utf-8")).text
+    for run in samples.story().runs.values():
+        for message in run.messages:
+            assert message.message["content"].replace("\x00", "\ufffd") in text.replace("\x00", "\ufffd")
+        for criterion in run.criteria:
+            assert criterion.text in text
+            assert criterion.reason in text
+    for part in ("the new task is called 'Review PRs', not 'Review PR'", "evidence: unobservable", "interactions 12, 13",
+                 "votes: failed, passed, failed", "23% to 88%", "interrupted", "agent: 2 calls", "price unknown",
+                 'createTask(title="fine")', "5 samples recorded on 2026-11-01", "llmproxy test tasks.yaml --id wrong"):  # fmt: skip
+        assert part in text, part
+
+
+def test_what_an_agent_says_cannot_become_markup() -> None:
+    """A script in an answer stays text, and nothing is loaded from anywhere."""
+    reader = read(page(samples.story()))
+    assert "script" not in reader.tags
+    assert "<script>alert('x')</script>" in reader.text
+    assert not [
+        value for name, value in reader.attributes if name in ("src", "href") and not str(value).startswith("#")
+    ]
+    assert "url(" not in page(samples.story())
+    assert "@import" not in page(samples.story())
+
+
+def test_failed_runs_are_open_and_passed_ones_of_many_closed() -> None:
+    """What needs a look is seen without a click."""
+    text = page(samples.story())
+    wrong, flaky = text.index('id="s1"'), text.index('id="s2"')
+    assert text[wrong:flaky].count("<details open>") == 1
+    assert text[flaky : text.index('id="s3"')].count("<details>") == 3
+
+
+def test_nothing_at_all_is_still_a_page() -> None:
+    """No run gives a page that says so by its empty table."""
+    assert "interrupted" in read(page(Story())).text

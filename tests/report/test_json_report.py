@@ -1,0 +1,38 @@
+"""The stream as JSON lines, and as one document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from llmproxy.report.at_end import AtEnd
+from llmproxy.report.json_report import FORMAT, JsonLines, text
+from tests.report import samples
+
+
+def test_lines_are_there_as_soon_as_they_happen(tmp_path: Path) -> None:
+    """A reader sees each event before the next one comes: nothing waits in a buffer."""
+    out = tmp_path / "deep" / "events.jsonl"
+    handler = JsonLines(out)
+    for number, event in enumerate(samples.events(), start=1):
+        handler.handle(event)
+        assert len(out.read_text("utf-8").splitlines()) == number
+    handler.close()
+    first = json.loads(out.read_text("utf-8").splitlines()[0])
+    assert (first["event"], first["title"], first["scenarios"]) == ("selected", "Tasks & more", 5)
+
+
+def test_the_document_holds_every_run_and_part(tmp_path: Path) -> None:
+    """Nothing that happened is left out of the document."""
+    out = tmp_path / "report.json"
+    handler = AtEnd(out, text)
+    for event in samples.events():
+        handler.handle(event)
+    assert out.read_text("utf-8") == ""
+    handler.close()
+    told = json.loads(out.read_text("utf-8"))
+    assert (told["format"], told["exit_code"], told["seconds"]) == (FORMAT, 1, 12.5)
+    runs = {run["started"]["run_id"]: run for scenario in told["scenarios"] for run in scenario["runs"]}
+    assert len(runs) == 10
+    assert [part["event"] for part in runs["wrong-1"]["parts"]] == ["message", "message", "step", "verdict"]
+    assert runs["cut-1"]["finished"] is None

@@ -1,0 +1,84 @@
+"""JUnit files that CI systems accept, and that tell a failed agent from a failed environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import xmlschema
+
+from llmproxy.report.at_end import AtEnd
+from llmproxy.report.junit import document
+from llmproxy.report.story import Story
+from tests.report import samples
+
+SCHEMA = Path(__file__).with_name("junit.xsd")
+
+
+def tree() -> ET.Element:
+    """Return the sample's file, parsed."""
+    return ET.fromstring(document(samples.story()))
+
+
+def case(name: str) -> ET.Element:
+    """Return one test case."""
+    return next(each for each in tree().iter("testcase") if each.get("name", "").startswith(name))
+
+
+def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
+    """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
+    out = tmp_path / "a" / "junit.xml"
+    handler = AtEnd(out, document)
+    for event in samples.events():
+        handler.handle(event)
+    handler.close()
+    schema = xmlschema.XMLSchema(str(SCHEMA))
+    schema.validate(str(out))
+    broken = out.read_text("utf-8").replace("<failure", "<failed").replace("</failure", "</failed")
+    with pytest.raises(xmlschema.XMLSchemaValidationError):
+        schema.validate(broken)
+
+
+def test_counts_are_those_of_the_cases() -> None:
+    """What a CI system shows as totals is what stands in the file, suite by suite."""
+    root = tree()
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("10", "1", "4")
+    for suite in root:
+        kinds = [child.tag for each in suite for child in each]
+        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(suite.get(attribute, "-1")) == kinds.count(tag)
+
+
+def test_a_failure_says_what_was_expected_and_how_to_run_it_again() -> None:
+    """The message is the failed check, the text has all of them, the criteria with their reasons and the command."""
+    problem = case("wrong").find("failure")
+    assert problem is not None
+    assert "the new task is called 'Review PRs', not 'Review PR'" in problem.get("message", "")
+    text = problem.text or ""
+    assert "cannot be seen" in text
+    assert samples.CHINESE in text
+    assert "llmproxy test tasks.yaml --id wrong" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("flaky Scenario flaky [2 of 5]", "agent_error"), ("missed", "environment_error"), ("cut", "environment_error")],
+)
+def test_errors_are_told_apart(name: str, kind: str) -> None:
+    """A crashed agent is no failed environment, and an interrupted run is no pass."""
+    problem = case(name).find("error")
+    assert problem is not None
+    assert problem.get("type") == kind
+
+
+def test_what_xml_cannot_say_is_escaped() -> None:
+    """A null byte or an escape sequence of a terminal in an answer does not break the file."""
+    said = case("fine").findtext("system-out") or ""
+    assert "\\x00\\x1b[31m" in said
+    assert "<script>alert('x')</script>" in said
+
+
+def test_nothing_at_all_is_still_a_file() -> None:
+    """No run gives an empty, valid list."""
+    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(document(Story()).decode())

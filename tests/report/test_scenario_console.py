@@ -1,0 +1,73 @@
+"""A scenario on the terminal: each message as it comes."""
+
+# ruff: noqa: ANN401
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Finished, Message, Started, Status, Verdict
+from llmproxy.report.scenario_console import ScenarioConsole
+
+
+class Terminal(io.StringIO):
+    """A stream that shows colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(*events: Any, verbose: int = 1, stream: io.StringIO | None = None) -> str:
+    """Return what is printed for events after the start."""
+    out = stream or io.StringIO()
+    console = ScenarioConsole(verbose, out)
+    for event in (Started(run_id="r", scenario="x", name="x"), *events):
+        console.handle(event)
+    console.close()
+    return out.getvalue().removeprefix("\n")
+
+
+def said(author: str = "Someone", **message: Any) -> Message:
+    """Return the event of a message."""
+    return Message(run_id="r", message=message, author=author)
+
+
+CALL = {"function": {"name": "look", "arguments": '{"a":1,"b":2,"c":3,"d":4,"e":5}'}}
+
+
+@pytest.mark.parametrize(
+    ("event", "want"),
+    [
+        (said(role="user", content="hi"), "User: hi\n"),
+        (said(role="assistant", content="hello"), "Agent: hello\n"),
+        (said(role="assistant", content=None, tool_calls=[{"function": {"name": "f", "arguments": "no json"}}]),
+         "ToolCall(f): \n\n    no json\n\n"),
+        (said(role="assistant", content="one moment", tool_calls=[CALL]),
+         'Agent: one moment\nToolCall(look): \n\n    {\n      "a": 1,\n      "b": 2,\n      "c": 3,\n      "d": 4,\n    ...\n\n'),
+        (said(role="tool", content='{"found": 1}'), 'ToolResult: \n\n    {\n      "found": 1\n    }\n\n'),
+        (said(role="system", content="hidden"), ""),
+        (said("", role="system", content="scripted"), "System: scripted\n"),
+        (said(role="critic", content="hm"), "Critic: hm\n"),
+        (Verdict(run_id="r", judge="J", success=None), ""),
+        (Finished(run_id="r", scenario="x", status=Status.AGENT_ERROR, error="ValueError: no"), "Error: ValueError: no\n"),
+        (Finished(run_id="r", scenario="x", status=Status.PASSED), ""),
+    ],
+)  # fmt: skip
+def test_what_is_printed(event: Any, want: str) -> None:
+    """Tool arguments as JSON, five lines of them; what the agent's own system messages say is hidden."""
+    assert printed(event) == want
+
+
+def test_every_line_names_its_scenario_from_two_on() -> None:
+    """For runs in parallel."""
+    assert printed(said(role="user", content="hi"), verbose=2) == "[Scenario: x] User: hi\n"
+    assert printed(said(role="user", content="hi"), verbose=5) == "[Scenario: x] User: hi\n"
+
+
+def test_colours_are_for_terminals() -> None:
+    """No escapes elsewhere."""
+    assert printed(said(role="user", content="hi"), stream=Terminal()).startswith("\x1b[32mUser:\x1b[0m hi")
+    assert "\x1b" not in printed(said(role="user", content="hi"), verbose=2)

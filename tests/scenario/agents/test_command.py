@@ -1,0 +1,278 @@
+"""Commands that speak JSON lines: recorded through a real proxy, replayed without a provider, and every way to go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.scenario.agents.command import CommandAgent
+from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.types import AgentInput
+from llmproxy.scenario.wire import tool_calls
+from tests.provider import Provider
+from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given
+from tests.support import proxy
+
+
+def ask(agent: CommandAgent, *inputs: AgentInput) -> list[Any]:
+    """Let an agent answer messages, one after the other, and close it."""
+
+    async def run() -> list[Any]:
+        await agent.open(None)
+        try:
+            return [await agent.call(each) for each in inputs]
+        finally:
+            await agent.close()
+
+    return asyncio.run(run())
+
+
+def faulty(name: str, **more: Any) -> CommandAgent:  # noqa: ANN401
+    """Return the Python agent with one of its faults."""
+    return CommandAgent([*PYTHON_LINES, name], **more)
+
+
+async def one_run(url: str, command: Sequence[str], mode: str) -> tuple[Any, list[str], int]:
+    """Run one conversation in a session of its own: the answer, the tools called on the wire, calls that went upstream."""
+    session = await RunSession.open(url, cassette="weather", mode=mode)
+    agent = CommandAgent(command)
+    await agent.open(session)
+    try:
+        said = await agent.call(given(llm=session.llm))
+        assert await session.misses() == ()
+        tools = [f"{each.name} {each.arguments} {each.result}" for each in tool_calls(await session.calls())]
+    finally:
+        await agent.close()
+        report = await session.close()
+    return said, tools, report.live_calls
+
+
+@pytest.mark.parametrize("command", [PYTHON_LINES, NODE_LINES], ids=["Python", "Node"])
+def test_an_agent_in_any_language_is_recorded_and_replayed_without_a_provider(
+    command: Sequence[str], tmp_path: Path
+) -> None:
+    """Same answer and same tool calls from another proxy over the same store, and nothing goes upstream."""
+    with Provider(dialogue()) as provider, proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
+        recorded = asyncio.run(one_run(px.url, command, "record"))
+        provider.finish()
+    with proxy("replay", tmp_path / "x.db") as px:
+        replayed = asyncio.run(one_run(px.url, command, "replay"))
+    assert recorded == (ANSWER, ["get_weather {'city': 'Oslo'} 12"], 2)
+    assert replayed == (*recorded[:2], 0)
+
+
+def test_a_frame_says_everything() -> None:
+    """Conversation, message, history, and where the models are."""
+    llm = LLM("http://127.0.0.1:8080", "weather~2")
+    before = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
+    (said,) = ask(faulty("echo"), given("and now?", thread="t9", llm=llm, before=before))
+    frame = json.loads(said)
+    assert frame["conversation"] == "t9"
+    assert frame["message"] == "and now?"
+    assert frame["messages"] == [*before, {"role": "user", "content": "and now?"}]
+    assert frame["llm"]["base_urls"]["openai"] == "http://127.0.0.1:8080/s/weather~2/v1"
+    assert frame["llm"]["headers"] == {"x-llmproxy-session": "weather~2"}
+
+
+def test_without_a_proxy_and_without_a_message_a_frame_says_null() -> None:
+    """Nothing is made up."""
+    frame = json.loads(ask(faulty("echo"), given(None))[0])
+    assert (frame["message"], frame["messages"], frame["llm"]) == (None, [], None)
+
+
+def test_a_process_gets_the_sessions_variables_over_those_that_were_given() -> None:
+    """So an agent that knows nothing of sessions is recorded all the same."""
+    llm = LLM("http://127.0.0.1:8080", "weather", replay=True)
+    agent = faulty("env", env={"OPENAI_BASE_URL": "http://elsewhere/v1", "COLOUR": "red"})
+    env = json.loads(ask(agent, given(llm=llm))[0])
+    assert env["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/s/weather/v1"
+    assert env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080/s/weather/anthropic"
+    assert env["LLMPROXY_URL"] == "http://127.0.0.1:8080"
+    assert env["COLOUR"] == "red"
+
+
+@pytest.mark.parametrize(("process", "same"), [("run", True), ("conversation", False)])
+def test_a_process_lives_for_a_run_or_for_a_conversation(process: Literal["run", "conversation"], same: bool) -> None:
+    """Two conversations share one process, or have one each."""
+    script = "import sys, os, json\nfor line in sys.stdin: print(json.dumps({'text': str(os.getpid())}), flush=True)"
+    agent = CommandAgent([sys.executable, "-c", script], process=process)
+    one, two, again = ask(agent, given(thread="a"), given(thread="b"), given(thread="a"))
+    assert (one == two) is same
+    assert one == again
+
+
+def test_messages_are_given_on_as_they_are() -> None:
+    """An agent that reports its messages is believed."""
+    assert ask(faulty("messages"), given()) == [[{"role": "assistant", "content": "I looked."}]]
+
+
+WRONG = {
+    "crash": ["ended with exit code 1 without an answer", "RuntimeError: the database is gone"],
+    "garbage": ["no JSON: INFO starting up", "print everything else on standard error"],
+    "number": ["no object: 42"],
+    "empty": ["gave an empty answer"],
+    "nothing": ["answered {}, which has none of them"],
+    "other-id": ["answered message 99 when it was asked message 1"],
+    "error": ['answered with an error: "no such tool"'],
+    "close": ["closed its standard output in the middle"],
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_an_agent_that_was_started_and_goes_wrong_is_at_fault(fault: str) -> None:
+    """The error says what it did, and shows the end of what it complained of."""
+    with pytest.raises(AgentError) as caught:
+        ask(faulty(fault), given())
+    for part in WRONG[fault]:
+        assert part in str(caught.value)
+
+
+def test_an_agent_that_hangs_is_killed_with_everything_that_it_started() -> None:
+    """Nothing is left of its process group."""
+    agent = faulty("hang", timeout=2.0)
+    with pytest.raises(AgentError, match="did not answer within 2 s, and was killed") as caught:
+        ask(agent, given())
+    group = int(str(caught.value).rpartition("sleeping ")[2].split()[0])
+    deadline = time.monotonic() + 5
+    while running(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running(group)
+
+
+def running(group: int) -> bool:
+    """Tell whether a process of the group is alive (one that is dead and not yet collected is not)."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = entry.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state not in "ZX":
+            return True
+    return False
+
+
+def test_close_ends_what_a_process_started() -> None:
+    """Children that outlive their parent are killed, too."""
+    script = (
+        "import sys, os, json, subprocess\n"
+        "subprocess.Popen(['sleep', '60'])\n"
+        "for line in sys.stdin: print(json.dumps({'text': str(os.getpid())}), flush=True)"
+    )
+    (said,) = ask(CommandAgent([sys.executable, "-c", script]), given())
+    deadline = time.monotonic() + 5
+    while running(int(said)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running(int(said))
+
+
+def test_an_agent_killed_in_the_middle_of_a_conversation_is_at_fault() -> None:
+    """The first answer came, then kill -9: it was reached, so it counts."""
+    with pytest.raises(AgentError, match="was killed by signal 9 without an answer"):
+        ask(faulty("second-crash"), given(), given())
+
+
+def test_a_second_line_is_not_taken_for_the_next_answer() -> None:
+    """What nobody asked for is an error, not the answer to something else."""
+
+    async def run() -> None:
+        agent = faulty("twice")
+        try:
+            assert await agent.call(given()) == "one"
+            await asyncio.sleep(0.3)
+            await agent.call(given())
+        finally:
+            await agent.close()
+
+    with pytest.raises(AgentError, match="said something that nobody asked for"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "part"),
+    [
+        (["no-such-agent-anywhere"], {}, "Is it installed"),
+        ([sys.executable], {"cwd": "/no/such/folder"}, "in /no/such/folder"),
+        ([*PYTHON_LINES, "127"], {}, "exit code 127"),
+        (["/etc/hostname"], {}, "cannot be started"),
+    ],
+)
+def test_an_agent_that_cannot_be_started_was_never_reached(command: list[str], more: dict[str, Any], part: str) -> None:
+    """The environment is to blame, and the text says with what."""
+    with pytest.raises(AgentUnreachable) as caught:
+        ask(CommandAgent(command, **more), given())
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [({"command": ""}, "no program"), ({"command": "a 'b"}, "split"), ({"command": "a", "process": "runs"}, "'run'")],
+)
+def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], part: str) -> None:
+    """Nothing has to be started for that."""
+    with pytest.raises(SuiteError, match=part):
+        CommandAgent(**arguments)
+
+
+def test_a_plain_program_is_started_for_each_message() -> None:
+    """Its input is the message, its whole output the answer."""
+    agent = CommandAgent("tr a-z A-Z", lines=False)
+    assert ask(agent, given("good morning\nworld"), given("bye")) == ["GOOD MORNING\nWORLD", "BYE"]
+
+
+@pytest.mark.parametrize(
+    ("script", "part"),
+    [("exit 3", "exit code 3"), ("true", "empty answer"), ("sleep 30", "within 1 s")],
+)
+def test_a_plain_program_that_fails_is_at_fault(script: str, part: str) -> None:
+    """By its exit code, by silence, by the clock."""
+    with pytest.raises(AgentError, match=part):
+        ask(CommandAgent(["sh", "-c", script], lines=False, timeout=1.0), given())
+
+
+def test_a_large_message_reaches_an_agent_that_answers_at_length() -> None:
+    """Pipes that are full on both sides do not lock up."""
+    big = "ä" * 2_000_000
+    (said,) = ask(faulty("echo"), given(big))
+    assert json.loads(said)["message"] == big
+
+
+def test_a_clone_has_processes_of_its_own() -> None:
+    """Ending the one does not end the other."""
+
+    async def run() -> str:
+        agent = faulty("echo")
+        other = agent.clone()
+        await agent.call(given())
+        await other.call(given())
+        await agent.close()
+        said = str(await other.call(given("still there?")))
+        await other.close()
+        return said
+
+    assert json.loads(asyncio.run(run()))["message"] == "still there?"
+
+
+def test_a_run_that_is_cancelled_leaves_no_process() -> None:
+    """Closing ends even an agent that is in the middle of an answer."""
+
+    async def run() -> float:
+        agent = faulty("hang")
+        task = asyncio.create_task(agent.call(given()))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        since = time.monotonic()
+        await agent.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - since
+
+    assert asyncio.run(run()) < 12

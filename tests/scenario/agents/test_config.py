@@ -1,0 +1,141 @@
+"""Agents from what a file says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents import CommandAgent, FunctionAgent, HttpAgent, OpenAIAgent, ServiceAgent, agent_from
+from llmproxy.scenario.agents.config import KEYS
+from llmproxy.scenario.agents.function import ARGUMENTS
+from llmproxy.scenario.agents.templates import NAMES
+from tests.scenario.agents_fixtures import given
+
+URL = "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "kind"),
+    [
+        ({"http": URL}, OpenAIAgent),
+        ({"http": {"url": URL, "model": "mine", "stream": True}}, OpenAIAgent),
+        ({"http": {"url": URL, "body": {"q": "$message"}, "reply": "$.a"}}, HttpAgent),
+        ({"http": {"url": URL, "reply": "$.a", "timeout": 3, "headers": {"a": "b"}}}, HttpAgent),
+        ({"url": URL}, ServiceAgent),
+        ({"url": URL, "session": "mine", "propagates": "x-run", "body": {}}, ServiceAgent),
+        ({"command": "node agent.mjs"}, CommandAgent),
+        ({"command": ["node", "agent.mjs"]}, CommandAgent),
+        ({"command": {"run": ["node", "agent.mjs"], "env": {"A": "b"}, "lines": False, "process": "conversation"}}, CommandAgent),
+        ({"python": "module:agent"}, FunctionAgent),
+        ({"python": {"call": "module:agent", "timeout": 1.5}}, FunctionAgent),
+    ],
+)  # fmt: skip
+def test_a_kind_makes_its_agent(mapping: dict[str, Any], kind: type[AgentAdapter], tmp_path: Path) -> None:
+    """In its short form and in its long one."""
+    assert type(agent_from(mapping, tmp_path)) is kind
+
+
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        ({}, "none of the kinds"),
+        ({"htpp": URL}, "none of the kinds of agents; did you mean 'http'"),
+        ({"http": URL, "command": "x"}, "http and command are two agents"),
+        ({"http": {"url": URL, "modle": "x"}}, "agent.http: there is no key 'modle'; did you mean 'model'"),
+        ({"http": {"model": "x"}}, "agent.http: `url` is missing"),
+        ({"http": {"url": URL, "session": "x"}}, "no key 'session'"),
+        ({"http": {"url": URL, "timeout": "5"}}, "agent.http.timeout is '5'; it must be a number"),
+        ({"http": {"url": URL, "timeout": True}}, "must be a number"),
+        ({"http": {"url": URL, "timeout": 0}}, "must be a number"),
+        ({"http": {"url": URL, "stream": "yes"}}, "must be true or false"),
+        ({"http": {"url": URL, "headers": {"a": 1}}}, "must be a table of texts"),
+        ({"http": {"url": URL, "model": "x", "reply": "$.a"}}, "'model' belongs to an OpenAI-compatible endpoint, 'reply'"),
+        ({"http": 5}, "agent.http.url is 5"),
+        ({"http": "127.0.0.1"}, "no address"),
+        ({"url": URL, "sesion": "x"}, "agent: there is no key 'sesion'; did you mean 'session'"),
+        ({"command": []}, "a text or a list of words"),
+        ({"command": ["node", 5]}, "a text or a list of words"),
+        ({"command": {"run": "x", "process": "for ever"}}, "process: 'for ever'"),
+        ({"command": {"run": "x"}, "cwd": "y"}, "agent: there is no key 'cwd'"),
+        ({"python": "module"}, "module:agent"),
+        ("http://127.0.0.1", "no table"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(mapping: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
+    """A suite's error, which names the key and what it may be."""
+    with pytest.raises(SuiteError, match=said.replace("$", r"\$")):
+        agent_from(mapping, tmp_path)
+
+
+def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
+    """Relative to the file that names it."""
+    (tmp_path / "sub").mkdir()
+    script = "import os, sys, json\nfor _ in sys.stdin: print(json.dumps({'text': os.getcwd()}), flush=True)"
+
+    async def where(mapping: dict[str, Any]) -> object:
+        agent = agent_from({"command": {"run": [sys.executable, "-c", script], **mapping}}, tmp_path)
+        try:
+            return await agent.call(given())
+        finally:
+            await agent.close()
+
+    assert asyncio.run(where({})) == str(tmp_path)
+    assert asyncio.run(where({"cwd": "sub"})) == str(tmp_path / "sub")
+
+
+def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
+    """By the path of its module."""
+    (tmp_path / "bot.py").write_text("def answer(message): return message[::-1]", "utf-8")
+
+    async def run() -> object:
+        return await agent_from({"python": "bot.py:answer"}, tmp_path).call(given("abc"))
+
+    assert asyncio.run(run()) == "cba"
+
+
+def test_the_mapping_is_left_as_it_was(tmp_path: Path) -> None:
+    """Two workers make their agents from one."""
+    mapping = {"url": URL, "session": "x", "headers": {"a": "b"}}
+    command = {"command": {"run": "x", "cwd": "y"}}
+    for _ in range(2):
+        agent_from(mapping, tmp_path)
+        agent_from(command, tmp_path)
+    assert mapping == {"url": URL, "session": "x", "headers": {"a": "b"}}
+
+
+def test_every_kind_says_what_its_keys_must_be() -> None:
+    """For a schema that editors check with."""
+    assert set(KEYS) == {"http", "url", "command", "python"}
+    assert all(KEYS.values())
+
+
+def test_what_the_documentation_shows_is_understood(tmp_path: Path) -> None:
+    """Every YAML block of docs/agents.md makes an agent, and every key and name is in it."""
+    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text("utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 5
+    for block in blocks:
+        agent_from(yaml.safe_load(block)["agent"], tmp_path)
+    keys = {key for table in KEYS.values() for key in table} - {"call"}
+    assert [key for key in keys if key not in text] == []
+    assert [name for name in NAMES if f"${name}" not in text] == []
+    assert [name for name in ARGUMENTS if f"`{name}`" not in text] == []
+
+
+def test_the_python_of_the_documentation_runs() -> None:
+    """As it stands there."""
+    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(compile(block, "docs/agents.md", "exec"), found)
+    plain, parallel = found["agents"]
+    assert asyncio.run(plain.call(given("hi"))) == "You said hi"
+    assert (plain.uses_session, parallel.uses_session) == (False, True)

@@ -1,0 +1,220 @@
+"""Python callables as agents."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.function import FunctionAgent
+from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
+from tests.scenario.agents_fixtures import given
+
+LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
+BEFORE = ({"role": "assistant", "content": "hello"},)
+
+
+def ask(agent: FunctionAgent, text: str | None = "hi") -> Any:  # noqa: ANN401
+    """Ask an agent, and close it."""
+
+    async def run() -> Any:  # noqa: ANN401
+        await agent.open(None)
+        try:
+            return await agent.call(given(text, thread="t9", llm=LLM_HERE, before=BEFORE))
+        finally:
+            await agent.close()
+
+    return asyncio.run(run())
+
+
+def sole(text: str) -> str:
+    return f"heard {text}"
+
+
+def takes_input(input: AgentInput) -> str:  # noqa: A002
+    return input.thread_id
+
+
+def annotated(request: AgentInput) -> str:
+    return request.last_new_user_message_str()
+
+
+def by_name(messages: list[Any], thread_id: str, message: str = "") -> str:
+    return f"{len(messages)} {thread_id} {message}"
+
+
+async def waits(message: str, *, llm: LLM) -> str:
+    await asyncio.sleep(0)
+    return f"{message} by {llm.session}"
+
+
+def gives_an_awaitable(message: str) -> Awaitable[str]:
+    return waits(message, llm=LLM_HERE)
+
+
+def takes_anything(*args: Any, **more: Any) -> str:  # noqa: ANN401
+    return f"{args} {more}"
+
+
+class Callee:
+    async def __call__(self, message: str) -> str:
+        return message.upper()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (sole, "heard hi"),
+        (takes_input, "t9"),
+        (annotated, "hi"),
+        (by_name, "2 t9 hi"),
+        (waits, "hi by weather"),
+        (gives_an_awaitable, "hi by weather"),
+        (takes_anything, "() {}"),
+        (Callee(), "HI"),
+        (lambda: "nothing asked", "nothing asked"),
+        (lambda text, /: text, "hi"),
+        (lambda message, /, thread_id: message + thread_id, "hit9"),
+    ],
+)
+def test_a_callable_gets_what_it_asks_for_by_name(target: Callable[..., Any], said: str) -> None:
+    """Sync or async, a function or an object; one argument of another name is the message."""
+    assert ask(FunctionAgent(target)) == said
+
+
+def test_a_parameter_that_we_have_nothing_for_is_refused() -> None:
+    """With the one that was meant."""
+    agent = FunctionAgent(lambda mesage, thread_id: mesage + thread_id)
+    with pytest.raises(SuiteError, match="'mesage', and there is no such argument; did you mean 'message'"):
+        ask(agent)
+
+
+def test_nobody_having_spoken_is_none() -> None:
+    """Not an empty text."""
+    assert ask(FunctionAgent(lambda message: message is None), None) is True
+
+
+def test_what_a_callable_raises_is_not_touched() -> None:
+    """The author knows that exception."""
+    with pytest.raises(ZeroDivisionError):
+        ask(FunctionAgent(lambda message: 1 / 0))
+
+
+def test_a_blocking_callable_holds_nobody_up_and_runs_out_of_time() -> None:
+    """It is left behind in its thread."""
+    free = threading.Event()
+    agent = FunctionAgent(lambda message: free.wait(30), timeout=0.3)
+    since = time.monotonic()
+    with pytest.raises(AgentError, match=r"within 0\.3 s"):
+        ask(agent)
+    assert time.monotonic() - since < 10
+    free.set()
+
+
+def test_a_timeout_of_its_own_is_not_ours() -> None:
+    """A callable that raises TimeoutError says something else than that it was too slow."""
+
+    def late(message: str) -> str:
+        raise TimeoutError("the database")
+
+    with pytest.raises(TimeoutError, match="the database"):
+        ask(FunctionAgent(late, timeout=30))
+
+
+def test_context_variables_are_seen_in_the_thread() -> None:
+    """The decorated cache knows its scenario there."""
+    name: ContextVar[str] = ContextVar("name", default="")
+
+    async def run() -> Any:  # noqa: ANN401
+        name.set("mine")
+        return await FunctionAgent(lambda message: name.get()).call(given())
+
+    assert asyncio.run(run()) == "mine"
+
+
+class Adapter(AgentAdapter):
+    """An adapter that is named in a file."""
+
+    uses_session: ClassVar[bool] = True
+    opened = closed = 0
+
+    async def open(self, session: object) -> None:
+        self.opened += 1
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002
+        return f"opened {self.opened}"
+
+
+def test_an_adapter_stays_one() -> None:
+    """Opened, closed, cloned and described as it is."""
+    inner = Adapter()
+    agent = FunctionAgent(inner)
+    assert ask(agent) == "opened 1"
+    assert (inner.opened, inner.closed) == (1, 1)
+    assert (agent.uses_session, agent.in_process, agent.role) == (True, True, AgentRole.AGENT)
+    assert agent.clone()._found is not inner
+
+
+@pytest.mark.parametrize(("target", "uses"), [(waits, True), (sole, False), (takes_input, False)])
+def test_a_callable_that_takes_llm_needs_no_turn(target: Callable[..., Any], uses: bool) -> None:
+    """The others do, unless it is said."""
+    assert FunctionAgent(target).uses_session is uses
+    assert FunctionAgent(target, uses_session=not uses).uses_session is not uses
+
+
+def write(folder: Path, text: str) -> None:
+    """Write a module that has a name of its own for each test."""
+    (folder / f"mod_{folder.name}.py").write_text(text, "utf-8")
+
+
+def test_a_callable_is_named_by_module_or_file(tmp_path: Path) -> None:
+    """Both are found from the folder on, and what lies beside them can be imported."""
+    write(tmp_path, "from helper_of_mine import WORD\nclass Kit:\n    def answer(message): return WORD + message\n")
+    (tmp_path / "helper_of_mine.py").write_text("WORD = 'so: '", "utf-8")
+    assert ask(FunctionAgent(f"mod_{tmp_path.name}:Kit.answer", folder=tmp_path)) == "so: hi"
+    assert ask(FunctionAgent(f"mod_{tmp_path.name}.py:Kit.answer", folder=tmp_path)) == "so: hi"
+
+
+def test_nothing_is_imported_before_the_first_run(tmp_path: Path) -> None:
+    """A suite can be checked without running anybody's code."""
+    write(tmp_path, "raise SystemExit('ran')")
+    FunctionAgent(f"mod_{tmp_path.name}:answer", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "kind", "said"),
+    [
+        ("", "no_such_module_here:answer", AgentUnreachable, "no module 'no_such_module_here'"),
+        ("", "no_such_file.py:answer", AgentUnreachable, "no file no_such_file.py"),
+        ("def answer(message): ...", "MODULE:anser", AgentUnreachable, "did you mean 'answer'"),
+        ("import no_such_thing", "MODULE:answer", AgentError, "no_such_thing"),
+        ("1 / 0", "MODULE:answer", AgentError, "ZeroDivisionError"),
+        ("answer = 5", "MODULE:answer", SuiteError, "neither a callable"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(
+    tmp_path: Path, text: str, target: str, kind: type[Exception], said: str
+) -> None:
+    """Not there: the environment's fault. Crashes when imported: the agent's."""
+    write(tmp_path, text)
+    with pytest.raises(kind, match=said):
+        ask(FunctionAgent(target.replace("MODULE", f"mod_{tmp_path.name}"), folder=tmp_path))
+
+
+@pytest.mark.parametrize("target", ["answer", ":answer", "module:", ""])
+def test_a_name_that_cannot_be_one_is_refused_at_once(target: str) -> None:
+    """It shows how one looks."""
+    with pytest.raises(SuiteError, match=r"package\.module:agent"):
+        FunctionAgent(target)

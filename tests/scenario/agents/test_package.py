@@ -1,0 +1,122 @@
+"""Agents in scenarios, end to end: several languages and ways, recorded in parallel, replayed without the provider; misses seen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.errors import AgentError, AgentUnreachable, MissError
+from llmproxy.scenario import agents
+from llmproxy.scenario.types import ScenarioResult
+from tests.provider import Provider
+from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, QUESTION, Served, dialogue, http_agent
+from tests.support import Proxy, free_port, proxy
+
+
+def sloppy(message: str) -> str:
+    """Ask a model by the environment, and answer whatever happens: the agent that swallows a miss."""
+    import json
+    import urllib.request
+
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, {"content-type": "application/json"}), timeout=20
+        ) as answer:
+            return str(json.loads(answer.read())["choices"][0]["message"]["content"] or "(a tool, please)")
+    except OSError:
+        return "Sorry."
+
+
+def play(px: Proxy, running: Served, mode: str) -> dict[str, ScenarioResult]:
+    """Run one scenario with each kind of agent, all at once."""
+    kinds = {
+        "python-lines": agents.CommandAgent(PYTHON_LINES),
+        "node-lines": agents.CommandAgent(NODE_LINES),
+        "service": agents.ServiceAgent(agents.OpenAIAgent(running.url + "/v1")),
+        "told": agents.HttpAgent(
+            running.url + "/ask",
+            body={"question": "$message", "thread": f"{mode}-$thread_id", "llm": "$llm"},
+            reply="$.answer.said",
+        ),
+        "in-process": agents.FunctionAgent(sloppy),
+    }
+
+    async def run() -> dict[str, ScenarioResult]:
+        results = await asyncio.gather(
+            *(
+                scenario.run(
+                    name=name,
+                    description="Somebody asks for the weather.",
+                    agents=[agent],
+                    script=[scenario.user(QUESTION), scenario.agent(), scenario.succeed()],
+                    proxy=px.url,
+                    mode=mode,
+                )
+                for name, agent in kinds.items()
+            )
+        )
+        return dict(zip(kinds, results, strict=True))
+
+    return asyncio.run(run())
+
+
+def test_agents_of_every_kind_are_recorded_in_parallel_and_replayed_without_a_provider(tmp_path: Path) -> None:
+    """Same messages, same tool calls on the wire, no call upstream; each in its own session."""
+    with (
+        Provider(dialogue(times=None), ordered=False) as provider,
+        proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        http_agent(tmp_path / "a", px.url + "/v1") as running,
+    ):
+        recorded = play(px, running, "record")
+    with proxy("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + "/v1") as running:
+        replayed = play(px, running, "replay")
+    for name, result in recorded.items():
+        assert result.success, name
+        assert result.messages == replayed[name].messages, name
+        said, tools = result.messages[-1]["content"], [each.name for each in replayed[name].tool_calls or ()]
+        assert (said, tools) == (("(a tool, please)" if name == "in-process" else ANSWER), ["get_weather"]), name
+        assert result.usage["agent"].calls == replayed[name].usage["agent"].calls == (1 if name == "in-process" else 2)
+
+
+def test_an_agent_that_swallows_a_miss_does_not_pass(tmp_path: Path) -> None:
+    """It says "Sorry.", and the run is an error that says what was not recorded."""
+    with proxy("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="never recorded anywhere"):
+        scenario.run_sync(
+            name="sorry",
+            description="x",
+            agents=[agents.FunctionAgent(sloppy)],
+            script=[scenario.user("never recorded anywhere"), scenario.agent(), scenario.succeed()],
+            proxy=px.url,
+        )
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind"),
+    [
+        (agents.CommandAgent([*PYTHON_LINES, "crash"]), AgentError),
+        (agents.CommandAgent(["no-such-program-anywhere"]), AgentUnreachable),
+        (agents.HttpAgent(f"http://127.0.0.1:{free_port()}/"), AgentUnreachable),
+        (agents.FunctionAgent("no_such_module_at_all:agent"), AgentUnreachable),
+    ],
+)
+def test_an_agent_that_fails_ends_the_run_with_its_own_error(
+    agent: scenario.AgentAdapter, kind: type[Exception]
+) -> None:
+    """Reached or not is told apart."""
+    with pytest.raises(kind):
+        scenario.run_sync(
+            name="fails", description="x", agents=[agent], script=[scenario.user("hi"), scenario.agent()], proxy=False
+        )
+
+
+def test_the_package_names_its_agents() -> None:
+    """Each is imported when it is first asked for; others are no names."""
+    assert {agents.agent_from.__name__, agents.CommandAgent.__name__} == {"agent_from", "CommandAgent"}
+    with pytest.raises(AttributeError, match="NoAgent"):
+        _ = agents.NoAgent

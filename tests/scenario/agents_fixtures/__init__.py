@@ -1,0 +1,53 @@
+"""Agents as real programs, and what tests of adapters need to speak to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.types import AgentInput, Message
+from tests.provider import Step, step
+from tests.support.process import Process, clean_env
+
+HERE = Path(__file__).parent
+PYTHON_LINES = (sys.executable, str(HERE / "lines_agent.py"))
+NODE_LINES = ("node", str(HERE / "lines_agent.mjs"))
+QUESTION, ANSWER = "How warm is it in Oslo?", "It is 12 degrees in Oslo."
+
+
+def dialogue(times: int | None = 1) -> list[Step]:
+    """What the model says to the agents of this folder: it asks for a tool, then answers."""
+    ask = step(user=QUESTION, call=[{"name": "get_weather", "arguments": {"city": "Oslo"}}], times=times)
+    return [ask, step(user=QUESTION, tool_result="12", say=ANSWER, times=times)]
+
+
+def given(
+    text: str | None = QUESTION, *, thread: str = "t1", llm: LLM | None = None, before: tuple[Message, ...] = ()
+) -> AgentInput:
+    """Return the input of an adapter after a user said `text`."""
+    new = [] if text is None else [{"role": "user", "content": text}]
+    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None, _llm=llm)
+
+
+class Served(Process):
+    """The HTTP agent, running."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.stdout.split()[0]}"
+
+
+@contextmanager
+def http_agent(folder: Path, base_url: str = "http://127.0.0.1:9/v1", *options: str) -> Iterator[Served]:
+    """Run the HTTP agent for the block, its LLM calls going to `base_url`."""
+    env = clean_env({"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none", "PYTHONUNBUFFERED": "1"})
+    served = Served([sys.executable, str(HERE / "http_agent.py"), *options], folder, "agent", env)
+    served.wait_until(lambda: "\n" in served.stdout)
+    try:
+        yield served
+    finally:
+        served.end()

@@ -1,0 +1,36 @@
+"""The base class of adapters: one method to write, hooks that do nothing."""
+
+# ruff: noqa: A002
+
+from __future__ import annotations
+
+import asyncio
+
+from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
+from tests.scenario.people import play, said
+
+
+class Echo(AgentAdapter):
+    """Written as in the documentation; its own constructor calls no other."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    async def call(self, input: AgentInput) -> str:
+        return f"{self.word} {input.last_new_user_message_str()}"
+
+
+def test_only_call_has_to_be_written() -> None:
+    """No constructor of the base has to run."""
+    from llmproxy import scenario
+
+    result = play(Echo("I heard:"), script=[scenario.user("hi"), scenario.agent(), scenario.succeed()])
+    assert said(result) == ["hi", "I heard: hi"]
+
+
+def test_defaults_are_those_of_an_agent_in_this_process() -> None:
+    """It takes turns, and the hooks do nothing."""
+    agent = Echo("x")
+    assert (agent.role, agent.uses_session, agent.in_process) == (AgentRole.AGENT, False, True)
+    assert asyncio.run(agent.open(None)) is None
+    assert asyncio.run(agent.close()) is None

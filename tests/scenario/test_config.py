@@ -1,0 +1,132 @@
+"""Defaults, what `configure` makes of them, and what was given as opposed to what is default."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.scenario.config import UNSET, UNSET_ZERO, Defaults, ModelConfig, ScenarioConfig
+from tests.scenario.people import Ear
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """Give every test the defaults of a fresh process."""
+    before = ScenarioConfig.default_config, ScenarioConfig.defaults
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, Defaults()
+    yield
+    ScenarioConfig.default_config, ScenarioConfig.defaults = before
+
+
+def test_documented_defaults() -> None:
+    """As the pages list them."""
+    config = ScenarioConfig()
+    assert (config.default_model, config.max_turns, config.verbose, config.cache_key, config.debug) == (
+        None,
+        10,
+        True,
+        None,
+        False,
+    )
+    model = ModelConfig(model="openai/x")
+    assert (model.api_key, model.temperature, model.max_tokens) == (None, 0.0, None)
+
+
+def test_merge_makes_a_new_one_in_which_what_is_not_none_wins() -> None:
+    """Neither of the two changes."""
+    first, second = ScenarioConfig(max_turns=3, cache_key="k"), ScenarioConfig(max_turns=20)
+    merged = first.merge(second)
+    assert (merged.max_turns, merged.cache_key, first.max_turns) == (20, "k", 3)
+
+
+def test_items_leaves_out_none() -> None:
+    """And keeps a model as the object it is."""
+    model = ModelConfig(model="openai/x", temperature=0.2)
+    assert ScenarioConfig(default_model=model, debug=None).items() == {
+        "default_model": model,
+        "max_turns": 10,
+        "verbose": True,
+    }
+
+
+def test_configure_accumulates() -> None:
+    """Successive calls add up; None changes nothing; a model may be either kind."""
+    scenario.configure(default_model="openai/x", max_turns=15)
+    scenario.configure(verbose=2, default_model=None)
+    found = ScenarioConfig.default_config
+    assert found is not None
+    assert (found.default_model, found.max_turns, found.verbose) == ("openai/x", 15, 2)
+    scenario.configure(default_model=ModelConfig(model="m"))
+    assert isinstance(ScenarioConfig.default_config and ScenarioConfig.default_config.default_model, ModelConfig)
+
+
+def test_an_empty_cache_key_is_off() -> None:
+    """`configure(cache_key="")` is an order, None is none."""
+    scenario.configure(cache_key="k")
+    scenario.configure(cache_key=None)
+    assert ScenarioConfig.default_config
+    assert ScenarioConfig.default_config.cache_key == "k"
+    scenario.configure(cache_key="")
+    assert ScenarioConfig.default_config.cache_key == ""
+
+
+def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
+    """They are no part of the configuration that users dump."""
+    ear = Ear()
+    scenario.configure(proxy="http://127.0.0.1:1", handlers=(ear,))
+    scenario.configure(max_turns=3)
+    assert ScenarioConfig.defaults == Defaults(proxy="http://127.0.0.1:1", handlers=(ear,))
+    scenario.configure(handlers=(), proxy=False)
+    assert ScenarioConfig.defaults == Defaults(proxy=False)
+    assert set(ScenarioConfig().model_dump()) == {"default_model", "max_turns", "verbose", "cache_key", "debug"}
+
+
+def test_the_exported_default_is_a_copy_from_import_time() -> None:
+    """As in the original; assigning it has no effect."""
+    assert scenario.default_config is None
+
+
+@pytest.mark.parametrize(("given", "want"), [(None, 10), (0, 10), (3, 3)])
+def test_turns(given: int | None, want: int) -> None:
+    """0 and None mean ten."""
+    assert ScenarioConfig(max_turns=given).turns == want
+
+
+@pytest.mark.parametrize("wrong", [{"max_turns": "5"}, {"max_turns": -1}, {"verbose": "yes"}, {"cache_key": 3}])
+def test_values_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    """Early, with the value."""
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} takes"):
+        ScenarioConfig(**wrong)
+    with pytest.raises(ValueError, match="name of a model"):
+        ModelConfig(model="")
+
+
+def test_a_temperature_that_was_chosen_is_known_as_such() -> None:
+    """Also when it is the default's value, and in a copy."""
+    chosen, default = ModelConfig(model="m", temperature=0.0), ModelConfig(model="m")
+    assert (chosen.temperature_given, default.temperature_given) == (True, False)
+    assert copy.copy(chosen).temperature_given
+    assert chosen == default
+
+
+def test_a_key_is_in_no_repr() -> None:
+    """Reprs land in logs and failing tests."""
+    assert "secret" not in repr(ScenarioConfig(default_model=ModelConfig(model="m", api_key="secret")))
+
+
+def test_what_is_unset_prints_as_the_documented_default() -> None:
+    """In signatures and in help."""
+
+    def run(cache_key: str | None = UNSET, temperature: float = UNSET_ZERO) -> None: ...
+
+    assert (
+        str(inspect.signature(run)).replace("'", "")
+        == "(cache_key: str | None = None, temperature: float = 0.0) -> None"
+    )
+    assert not UNSET
+    assert copy.deepcopy(UNSET) is copy.copy(UNSET) is UNSET

@@ -1,0 +1,120 @@
+"""The executor as users and their tests touch it."""
+
+# ruff: noqa: ANN401
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.scenario import ScenarioExecutor
+from llmproxy.scenario._events import ScenarioEventBus
+from tests.scenario.people import Agent, Judge, User, executor, play, said
+
+
+class Posts:
+    """A reporter that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    async def post_event(self, event: Any) -> None:
+        self.events.append(event)
+
+
+def test_the_documented_parameters() -> None:
+    """Usable without `run()`."""
+    names = list(inspect.signature(ScenarioExecutor).parameters)
+    assert names[:10] == [
+        "name", "description", "agents", "script", "max_turns", "verbose", "cache_key", "debug", "event_bus", "set_id",
+    ]  # fmt: skip
+    made = ScenarioExecutor("n", "d")
+    assert (made.scenario_set_id, made.batch_run_id != "", made._state.thread_id[:7]) == ("default", True, "thread_")
+
+
+def test_every_run_has_a_thread_id_of_its_own() -> None:
+    """One for everybody in the run; the constructor has one, too."""
+    agent, user = Agent(), User()
+    made = executor(agent, user, max_turns=1)
+    first = made._state.thread_id
+    second = asyncio.run(made.run()).thread_id
+    third = asyncio.run(made.run()).thread_id
+    assert len({first, second, third}) == 3
+    assert agent.inputs[0].thread_id == user.inputs[0].thread_id == second
+
+
+def test_langwatch_events_of_a_run() -> None:
+    """Started, a snapshot for every message, finished; ids and set in each."""
+    posts = Posts()
+    seen: list[Any] = []
+    bus = ScenarioEventBus(posts)
+    made = executor(User("u"), Agent("a"), Judge(), max_turns=2, event_bus=bus, set_id="s", name="x")
+    made.events.subscribe(seen.append)
+    asyncio.run(made.run())
+    bus.drain()
+    kinds = [event.type_.removeprefix("SCENARIO_") for event in posts.events]
+    assert kinds == ["RUN_STARTED", *["MESSAGE_SNAPSHOT"] * 4, "RUN_FINISHED"]
+    assert seen == posts.events
+    assert bus.is_completed()
+    assert {(each.scenario_id, each.scenario_set_id, each.batch_run_id) for each in seen} == {
+        ("x", "s", made.batch_run_id)
+    }
+    assert [len(each.messages) for each in seen[1:-1]] == [1, 2, 3, 4]
+    assert seen[-1].to_dict()["results"]["verdict"] == "success"
+
+
+def test_an_exception_is_told_before_it_comes_out() -> None:
+    """FINISHED with ERROR, then the original exception."""
+    seen: list[Any] = []
+    made = executor(Agent(LookupError("gone")))
+    made.events.subscribe(seen.append)
+    with pytest.raises(LookupError, match="gone"):
+        asyncio.run(made.run())
+    assert seen[-1].to_dict()["status"] == "ERROR"
+    assert seen[-1].results.reasoning == "Scenario failed with error: gone"
+
+
+def test_what_a_step_brings_is_kept() -> None:
+    """Its own messages, criteria and reason; times are filled in."""
+    own = scenario.ScenarioResult(
+        success=False, messages=[{"role": "user", "content": "excerpt"}], failed_criteria=["polite"]
+    )
+    result = play(script=[scenario.user("x"), lambda _state: own])
+    assert (said(result), result.failed_criteria, result.total_time is None) == (["excerpt"], ["polite"], False)
+
+
+def test_verbose_prints_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
+    """True by default; from 2 on each line names its scenario; no escapes where nobody sees colours."""
+    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1).run())
+    assert capsys.readouterr().out == "\nAgent: hello\n"
+    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1, verbose=3).run())
+    assert capsys.readouterr().out == "\n[Scenario: x] Agent: hello\n"
+    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1, verbose=False).run())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("who", "error"), [(Agent, "AgentError"), (User, "MachineError")])
+def test_a_run_has_a_limit_of_time(who: Any, error: str) -> None:
+    """The error says where it was, and is the fault of whoever was at work."""
+    with pytest.raises(
+        Exception, match=rf"scenario 'n' did not end in 0.1 s: it was in turn 0 while {who.__name__} was called"
+    ) as caught:
+        play(who(lambda _given: asyncio.sleep(30)), timeout=0.1)
+    assert type(caught.value).__name__ == error
+
+
+def test_a_step_that_hangs_runs_into_the_limit_too() -> None:
+    """Nobody was called: it is the test's own."""
+    with pytest.raises(Exception, match=r"did not end in 0.1 s: it was in turn 0\.") as caught:
+        play(script=[lambda _state: asyncio.sleep(30)], timeout=0.1)
+    assert type(caught.value).__name__ == "MachineError"
+
+
+def test_a_run_can_be_repeated() -> None:
+    """Each begins anew."""
+    made = executor(User("u"), Agent("a"), max_turns=1)
+    assert said(asyncio.run(made.run())) == said(asyncio.run(made.run())) == ["u", "a"]

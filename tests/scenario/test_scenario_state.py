@@ -1,0 +1,105 @@
+"""The state: what was said last, which tools were called, also on the wire."""
+
+# ruff: noqa: ANN401
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from llmproxy.errors import MachineError
+from llmproxy.scenario import ScenarioConfig, ScenarioState
+from llmproxy.scenario.wire import ToolCall
+from tests.scenario.people import Agent, executor
+
+
+def call(name: str, number: int = 1) -> dict[str, Any]:
+    """Return a tool call as a message lists it."""
+    return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": f'{{"n": {number}}}'}}
+
+
+def state(*messages: dict[str, Any], wire: Any = None, unattributed: int = 0) -> ScenarioState:
+    """Return a state with messages, and an executor that saw something on the wire."""
+    running = SimpleNamespace(wire_calls=wire, unattributed=unattributed)
+    return ScenarioState(
+        description="d", messages=list(messages), thread_id="t", current_turn=0, config=ScenarioConfig(),
+        _executor=cast("Any", running),
+    )  # fmt: skip
+
+
+def seen(name: str) -> ToolCall:
+    """Return a tool call as seen on the wire."""
+    return ToolCall(name, {"n": 9}, '{"n": 9}', "w1", "found", executed=True, hosted=False, seq=1, interaction=1)
+
+
+def test_the_last_message() -> None:
+    """Of all, or of the user."""
+    found = state(
+        {"role": "user", "content": "1"}, {"role": "user", "content": "2"}, {"role": "assistant", "content": "3"}
+    )
+    assert found.last_message()["content"] == "3"
+    assert found.last_user_message()["content"] == "2"
+
+
+def test_no_message_is_an_error() -> None:
+    """The literals that users test."""
+    with pytest.raises(ValueError, match=r"^No messages found$"):
+        state().last_message()
+    with pytest.raises(ValueError, match=r"^No user messages found$"):
+        state({"role": "assistant", "content": "x"}).last_user_message()
+
+
+def test_the_last_tool_call_is_the_newest_message_and_its_first() -> None:
+    """Within one message the first match counts."""
+    found = state(
+        {"role": "assistant", "tool_calls": [call("look", 1)]},
+        {"role": "assistant", "tool_calls": [call("other", 2), call("look", 3), call("look", 4)]},
+        {"role": "assistant", "content": "done", "tool_calls": None},
+        {"role": "user", "tool_calls": [call("look", 5)]},
+    )
+    assert found.last_tool_call("look") == call("look", 3)
+    assert (found.has_tool_call("look"), found.has_tool_call("delete")) == (True, False)
+
+
+def test_tool_calls_on_the_wire_are_seen_too() -> None:
+    """What the agent does not report; what it reports comes first."""
+    found = state(wire=[seen("look")])
+    assert found.last_tool_call("look") == {
+        "id": "w1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"n": 9}'},
+    }
+    assert not found.has_tool_call("delete")
+    assert state({"role": "assistant", "tool_calls": [call("look")]}, wire=[seen("look")]).last_tool_call(
+        "look"
+    ) == call("look")
+
+
+def test_what_cannot_be_known_is_an_error() -> None:
+    """Calls that belong to nobody may be the one: neither yes nor no."""
+    found = state(wire=[seen("look")], unattributed=2)
+    assert found.has_tool_call("look")
+    with pytest.raises(MachineError, match="nobody can tell whether 'delete' was called: 2 calls"):
+        found.has_tool_call("delete")
+
+
+def test_adding_a_message_lets_all_hear_it() -> None:
+    """Through the executor; a state of its own has none."""
+    agent = Agent()
+    made = executor(agent)
+    made._state.add_message({"role": "system", "content": "hurry"})
+    asyncio.run(made.agent())
+    assert agent.inputs[0].new_messages == [{"role": "system", "content": "hurry"}]
+    lonely = ScenarioState(description="", messages=[], thread_id="t", current_turn=0, config=ScenarioConfig())
+    with pytest.raises(ValueError, match="belongs to no running scenario"):
+        lonely.add_message({"role": "user", "content": "x"})
+    assert not lonely.has_tool_call("x")
+
+
+def test_a_dump_holds_what_is_documented() -> None:
+    """Not the executor."""
+    dump = state().model_dump(exclude={"thread_id"})
+    assert set(dump) == {"description", "messages", "current_turn", "config"}

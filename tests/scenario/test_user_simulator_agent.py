@@ -1,0 +1,317 @@
+"""The simulated user: what it sees, what it says, when it leaves."""
+
+# ruff: noqa: ANN401 (adapters as their users write them; JSON)
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.errors import MissError, SettingsError
+from llmproxy.report.events import Finished, Status
+from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.farewell import Farewell
+from llmproxy.scenario.model_errors import ModelError
+from llmproxy.scenario.personas import Persona
+from llmproxy.scenario.types import Message
+from llmproxy.scenario.user_simulator_agent import GREETING, UserSimulatorAgent, reverse_roles
+from tests.provider import Provider, Step, step
+from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
+from tests.scenario.people import Agent, Ear, Judge, play, roles, said
+from tests.support import proxy
+
+END = step(call=[{"name": "end_conversation", "arguments": {"message": ""}}])
+
+
+@pytest.fixture(autouse=True)
+def default() -> Iterator[None]:
+    """Every test begins without a default model."""
+    before, ScenarioConfig.default_config = ScenarioConfig.default_config, None
+    yield
+    ScenarioConfig.default_config = before
+
+
+def spoke(*steps: Step, talk: list[Message] | None = None, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Return what a simulator says whose model answers so, and what the model was sent."""
+    with model(*steps) as (config, provider):
+        answer = asyncio.run(UserSimulatorAgent(model=config, **how).call(shown(*(talk or TALK))))
+        provider.finish()
+        return answer, bodies(provider)
+
+
+# -- what it is and sees
+
+
+def test_parameters_and_defaults_are_those_of_the_documentation() -> None:
+    """Keyword-only; the temperature prints as 0.0 and knows whether it was given."""
+    parameters = inspect.signature(UserSimulatorAgent).parameters
+    documented = ["model", "api_key", "temperature", "max_tokens", "system_prompt"]
+    assert [(name, repr(parameters[name].default)) for name in documented] == [
+        (name, "0.0" if name == "temperature" else "None") for name in documented
+    ]
+    assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
+
+
+def test_no_model_is_refused_when_it_is_made() -> None:
+    """The error says TestingAgent, as its users know it, and what to write."""
+    with pytest.raises(SettingsError, match=r"TestingAgent(.|\n)*scenario.configure\(default_model="):
+        UserSimulatorAgent()
+
+
+def test_the_default_model_is_used() -> None:
+    """A name or a ModelConfig, which also gives key, temperature and limit."""
+    ScenarioConfig.configure(default_model=MODEL)
+    assert (UserSimulatorAgent().model, UserSimulatorAgent().temperature) == (MODEL, 0.0)
+    ScenarioConfig.configure(default_model=ModelConfig(model=MODEL, api_key="k", temperature=0.4, max_tokens=5))
+    user = UserSimulatorAgent()
+    assert (user.api_key, user.temperature, user.max_tokens) == ("k", 0.4, 5)
+    assert UserSimulatorAgent(temperature=0.0).temperature == 0.0
+
+
+def test_it_sees_the_conversation_with_roles_reversed() -> None:
+    """The agent is its user; a greeting stands before everything, so that there is something to answer."""
+    answer, (request,) = spoke(step(say="ok, and when?"))
+    assert answer == {"role": "user", "content": "ok, and when?"}
+    system, *talk = request["messages"]
+    assert "<scenario>\nSomebody misses a lamp.\n</scenario>" in system["content"]
+    assert talk == [
+        {"role": "user", "content": GREETING},
+        {"role": "assistant", "content": "Where is my lamp?"},
+        {"role": "user", "content": "On its way."},
+    ]
+    assert "tools" not in request
+
+
+def test_messages_in_a_row_become_one() -> None:
+    """Providers refuse two messages of one role in a row; system messages stay where they are."""
+    talk = [
+        {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "system", "content": "s"},
+    ]
+    assert reverse_roles([*talk, {"role": "user", "content": "c"}]) == [
+        {"role": "user", "content": "a\n\nb"},
+        {"role": "system", "content": "s"},
+        {"role": "assistant", "content": "c"},
+    ]
+
+
+def test_it_ends_on_a_message_of_the_assistant() -> None:
+    """After a user's message nobody has answered, a nudge stands last: some providers refuse to go on with their own words."""
+    _, (request,) = spoke(step(say="hello?"), talk=TALK[:1])
+    assert [message["role"] for message in request["messages"]] == ["system", "user", "assistant", "user"]
+
+
+def test_tool_internals_are_hidden() -> None:
+    """Row 31: neither calls nor results reach the simulator, least of all as its own turns."""
+    call = {"id": "call_7", "type": "function", "function": {"name": "track", "arguments": '{"id": "A-1"}'}}
+    talk: list[Message] = [
+        TALK[0],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_7", "content": "secret"},
+        {"role": "assistant", "content": "On its way.", "tool_calls": [call]},
+    ]
+    _, (hidden,) = spoke(step(say="ok"), talk=talk)
+    assert hidden["messages"][1:] == spoke(step(say="ok"))[1][0]["messages"][1:]
+    _, (seen,) = spoke(step(say="ok"), talk=talk, show_tools=True)
+    assert seen["messages"][-1]["role"] == "user"
+    assert '[called track({"id": "A-1"})]\n\n[track returned secret]\n\nOn its way.' in seen["messages"][-1]["content"]
+
+
+def test_pictures_are_named() -> None:
+    """An image of the user would be an image of the assistant after reversing, which providers refuse."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    _, (request,) = spoke(step(say="ok"), talk=[{"role": "user", "content": [picture]}, TALK[1]])
+    assert request["messages"][2] == {"role": "assistant", "content": "[image: image/png, 26 characters]"}
+
+
+def test_a_prompt_of_ones_own_replaces_everything() -> None:
+    """Braces and dollars in it mean nothing."""
+    _, (request,) = spoke(step(say="ok"), system_prompt="You are {a} $technical user")
+    assert request["messages"][0]["content"] == "You are {a} $technical user"
+
+
+def test_a_persona_is_part_of_the_prompt() -> None:
+    """By name, or a value; with a prompt of one's own it is added."""
+    _, (named,) = spoke(step(say="ok"), persona="impatient")
+    assert "Somebody in a hurry." in named["messages"][0]["content"]
+    _, (own,) = spoke(step(say="ok"), persona=Persona(name="x", about="Sings."), system_prompt="You are a user.")
+    assert own["messages"][0]["content"] == "You are a user.\n\n<persona>\nSings.\n</persona>"
+    with pytest.raises(SettingsError, match="no persona 'nobody'"):
+        UserSimulatorAgent(model=MODEL, persona="nobody")
+
+
+# -- what it says
+
+
+def test_reasoning_is_stripped() -> None:
+    """Row 32: the agent does not hear what the user thinks."""
+    assert spoke(step(say="<think>pretend</think>where is it?"))[0]["content"] == "where is it?"
+
+
+def test_an_empty_answer_is_asked_for_again() -> None:
+    """Row 32: twice, with the same request; reasoning alone is empty too."""
+    answer, requests = spoke(step(say=""), raw({"content": "<think>hm</think>"}), step(say="hi"))
+    assert answer["content"] == "hi"
+    assert requests[0] == requests[1] == requests[2]
+
+
+def test_only_empty_answers_are_an_error() -> None:
+    """Row 32: no run goes on with an empty message that nobody wrote."""
+    with pytest.raises(ModelError, match=r"No response from LLM: .* answered nothing in 3 attempts"):
+        spoke(step(say=""), step(say=""), step(say=""))
+
+
+# -- when it leaves
+
+
+def alone(*steps: Step, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Play a conversation that goes on by itself."""
+    with model(*steps) as (config, provider):
+        result = play(Echo(), UserSimulatorAgent(model=config, **how), Judge(), max_turns=2)
+        return result, bodies(provider)
+
+
+def test_the_goal_is_done() -> None:
+    """Row 32: the simulator says so by a tool call; no word of it is in the conversation, and the judge decides."""
+    result, requests = alone(step(say="hi"), END)
+    assert (roles(result), result.success) == ("ua", True)
+    assert ["tools" in request for request in requests] == [False, True]
+    assert "end_conversation" in requests[1]["messages"][0]["content"]
+    assert "end_conversation" not in requests[0]["messages"][0]["content"]
+
+
+def test_last_words_are_heard() -> None:
+    """Row 32: in the call, or beside it."""
+    words = {"name": "end_conversation", "arguments": {"message": "thanks!"}}
+    assert said(alone(step(say="hi"), step(call=[words]))[0])[-1] == "thanks!"
+    beside = {
+        "content": "bye",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "end_conversation", "arguments": "{"}}],
+    }
+    assert said(alone(step(say="hi"), raw(beside))[0])[-1] == "bye"
+
+
+def test_it_may_be_kept_from_leaving() -> None:
+    """Without `may_end` there is no tool, and the conversation takes all its turns."""
+    result, requests = alone(step(say="hi"), step(say="more"), may_end=False)
+    assert roles(result) == "uaua"
+    assert not any("tools" in request for request in requests)
+
+
+def test_in_a_script_nobody_leaves() -> None:
+    """Whoever is asked for a line by the script says one; a tool that was not offered is no answer."""
+    with model(step(say="hi"), called("end_conversation", "{}"), step(say="more")) as (config, provider):
+        script = [scenario.user(), scenario.agent(), scenario.user(), scenario.succeed()]
+        assert roles(play(Echo(), UserSimulatorAgent(model=config), script=script)) == "uau"
+        assert not any("tools" in request for request in bodies(provider))
+
+
+def test_a_model_without_tools_talks_on() -> None:
+    """One that refuses the tool is asked without it."""
+    result, requests = alone(step(say="hi"), refusal("tools are not supported"), step(say="more"))
+    assert said(result)[2] == "more"
+    assert ["tools" in request for request in requests] == [False, True, False]
+
+
+# -- lines
+
+
+def test_lines_need_no_model() -> None:
+    """They are said in order; then the user leaves, and the judge decides."""
+    judge = Judge()
+    result = play(Echo(), UserSimulatorAgent(lines=["one", "two"]), judge)
+    assert said(result)[::2] == ["one", "two"]
+    assert [given.judgment_request for given in judge.inputs] == [False, False, True]
+
+
+def test_every_run_begins_with_the_first_line() -> None:
+    """One object in several runs, one after the other and in parallel, reads its lines in each."""
+    user = UserSimulatorAgent(lines=["one", "two"])
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(
+            *(
+                scenario.run(name=f"n{n}", description="d", agents=[Echo(), user], verbose=False, proxy=False)
+                for n in range(3)
+            )
+        )
+
+    results = [*asyncio.run(both()), play(Echo(), user)]
+    assert [said(result)[::2] for result in results] == [["one", "two"]] * 4
+
+
+def test_a_model_goes_on_after_the_lines() -> None:
+    """With both, the beginning is fixed and the rest is not."""
+    with model(step(say="and now?")) as (config, _):
+        result = play(Echo(), UserSimulatorAgent(model=config, lines=["one"]), max_turns=2)
+    assert said(result)[::2] == ["one", "and now?"]
+
+
+def test_a_script_that_wants_more_lines_is_told() -> None:
+    """Nothing is made up when the lines are over."""
+    with pytest.raises(SettingsError, match="said all of its 1 lines"):
+        play(Echo(), UserSimulatorAgent(lines=["one"]), script=[scenario.user(), scenario.agent(), scenario.user()])
+    with pytest.raises(TypeError, match=r"lines=\['one'\]"):
+        UserSimulatorAgent(lines="one")
+    assert isinstance(Farewell(), list)
+
+
+# -- through the proxy
+
+
+def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:
+    """Row 1: simulator and judge of a run go through its session; the second run makes no call and says the same."""
+
+    def once(url: str) -> scenario.ScenarioResult:
+        config = ModelConfig(model=MODEL, api_key="k")
+        agents = [
+            Agent("done"),
+            UserSimulatorAgent(model=config),
+            scenario.JudgeAgent(model=config, criteria=["polite"]),
+        ]
+        return play(*agents, proxy=url, name="lamp", max_turns=3)
+
+    with Provider([step(user=GREETING, say="hi"), go_on(), END, finish("passed", evidence=["done"])]) as provider:
+        with proxy("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
+            first = once(px.url)
+        provider.finish()
+    with proxy("replay", tmp_path / "x.db") as px:
+        second = once(px.url)
+        assert second.replayed is True
+    assert (first.success, second.success) == (True, True)
+    assert json.dumps(first.messages) == json.dumps(second.messages)
+    assert {party: use.calls for party, use in second.usage.items()} == {"user": 2, "judge": 2}
+    assert second.criteria == first.criteria
+
+
+def test_a_miss_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
+    """What was never recorded is an error of the environment, told in the event that ends the run."""
+    ear = Ear()
+    with proxy("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="no recorded response"):
+        play(Echo(), UserSimulatorAgent(model=MODEL), proxy=px.url, ear=ear)
+    (finished,) = (event for event in ear.events if isinstance(event, Finished))
+    assert finished.status is Status.ENVIRONMENT_ERROR
+    assert len(finished.misses) == 1
+    assert "What to do" in finished.misses[0]
+
+
+def test_several_users_of_one_run_have_one_party(tmp_path: Path) -> None:
+    """Two simulators at one proxy are both `user`, and each gets its own answer in replay."""
+    with Provider([step(say="a"), step(say="b")]) as provider, proxy("record", tmp_path / "x.db") as px:
+        users = [UserSimulatorAgent(model=served(provider, "openai/m")) for _ in range(2)]
+        first = play(
+            *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
+        )
+    with proxy("replay", tmp_path / "x.db") as px:
+        second = play(
+            *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
+        )
+    assert said(first) == said(second) == ["a", "b"]

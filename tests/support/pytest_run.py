@@ -1,0 +1,35 @@
+"""pytest in a process of its own, as a user calls it: the plugin loaded, hardly anything in the environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from .process import ROOT, clean_env
+
+KNOWN = any(each.value == "llmproxy.pytest_plugin" for each in entry_points(group="pytest11"))
+PLUGIN = () if KNOWN else ("-p", "llmproxy.pytest_plugin")
+"""Loaded by hand where the package's entry point is not installed."""
+
+
+def write(folder: Path, **files: str) -> None:
+    """Write Python files; ``test_x=text`` is test_x.py."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def run(folder: Path, *words: str, python: str = sys.executable, plugin: bool = True, **env: str) -> pytest.RunResult:
+    """Run pytest in a folder; its output goes to files."""
+    loaded = PLUGIN if plugin else ()
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:anyio", *loaded, *words]
+    out, err = folder / "out.txt", folder / "err.txt"
+    given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)
+    with out.open("w") as stdout, err.open("w") as stderr:
+        code = subprocess.run(
+            command, cwd=folder, env=given, stdout=stdout, stderr=stderr, timeout=240, check=False
+        ).returncode
+    return pytest.RunResult(code, out.read_text().splitlines(), err.read_text().splitlines(), 0.0)
