@@ -24,6 +24,7 @@ NO_MIRROR = {
     "__main__.py": "two lines; every test that starts a process runs them",
     "errors.py": "a table; what raises an error tests it",
     "protocol.py": "a table of names",
+    "report/events.py": "values without behaviour",
     "core/interaction.py": "values without behaviour",
     "cli/demo_agent.py": "what tests/cli/test_demo.py runs",
     "core/answers.py": "a part of conversation.py, tested through it over every dialect",

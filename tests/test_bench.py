@@ -14,7 +14,7 @@ from tests.support.process import needed
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "scripts" / "bench"
-OURS = ("replay", "record", "growth", "startup")
+OURS = ("replay", "record", "growth", "startup", "suite", "scenario")
 NEEDS_BARE = {"replay", "record"}
 """They measure against the bare server, which needs httptools in an environment that they make."""
 
@@ -22,7 +22,7 @@ NEEDS_BARE = {"replay", "record"}
 def run(name: str, result: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a bench as a user would, and return what it said."""
     command = [sys.executable, str(BENCH / name), "--quick", "--json", str(result), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize("name", OURS)

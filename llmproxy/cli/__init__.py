@@ -19,7 +19,22 @@ from typer.main import get_command
 import llmproxy
 from llmproxy.errors import Exit, LLMProxyError
 
-MODULES = ("start", "run", "env", "doctor", "demo", "look", "exchange", "settings", "addon")
+MODULES = (
+    "start",
+    "run",
+    "replay",
+    "env",
+    "doctor",
+    "demo",
+    "look",
+    "exchange",
+    "settings",
+    "addon",
+    "test",
+    "suite",
+    "judge",
+    "cache",
+)
 """Modules of this package with commands, in the order of the help."""
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -27,18 +27,28 @@ _FLAGS = "llmproxy.flags"
 class SettingsCommand(TyperCommand):
     """A command with a flag for each option of `Settings`; its function gets them with :func:`flags_of`."""
 
+    own_first = False
+    """Whether help shows the command's own options before the derived ones."""
+
     _derived: list[Any] | None = None
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
-        """Return the derived options, then the command's own."""
+        """Return the derived options and the command's own."""
         if self._derived is None:
             self._derived = _derived()
-        return [*self._derived, *super().get_params(ctx)]
+        own = super().get_params(ctx)
+        return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
         """Set the derived options apart: the function's signature does not have them."""
         ctx.meta[_FLAGS] = {option.name: ctx.params.pop(option.name) for option in self._derived or ()}
         return super().invoke(ctx)
+
+
+class OwnFirst(SettingsCommand):
+    """The same for a command whose own options matter most."""
+
+    own_first = True
 
 
 def flags_of(ctx: typer.Context) -> Mapping[str, object]:

@@ -1,0 +1,207 @@
+"""``llmproxy suite``: look at suites without running them, and make new ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.options import OwnFirst, flags_of, gather
+from llmproxy.cli.test import CASSETTES, STORE
+from llmproxy.errors import Exit, MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.suite.load import Loaded
+
+_PATHS = typer.Argument(None, metavar="[SUITE]...", help="Files, folders, globs. Default: this folder.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Look at YAML suites without running them, and make new ones.")
+    group.command("validate")(validate)
+    group.command("schema")(schema)
+    group.command("list")(list_cases)
+    group.command("from-session", cls=OwnFirst)(from_session)
+    app.add_typer(group, name="suite")
+
+
+def _loaded(paths: Sequence[str] | None) -> Loaded:
+    from llmproxy.suite.load import load
+
+    return load(paths or ["."])
+
+
+def validate(paths: list[str] = _PATHS) -> None:
+    """Check suites: every mistake with file, line and column, and what is allowed but probably not meant."""
+    loaded = _loaded(paths)
+    for doubt in loaded.warnings:
+        typer.echo(str(doubt))
+    suites, scenarios = len(loaded.suites), len(loaded.scenarios)
+    typer.echo(
+        f"{suites} {'suite' if suites == 1 else 'suites'}, {scenarios} {'scenario' if scenarios == 1 else 'scenarios'}: nothing is wrong"
+    )
+
+
+def schema() -> None:
+    """Print the JSON Schema of suites, for editors."""
+    from llmproxy.suite.json_schema import text
+
+    typer.echo(text(), nl=False)
+
+
+def list_cases(
+    paths: list[str] = _PATHS,
+    tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
+    tag: list[str] = typer.Option(
+        [], "--tag", metavar="TAG", help="Scenarios with this tag; repeated: with all of them."
+    ),
+    grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with this in id, name or description."),
+    as_json: bool = typer.Option(False, "--json", help="As JSON."),
+) -> None:
+    """List scenarios: id, name, tags, runs, and what each is recorded as."""
+    from llmproxy.suite.selection import Wanted, select
+    from llmproxy.suite.world import cassette_name
+
+    cases = select(_loaded(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
+    if not cases:
+        typer.echo("llmproxy: nothing selected", err=True)
+        raise typer.Exit(Exit.NOTHING)
+    rows = [
+        {
+            "id": case.id,
+            "name": case.title,
+            "tags": list(case.tags),
+            "runs": case.scenario.runs,
+            "suite": case.suite.name,
+            "place": str(case.place or case.path),
+            "cassette": cassette_name(case.suite.name, case.id),
+        }
+        for case in cases
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    width = max(len(str(each["id"])) for each in rows)
+    for each, case in zip(rows, cases, strict=True):
+        tagged = f"  [{', '.join(case.tags)}]" if case.tags else ""
+        typer.echo(
+            f"{each['id']!s:<{width}}  {each['name']}{tagged}"
+            + (f"  x{case.scenario.runs}" if case.scenario.runs > 1 else "")
+        )
+
+
+def from_session(
+    ctx: typer.Context,
+    name: str = typer.Argument(..., metavar="NAME", help="The recorded cassette (see `llmproxy ls`)."),
+    output: str = typer.Option(
+        "", "--output", "-o", metavar="FILE", help="Where to write. Default: tests/NAME.suite.yaml."
+    ),
+    agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="How the agent is reached."),
+    sample: int = typer.Option(1, "--sample", min=1, help="Which sample of the recording."),
+    force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
+) -> None:
+    """Make a suite of a recorded conversation; it passes in replay at once."""
+    from llmproxy.suite.from_session import suite_of
+    from llmproxy.suite.init import placed
+    from llmproxy.suite.project import described
+    from llmproxy.suite.world import cassette_name
+
+    loaded = gather(flags_of(ctx))
+    store = _store(loaded.settings.store, given=loaded.sources["store"] != "default")
+    folder = Path(output).parent if output else Path("tests")
+    reached = placed(described(agent, "--agent"), Path.cwd(), folder) if agent else None
+    made = suite_of(store, name, sample=sample, agent=reached)
+    target = Path(output or folder / f"{made.slug}.suite.yaml")
+    _write(target, made.text, force=force, hint="--force writes over it, --output names another file.")
+    typer.echo(f"wrote {target}: {made.told}")
+    _schema(target)
+    folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
+    copied = _copied(store, name, sample, cassette_name(made.suite, made.scenario), folder)
+    typer.echo(f"wrote {copied}: its recording")
+    typer.echo(f"now: llmproxy test {target}")
+    for note in made.notes:
+        typer.echo(f"  {note}")
+
+
+def _copied(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
+    """Write what is recorded under `name` as the cassette of a test, and return its file.
+
+    Raises:
+        CassetteError: the store cannot be read.
+        MachineError: the file cannot be written.
+
+    """
+    import time
+    from contextlib import closing
+    from dataclasses import replace
+
+    from llmproxy.core.adopt import release
+    from llmproxy.core.cassette import write_text
+    from llmproxy.core.cassette_dir import slug
+    from llmproxy.core.formats import review
+    from llmproxy.core.store import Store
+
+    with closing(Store.open(store, writable=False, now=time.time)) as opened:
+        recorded = [release(replace(each, sample=1)) for each in opened.interactions(name, sample)]
+    target = folder / f"{slug(cassette)}.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
+    write_text(target, review.dumps(recorded, cassette))
+    return target
+
+
+def _store(path: Path, *, given: bool) -> Path:
+    """Return the database: the one that was named, else that of this project, else that of its tests."""
+    return path if given or path.exists() or not (Path.cwd() / STORE).exists() else Path.cwd() / STORE
+
+
+def _write(target: Path, text: str, *, force: bool = False, hint: str = "") -> None:
+    if target.exists() and not force:
+        raise SettingsError(f"{target} exists already.", hint=hint)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _schema(target: Path) -> None:
+    """Write the schema that the suite names, for editors."""
+    from llmproxy.suite.json_schema import beside
+
+    try:
+        made = beside(target)
+    except OSError as error:
+        raise MachineError(f"cannot write beside {target}: {error.strerror or error}") from error
+    if made is not None:
+        typer.echo(f"wrote {made}: by it editors complete and check suites")
+
+
+def write_first(paths: Sequence[str], agent: str) -> Exit:
+    """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
+    from llmproxy.suite.init import first_suite, placed, reached_by
+
+    target = Path(paths[0] if paths else "tests/agent.suite.yaml")
+    if not agent:
+        if not sys.stdin.isatty():
+            raise SettingsError(
+                "--init has nobody to ask here.", hint="Say how to reach the agent: --agent http://127.0.0.1:8000/v1"
+            )
+        typer.echo(
+            "How is your agent reached? An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
+        )
+        agent = typer.prompt("agent")
+    found = placed(reached_by(agent), Path.cwd(), target.parent)
+    _write(target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}")
+    typer.echo(f"wrote {target}")
+    _schema(target)
+    typer.echo(f"record it once:  llmproxy test {target} --mode record")
+    typer.echo(f"then, offline:   llmproxy test {target}")
+    return Exit.OK

@@ -1,0 +1,141 @@
+"""Leaves the store as it was found, so that the next run, and the replay, meet the same rows.
+
+    none       nothing is removed
+    delete     what setup inserted and what `created` found; where rows have a user, every row that appeared for the run's user
+    truncate   all rows of the store's entities, before the run and after it
+    copy       a SQLite file is copied before the first run and brought back after each
+    hook       `module:attr` is called with the store before the run and after it
+    http       the service is asked to reset itself before the run and after it
+
+Counters of keys go back to where they stood before the run, if nothing else ran meanwhile. What could not be cleaned is said, not
+raised: the run's result stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.suite.stores.config import Policy
+from llmproxy.suite.stores.plugin import load_attribute
+from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
+
+__all__ = ["Cleaner", "hook_of"]
+
+
+class Cleaner:
+    """Cleans up after one run."""
+
+    def __init__(
+        self,
+        store: StoreAdapter,
+        policy: Policy | None = None,
+        *,
+        user: str | None = None,
+        alone: bool = True,
+        hook: Callable[[StoreAdapter], object] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            store: What is to be left clean.
+            policy: How; default: `delete`.
+            user: The run's user.
+            alone: Whether no other run uses the store meanwhile; counters are only then set back.
+            hook: Of the policy `hook` (`hook_of`).
+
+        """
+        self._store = store
+        self._policy = policy or Policy()
+        self._user = user
+        self._alone = alone
+        self._hook = hook
+        self._rows: dict[tuple[str, Id], None] = {}
+        self._before: Snapshot | None = None
+        self._counters: Mapping[str, tuple[int, bool]] = {}
+
+    def begin(self, entities: Sequence[str]) -> None:
+        """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario names.
+
+        Raises:
+            StoreError, SuiteError: the store cannot be used; the scenario must not run.
+
+        """
+        if self._policy.reset == "copy" and isinstance(self._store, Restorable):
+            self._store.mark()
+        elif self._policy.reset in {"truncate", "http", "hook"}:
+            self._reset()
+        if self._policy.reset != "delete":
+            return
+        known = [self._store.describe(name) for name in dict.fromkeys(entities)]
+        owned = [info.name for info in known if info.user is not None] if self._user is not None else []
+        if owned:
+            self._before = self._store.snapshot(owned, self._user)
+        if self._alone and self._policy.counters == "restore" and isinstance(self._store, Restorable):
+            self._counters = self._store.counters([info.name for info in known])
+
+    def add(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
+        """Remember a row that has to go."""
+        self._rows[entity, id] = None
+
+    def finish(self) -> list[str]:
+        """Clean up; returns what could not be cleaned, one sentence each."""
+        try:
+            if self._policy.reset in {"truncate", "copy", "http", "hook"}:
+                self._reset()
+                return []
+            if self._policy.reset == "none":
+                return []
+            if self._before is not None:
+                for entity, rows in self._store.changes(self._before).items():
+                    key = self._store.describe(entity).key
+                    self._rows |= {(entity, row[key]): None for row in rows}
+            notes = self._delete()
+            if self._counters and isinstance(self._store, Restorable):
+                self._store.rewind(self._counters)
+        except LLMProxyError as error:
+            return [f"the store was not cleaned up: {error}"]
+        return notes
+
+    def _delete(self) -> list[str]:
+        """Delete newest first; rows that others still refer to are tried again when those are gone."""
+        left = list(reversed(self._rows))
+        while left:
+            errors: dict[tuple[str, Id], LLMProxyError] = {}
+            for entity, id_ in left:
+                try:
+                    self._store.delete(entity, id_)
+                except LLMProxyError as error:
+                    errors[entity, id_] = error
+            if len(errors) == len(left):
+                return [f"{entity} {id_!r} could not be deleted: {error}" for (entity, id_), error in errors.items()]
+            left = list(errors)
+        return []
+
+    def _reset(self) -> None:
+        if self._policy.reset != "hook":
+            self._store.reset()
+            return
+        if self._hook is None:
+            raise SuiteError("store.reset: hook, and no hook was loaded")
+        try:
+            self._hook(self._store)
+        except LLMProxyError:
+            raise
+        except Exception as error:
+            raise SuiteError(
+                f"store.reset: the hook {self._policy.target} failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+def hook_of(policy: Policy, folder: Path) -> Callable[[StoreAdapter], object] | None:
+    """Load the hook that a policy names; None if it names none. Raises SuiteError if it cannot be called."""
+    if policy.reset != "hook":
+        return None
+    found: Any = load_attribute(policy.target, folder, "store.reset.hook")
+    if not callable(found):
+        raise SuiteError(f"store.reset.hook: {policy.target} is no function")
+    hook: Callable[[StoreAdapter], object] = found
+    return hook

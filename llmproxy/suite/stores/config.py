@@ -1,0 +1,225 @@
+"""Reads `store:` of a suite: which kind of store, how its entities are mapped, and how it is left clean.
+
+    store:
+      sqlalchemy: sqlite:///tasks.db      # or http: URL | python: module:attr | memory: {}
+      user: owner_id                      # column that says whose a row is; null: rows belong to nobody
+      entities: {tasks: {table: app_tasks}}
+      reset: delete                       # none | delete | truncate | copy | hook: module:attr | http: POST /reset
+      ids: database                       # deterministic: rows that setup inserts get an id made of scenario and name
+      counters: restore                   # keep
+
+A kind may also be a table of its own, as agents are: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Every key is known or
+refused. ``${env:NAME}`` in a text is the variable of that name; one that is not set is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores.memory import MemoryStore, Shape
+from llmproxy.suite.stores.protocol import StoreAdapter
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.suite.stores.http_map import Template
+
+__all__ = ["Policy", "policy_from", "store_from"]
+
+KINDS = ("sqlalchemy", "http", "python", "memory")
+COMMON = ("reset", "ids", "counters")
+FIRST = {"sqlalchemy": "url", "http": "url", "python": "make", "memory": "memory"}
+"""What a kind's own value is called where the kind is a table."""
+ALLOWED = {
+    "sqlalchemy": ("entities", "user"),
+    "http": ("entities", "headers", "timeout"),
+    "python": ("options",),
+    "memory": ("entities",),
+}
+RESETS = {
+    "sqlalchemy": ("none", "delete", "truncate", "copy", "hook"),
+    "http": ("none", "delete", "http", "hook"),
+    "python": ("none", "delete", "truncate", "hook"),
+    "memory": ("none", "delete", "truncate", "hook"),
+}
+_ENV = re.compile(r"\$\{env:(\w+)\}")
+_DURATION = re.compile(r"([0-9.]+)\s*(ms|s|m)?")
+
+Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a run leaves the store."""
+
+    reset: Reset = "delete"
+    target: str = ""
+    """Of a hook ``module:attr``, of http the request."""
+    ids: Literal["database", "deterministic"] = "database"
+    counters: Literal["restore", "keep"] = "restore"
+
+
+def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
+    """Make the store that `store:` describes. Paths are relative to `folder`, the suite's.
+
+    Raises:
+        SuiteError: something in it is not understood, or cannot be meant.
+        MachineError: a library that it needs is not installed.
+
+    """
+    given, kind = _checked(mapping, environment)
+    policy = policy_from(mapping, environment)
+    entities = _mapping(given, "entities")
+    if kind == "sqlalchemy":
+        from llmproxy.suite.stores.sql import SqlStore
+        from llmproxy.suite.stores.sql_map import table_maps
+
+        user = _user(given)
+        maps = table_maps(entities, user)
+        return SqlStore(_text(given, kind), folder, maps, user=user, reset=policy.reset)
+    if kind == "http":
+        from llmproxy.suite.stores.http import HttpStore
+        from llmproxy.suite.stores.http_map import http_entity
+
+        headers = {str(k): str(v) for k, v in _mapping(given, "headers").items()}
+        spoken = {name: http_entity(name, value) for name, value in entities.items()}
+        again = _request(policy.target) if policy.reset == "http" else None
+        return HttpStore(_text(given, kind), spoken, headers=headers, timeout=_seconds(given), reset=again)
+    if kind == "python":
+        from llmproxy.suite.stores.plugin import plugin_store
+
+        return plugin_store(_text(given, kind), folder, _mapping(given, "options"))
+    if given["memory"] not in ({}, None, True):
+        raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
+    return MemoryStore({name: _shape(name, value) for name, value in entities.items()})
+
+
+def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Policy:
+    """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
+    given, kind = _checked(mapping, environment)
+    reset, target = given.get("reset", "delete"), ""
+    if isinstance(reset, Mapping):
+        if len(reset) != 1 or not (set(reset) <= {"hook", "http"}):
+            raise SuiteError(f"store.reset: expected `hook: module:attr` or `http: POST /reset`, got {dict(reset)!r}")
+        reset, target = next((str(k), str(v)) for k, v in reset.items())
+    elif reset is None:
+        reset = "none"
+    elif reset in {"hook", "http"}:
+        raise SuiteError(f"store.reset: {reset} needs to know what: `reset: {{{reset}: ...}}`")
+    if reset not in RESETS[kind]:
+        near = did_you_mean(str(reset), RESETS[kind])
+        raise SuiteError(f"store.reset: {reset!r} is not one of {', '.join(RESETS[kind])} ({kind}){near}")
+    ids, counters = given.get("ids", "database"), given.get("counters", "restore")
+    if ids not in {"database", "deterministic"}:
+        raise SuiteError(f"store.ids: {ids!r} is not one of database, deterministic")
+    if counters not in {"restore", "keep"}:
+        raise SuiteError(f"store.counters: {counters!r} is not one of restore, keep")
+    return Policy(cast("Reset", reset), target, ids, counters)
+
+
+def _checked(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
+    """Find the kind, and refuse what does not belong to it."""
+    if not isinstance(mapping, Mapping):
+        raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
+    kinds = [key for key in mapping if key in KINDS]
+    if len(kinds) != 1:
+        known = {*KINDS, *COMMON, *(word for words in ALLOWED.values() for word in words)}
+        odd = next((str(key) for key in mapping if key not in known), "")
+        near = f" ({odd!r} is unknown{did_you_mean(odd, known)})" if odd else ""
+        said = f"it has {' and '.join(kinds)}" if kinds else "it has none"
+        raise SuiteError(
+            f"store: exactly one of {', '.join(KINDS)} says what it is; {said}{near}",
+            hint="For example: store: {sqlalchemy: 'sqlite:///tasks.db'}",
+        )
+    kind = kinds[0]
+    inner = mapping[kind]
+    if isinstance(inner, Mapping) and inner:
+        first = FIRST[kind]
+        if twice := next((key for key in inner if key in mapping and key != kind), None):
+            raise SuiteError(f"store: {twice!r} stands in {kind} and beside it")
+        if first not in inner and kind != "memory":
+            raise SuiteError(f"store.{kind}: {first!r} is missing")
+        rest = {key: value for key, value in inner.items() if key != first}
+        mapping = {**mapping, kind: inner.get(first, {}), **rest}
+    allowed = (kind, *ALLOWED[kind], *COMMON)
+    for key in mapping:
+        if key not in allowed:
+            raise SuiteError(
+                f"store: unknown key {key!r}{did_you_mean(str(key), allowed)} (allowed: {', '.join(allowed)})"
+            )
+    filled = _filled(dict(mapping), os.environ if environment is None else environment)
+    return cast("dict[str, Any]", filled), kind
+
+
+def _filled(value: Any, environment: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+    """Put variables of the environment into every text."""
+    if isinstance(value, Mapping):
+        return {key: _filled(member, environment) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_filled(member, environment) for member in value]
+    if not isinstance(value, str):
+        return value
+    for name in _ENV.findall(value):
+        if name not in environment:
+            raise SuiteError(f"store: the environment has no variable {name}", hint=f"Set it: {name}=...")
+    return _ENV.sub(lambda found: environment[found[1]], value)
+
+
+def _text(given: Mapping[str, Any], key: str) -> str:
+    if not isinstance(given[key], str) or not given[key]:
+        raise SuiteError(f"store.{key}: expected a text, got {given[key]!r}")
+    return str(given[key])
+
+
+def _mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = given.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise SuiteError(f"store.{key}: expected a mapping, got {value!r}")
+    return {str(name): member for name, member in value.items()}
+
+
+def _user(given: Mapping[str, Any]) -> str | None:
+    """Return the store's user column: empty if it has none, None if that is not said."""
+    if "user" not in given:
+        return None
+    if given["user"] is not None and not isinstance(given["user"], str):
+        raise SuiteError(f"store.user: expected a column's name or null, got {given['user']!r}")
+    return given["user"] or ""
+
+
+def _seconds(given: Mapping[str, Any]) -> float:
+    """Read a time: milliseconds as everywhere in a suite, or with a unit."""
+    text = str(given.get("timeout", "10s")).strip()
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise SuiteError(f"store.timeout: {text!r} is no time; write 10000 (ms) or 10s")
+    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
+
+
+def _request(text: str) -> Template:
+    from llmproxy.suite.stores.http_map import Template
+
+    method, _, address = text.partition(" ")
+    if not address.startswith("/"):
+        raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
+    return Template(method.upper(), address)
+
+
+def _shape(name: str, given: object) -> Shape:
+    """Read an entity of a store without a schema."""
+    members = ("id", "user", "columns")
+    if not isinstance(given or {}, Mapping):
+        raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")
+    told = cast("Mapping[str, Any]", given or {})
+    for key in told:
+        if key not in members:
+            raise SuiteError(f"store.entities.{name}: unknown key {key!r}{did_you_mean(str(key), members)}")
+    columns = told.get("columns") or []
+    if not isinstance(columns, list):
+        raise SuiteError(f"store.entities.{name}.columns: expected a list of names, got {columns!r}")
+    return Shape(told.get("id", "id"), told.get("user"), tuple(columns))

@@ -1,0 +1,235 @@
+"""A store behind a REST service: the rows are what it answers.
+
+    store: {http: "http://127.0.0.1:8080/api", headers: {authorization: "Bearer ${env:TOKEN}"}, entities: {tasks: /tasks}}
+
+It speaks to the service directly, never through a proxy of the environment: its traffic is not the agent's. A question is
+asked once more if the connection broke; what may have written is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.agents.replies import Path, pick
+from llmproxy.suite.stores.base import StoreBase
+from llmproxy.suite.stores.http_map import HttpEntity, Template
+from llmproxy.suite.stores.plain import same
+from llmproxy.suite.stores.protocol import (
+    Column,
+    EntityInfo,
+    Id,
+    Row,
+    Rows,
+    StoreError,
+    StoreLost,
+    StoreRefused,
+    ordered,
+    unknown_entity,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["HttpStore"]
+
+NOT_FOUND = (404, 410)
+PAGES = 1000
+"""Pages of one list that are followed: a service whose pages never end must not hold a test for ever."""
+
+
+class HttpStore(StoreBase):
+    """Resources as entities."""
+
+    def __init__(
+        self,
+        base: str,
+        entities: Mapping[str, HttpEntity],
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10,
+        reset: Template | None = None,
+    ) -> None:
+        """Prepare; nothing is connected yet. `timeout` in seconds; `reset` is the request that resets the service."""
+        import httpx
+
+        self._base = base.rstrip("/")
+        self._entities = dict(entities)
+        self._reset = reset
+        self._seen: dict[str, dict[str, None]] = {}
+        self._client = httpx.Client(
+            headers={"accept": "application/json", **(headers or {})}, timeout=timeout, trust_env=False
+        )
+
+    # -- what is there
+
+    def describe(self, entity: str) -> EntityInfo:
+        """Say what was declared, or seen in rows."""
+        shape = self._entity(entity).shape
+        names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
+        names |= {} if shape.columns else self._seen.get(entity, {})
+        columns = {name: Column(name) for name in names}
+        return EntityInfo(entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base)
+
+    def _entity(self, name: str) -> HttpEntity:
+        if name not in self._entities:
+            raise unknown_entity(name, self._entities, f"Say how it is listed: store.entities: {{{name}: /{name}}}")
+        return self._entities[name]
+
+    # -- reading
+
+    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
+        """Ask for the row, or find it in the list."""
+        spoken = self._entity(entity)
+        if spoken.get is None:
+            rows = self.list(entity)
+            return next((row for row in rows if str(row.get(spoken.shape.key)) == str(id)), None)
+        answer = self._ask(spoken.get.method, self._base + spoken.get.fill(id=id))
+        if answer.status_code in NOT_FOUND:
+            return None
+        return self._row(entity, spoken.row, self._json(answer), answer)
+
+    def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
+        """List all, page by page, and keep the rows whose members equal these values."""
+        info, spoken = self.describe(entity), self._entity(entity)
+        info.check(filters or {}, "filters")
+        owner = (filters or {}).get(info.user) if info.user else None
+        url: str | None = self._base + spoken.list.fill(user=owner)
+        rows: Rows = []
+        pages = 0
+        while url is not None:
+            pages += 1
+            if pages > PAGES:
+                raise StoreError(f"the list of {entity} has more than {PAGES} pages; the next would be {url}")
+            answer = self._ask(spoken.list.method, url)
+            value = self._json(self._good(answer))
+            rows += self._rows(entity, spoken, value, answer)
+            url = self._next(spoken, value, str(answer.url))
+        found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
+        return ordered(found, info.key)[:limit]
+
+    def _rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
+        rows, what = value, ""
+        try:
+            rows = pick(spoken.rows, value)
+        except LookupError as error:
+            what = f": {error}"
+        if what or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            there = f"an object with {', '.join(rows)}" if isinstance(rows, dict) else f"{rows!r:.100}"
+            raise StoreError(
+                f"{_said(answer)} has no list of rows at {spoken.rows.text}, but {there}{what}",
+                hint=f"Say where the rows are: store.entities.{entity}.rows: $.items",
+            )
+        for row in rows:
+            self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
+        return rows
+
+    def _next(self, spoken: HttpEntity, value: Any, here: str) -> str | None:  # noqa: ANN401 - JSON
+        try:
+            found = pick(spoken.next, value) if spoken.next is not None else None
+        except LookupError:
+            found = None  # the last page need not say so
+        if not found:
+            return None
+        url = urljoin(here, str(found))
+        if urlsplit(url).netloc != urlsplit(here).netloc:
+            raise StoreError(f"the next page of {here} is on another host: {url}")
+        return url
+
+    def _row(self, entity: str, path: Path, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
+        try:
+            row = pick(path, value)
+        except LookupError:
+            row = None
+        if not isinstance(row, dict):
+            raise StoreError(
+                f"{_said(answer)} has no row at {path.text}: {value!r:.200}",
+                hint=f"Say where it is: store.entities.{entity}.row: $.task",
+            )
+        self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
+        return dict(row)
+
+    # -- writing
+
+    def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
+        """Create a row, and read it back where the service can be asked for one."""
+        info, spoken = self.describe(entity), self._entity(entity)
+        info.check(data, "insert")
+        if spoken.create is None:
+            raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
+        url = self._base + spoken.create.fill()
+        answer = self._good(self._ask(spoken.create.method, url, _body(spoken.body, dict(data))))
+        row = self._row(entity, spoken.row, self._json(answer), answer)
+        again = self.get(entity, self.key(info, row))
+        if again is None:
+            raise StoreError(f"a row created by {_said(answer)} is not there ({info.key}={row[info.key]!r})")
+        return again
+
+    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
+        """Remove a row; one that is gone already is no error."""
+        spoken = self._entity(entity)
+        if spoken.delete is None:
+            raise SuiteError(f"store.entities.{entity}.delete is null: rows cannot be deleted")
+        answer = self._ask(spoken.delete.method, self._base + spoken.delete.fill(id=id))
+        return answer.status_code not in NOT_FOUND and self._good(answer).is_success
+
+    def reset(self) -> None:
+        """Send the request that resets the service, if one is configured."""
+        if self._reset is not None:
+            self._good(self._ask(self._reset.method, self._base + self._reset.fill()))
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+    # -- the wire
+
+    def _ask(self, method: str, url: str, body: object = None) -> httpx.Response:
+        import httpx
+
+        for left in (1, 0) if method == "GET" else (0,):
+            try:
+                return self._client.request(method, url, json=body)
+            except httpx.TransportError as error:
+                if not left:
+                    why = str(error) or type(error).__name__
+                    raise StoreLost(
+                        f"the store cannot be reached ({method} {url}): {why}",
+                        hint="Is it running? Nothing was written twice.",
+                    ) from error
+            except httpx.InvalidURL as error:
+                raise SuiteError(f"store.http: {url!r} is no address: {error}") from None
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    def _good(answer: httpx.Response) -> httpx.Response:
+        if not answer.is_success:
+            kind = StoreRefused if answer.is_client_error else StoreError
+            raise kind(f"{_said(answer)}: {answer.text[:300]}")
+        return answer
+
+    def _json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+        self._good(answer)
+        try:
+            return answer.json()
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            kind = answer.headers.get("content-type", "no content-type")
+            raise StoreError(f"{_said(answer)} with no JSON ({kind}): {answer.text[:200]!r}") from None
+
+
+def _said(answer: httpx.Response) -> str:
+    return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
+
+
+def _body(template: Any, data: Row) -> Any:  # noqa: ANN401 - JSON
+    """Put the row where ``$data`` stands."""
+    if template == "$data":
+        return data
+    if isinstance(template, Mapping):
+        return {name: _body(value, data) for name, value in template.items()}
+    if isinstance(template, list):
+        return [_body(value, data) for value in template]
+    return template

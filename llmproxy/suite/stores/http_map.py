@@ -1,0 +1,123 @@
+"""Which requests list, get, create and delete the rows of an entity.
+
+    entities:
+      tasks:                              # these are the defaults
+        list: GET /tasks
+        get: GET /tasks/$id
+        create: POST /tasks
+        delete: DELETE /tasks/$id
+        body: $data                       # of `create`; {task: $data} wraps it
+        rows: $                           # where the list is in the answer; $.items
+        row: $                            # where the row is in the answers of get and create; $.task
+        next: null                        # where a list says the address of its next page; $.links.next
+        id: id
+        user: null                        # the member that says whose a row is; `$user` in the address of `list` narrows there
+        columns: [title, status]          # all members there are; without it any name is taken that a row has had
+
+`get: null` finds a row in the list; `create: null` and `delete: null` say that the service cannot do that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.agents.replies import Path, read_path
+from llmproxy.suite.stores.memory import Shape
+from llmproxy.values import did_you_mean
+
+__all__ = ["HttpEntity", "Template", "http_entity"]
+
+MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+WHOLE = Path("$", ())
+_NAME = re.compile(r"\$(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A method and an address in which ``$id`` and ``$user`` stand for values."""
+
+    method: str
+    address: str
+
+    def fill(self, **values: str | float | None) -> str:
+        """Put values in, as one piece of an address each; a query parameter whose value is None is left out."""
+        path, mark, query = self.address.partition("?")
+        kept = [part for part in query.split("&") if not any(values.get(name) is None for name in _NAME.findall(part))]
+        address = path + (mark + "&".join(kept) if kept and query else "")
+        return _NAME.sub(lambda found: quote(str(values[found[1]]), safe=""), address)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEntity:
+    """How one entity is spoken about."""
+
+    shape: Shape
+    list: Template
+    get: Template | None
+    create: Template | None
+    delete: Template | None
+    body: Any
+    rows: Path
+    row: Path
+    next: Path | None
+
+
+def http_entity(name: str, given: object) -> HttpEntity:
+    """Read an entity of `store.entities`."""
+    at = f"store.entities.{name}"
+    given = {"list": f"GET {given}", "_base": given} if isinstance(given, str) else given or {}
+    if not isinstance(given, Mapping):
+        raise SuiteError(f"{at}: expected an address or a mapping, got {given!r}")
+    base = given.get("_base", f"/{name}")
+    for member in given:
+        if member not in {*MEMBERS, "_base"}:
+            raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), MEMBERS)}")
+    listing = _template(given, at, "list", f"GET {base}", ("user",))
+    if listing is None:
+        raise SuiteError(f"{at}.list: rows must be listed somehow")
+    return HttpEntity(
+        _shape(given, at),
+        listing,
+        _template(given, at, "get", f"GET {base}/$id", ("id",)),
+        _template(given, at, "create", f"POST {base}", ()),
+        _template(given, at, "delete", f"DELETE {base}/$id", ("id",)),
+        given.get("body", "$data"),
+        _path(given, at, "rows") or WHOLE,
+        _path(given, at, "row") or WHOLE,
+        _path(given, at, "next"),
+    )
+
+
+def _template(given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]) -> Template | None:
+    text = given.get(member, default)
+    if text is None:
+        return None
+    method, _, address = str(text).strip().partition(" ")
+    if method.upper() not in METHODS or not address.strip():
+        raise SuiteError(f"{at}.{member}: expected a method and an address like {default!r}, got {text!r}")
+    for name in _NAME.findall(address):
+        if name not in names:
+            allowed = ", ".join(f"${each}" for each in names) or "none"
+            raise SuiteError(f"{at}.{member}: ${name} has no value here (there is {allowed})")
+    if member != "list" and names and f"${names[0]}" not in address:
+        raise SuiteError(f"{at}.{member}: {address!r} does not say where ${names[0]} goes")
+    return Template(method.upper(), address.strip())
+
+
+def _path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
+    return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
+
+
+def _shape(given: Mapping[str, Any], at: str) -> Shape:
+    key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
+    if not isinstance(key, str) or not (user is None or isinstance(user, str)):
+        raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
+    if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
+        raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
+    return Shape(key, user, tuple(columns))

@@ -1,0 +1,124 @@
+"""A store in this process's memory, to try suites out, and for agents that are Python functions in the same process.
+
+    store: {kind: memory, entities: {tasks: {id: id, user: userId, columns: [title, status]}}}
+
+Without `columns` an entity takes any, and knows those that it has seen. Rows are copies: nobody changes them from outside.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmproxy.suite.stores.base import StoreBase
+from llmproxy.suite.stores.plain import plain, same
+from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, ordered, unknown_entity
+
+__all__ = ["MemoryStore", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an entity without a schema is said to look like."""
+
+    key: str = "id"
+    user: str | None = None
+    columns: tuple[str, ...] = ()
+    """All of its columns; empty: any."""
+
+
+@dataclass(slots=True)
+class _Table:
+    rows: dict[Id, Row] = field(default_factory=dict)
+    last: int = 0
+    seen: dict[str, None] = field(default_factory=dict)
+
+
+class MemoryStore(StoreBase):
+    """Rows in dictionaries."""
+
+    def __init__(self, entities: Mapping[str, Shape] | None = None) -> None:
+        """Start empty. Without `entities` any name is one, with the key `id` and no user."""
+        self._shapes = dict(entities or {})
+        self._open = not self._shapes
+        self._tables: dict[str, _Table] = {}
+        self._lock = threading.Lock()
+
+    def describe(self, entity: str) -> EntityInfo:
+        """Say what was declared, or seen."""
+        if not self._open and entity not in self._shapes:
+            raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
+        shape = self._shapes.get(entity, Shape())
+        table = self._tables.get(entity)
+        names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
+        if not shape.columns and table:
+            names |= table.seen
+        return EntityInfo(
+            entity, shape.key, shape.user, {name: Column(name) for name in names}, closed=bool(shape.columns)
+        )
+
+    def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
+        """Add a row; its key is the next number if none is given."""
+        info = self.describe(entity)
+        info.check(data, "insert")
+        with self._lock:
+            table = self._tables.setdefault(entity, _Table())
+            row: Row = {name: plain(copy.deepcopy(value)) for name, value in data.items()}
+            if row.get(info.key) is None:
+                table.last += 1
+                row = {info.key: table.last, **{k: v for k, v in row.items() if k != info.key}}
+            key = self.key(info, row)
+            if key in table.rows:
+                raise StoreRefused(f"{entity} has a row {info.key}={key!r} already")
+            if isinstance(key, int):
+                table.last = max(table.last, key)
+            table.rows[key] = row
+            table.seen |= dict.fromkeys(row)
+        return copy.deepcopy(row)
+
+    def update(self, entity: str, id: Id, data: Mapping[str, Any]) -> Row | None:  # noqa: A002 - the word that suites use
+        """Change a row, as an agent in this process would; None if it is not there."""
+        self.describe(entity).check(data, "update")
+        with self._lock:
+            table = self._tables.setdefault(entity, _Table())
+            row = table.rows.get(id)
+            if row is not None:
+                row.update({name: plain(copy.deepcopy(value)) for name, value in data.items()})
+                table.seen |= dict.fromkeys(row)
+        return copy.deepcopy(row)
+
+    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
+        """Return a copy of the row."""
+        self.describe(entity)
+        with self._lock:
+            table = self._tables.get(entity)
+            if table is None:
+                return None
+            # A key that came out of a text (an interpolated id) finds the number that it spells.
+            same = table.rows.get(id) or next((r for key, r in table.rows.items() if str(key) == str(id)), None)
+            return copy.deepcopy(same)
+
+    def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
+        """Return copies of the rows."""
+        info = self.describe(entity)
+        info.check(filters or {}, "filters")
+        with self._lock:
+            table = self._tables.get(entity)
+            rows = list(table.rows.values()) if table else []
+            found = [row for row in rows if all(same(row.get(name), value) for name, value in (filters or {}).items())]
+            return copy.deepcopy(ordered(found, info.key)[:limit])
+
+    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
+        """Remove a row."""
+        self.describe(entity)
+        with self._lock:
+            table = self._tables.get(entity)
+            return table is not None and table.rows.pop(id, None) is not None
+
+    def reset(self) -> None:
+        """Forget every row and every counter."""
+        with self._lock:
+            self._tables.clear()

@@ -1,0 +1,153 @@
+"""Values of databases become plain JSON values, and back.
+
+The kind of the column decides: SQLite knows no truth values and no dates, it stores 1 and a text, and a test that says
+``done: true`` must not depend on that. What cannot be told without loss stays a text that says exactly what is stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from llmproxy.suite.stores.protocol import Kind
+
+__all__ = ["BASE64", "from_plain", "plain", "same"]
+
+BASE64 = "base64:"
+"""Start of the text that stands for bytes."""
+
+
+def plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:  # noqa: ANN401 - whatever a driver gives
+    """Return a value as JSON has it; `parse_json` where the driver gives JSON columns as text."""
+    if value is None:
+        return None
+    if kind is Kind.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
+        return bool(value)
+    if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
+        return _date_text(value, kind)
+    if kind is Kind.JSON and parse_json and isinstance(value, str | bytes):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value if isinstance(value, str) else plain(value)
+    return _by_type(value, kind)
+
+
+def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
+    match value:
+        case bool() | int() | str():
+            return value.value if isinstance(value, Enum) else value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Decimal():
+            return _number(value)
+        case datetime():
+            return _utc(value)
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID():
+            return str(value)
+        case bytes() | bytearray() | memoryview():
+            return _bytes(bytes(value), kind)
+        case Enum():
+            return plain(value.value)
+        case Mapping():
+            return {str(name): plain(member) for name, member in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(member) for member in value]
+        case _:
+            return str(value)
+
+
+def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:  # noqa: ANN401 - what YAML gives
+    """Return what a driver takes for a JSON value; ValueError with a sentence if the column cannot hold it.
+
+    `zone`: whether a date with time keeps its time zone; columns without one get UTC's wall clock.
+    """
+    if value is None:
+        return None
+    if kind is Kind.BYTES and isinstance(value, str):
+        return _to_bytes(value)
+    if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
+        return _to_date(value, kind, zone=zone)
+    if kind is Kind.BOOLEAN and not isinstance(value, bool) and value not in (0, 1):
+        raise ValueError(f"{value!r} is neither true nor false")
+    if kind is Kind.INTEGER and (isinstance(value, str) or (isinstance(value, float) and not value.is_integer())):
+        raise ValueError(f"{value!r} is not a whole number")
+    if kind is Kind.UUID:
+        try:
+            return str(UUID(str(value)))
+        except ValueError:
+            raise ValueError(f"{value!r} is not a UUID") from None
+    if kind is Kind.JSON or isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def same(one: object, other: object) -> bool:
+    """Compare plain values: 1 is 1.0, but not true, and not a text."""
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def _number(value: Decimal) -> int | float | str:
+    """Return the number, or its digits where a float would change them."""
+    if not value.is_finite():
+        return str(value)
+    if value == value.to_integral_value():
+        return int(value)
+    near = float(value)
+    return near if Decimal(repr(near)) == value else format(value, "f")
+
+
+def _utc(value: datetime) -> str:
+    """ISO-8601 in UTC with a Z; a time without a zone is taken for UTC."""
+    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _date_text(value: str, kind: Kind) -> str:
+    """Bring a date that is stored as a text into the one form; what is no date stays as it is."""
+    try:
+        return _utc(datetime.fromisoformat(value)) if kind is Kind.DATETIME else date.fromisoformat(value).isoformat()
+    except ValueError:
+        return value
+
+
+def _bytes(value: bytes, kind: Kind) -> str:
+    if kind is Kind.TEXT:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return BASE64 + base64.b64encode(value).decode()
+
+
+def _to_bytes(value: str) -> bytes:
+    if not value.startswith(BASE64):
+        return value.encode()
+    try:
+        return base64.b64decode(value.removeprefix(BASE64), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{value!r} is not base64: {error}") from None
+
+
+def _to_date(value: str, kind: Kind, *, zone: bool) -> datetime | date:
+    try:
+        if kind is Kind.DATE:
+            return date.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        wanted = "2027-01-31" if kind is Kind.DATE else "2027-01-31T12:00:00Z"
+        raise ValueError(f"{value!r} is not a date like {wanted}") from None
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment if zone else moment.replace(tzinfo=None)

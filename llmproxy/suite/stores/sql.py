@@ -1,0 +1,291 @@
+"""A database as store, by URL: SQLite and PostgreSQL for sure, whatever else SQLAlchemy speaks.
+
+    store: {sqlalchemy: "sqlite:///tasks.db", entities: {tasks: {table: app_tasks, dueDate: due_at}}}
+
+Each call is a transaction of its own, so the agent sees what was inserted and we see what it committed. A connection
+that dies is made anew once, for reading; a statement that may have written is never sent again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import batched
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.suite.stores.base import StoreBase
+from llmproxy.suite.stores.plain import from_plain, plain
+from llmproxy.suite.stores.protocol import (
+    Column,
+    EntityInfo,
+    Id,
+    Ids,
+    Kind,
+    Row,
+    Rows,
+    Snapshot,
+    StoreError,
+    StoreLost,
+    StoreRefused,
+    key_order,
+    ordered,
+)
+from llmproxy.suite.stores.sql_engine import engine_for, shown, sqlite_file, translated, url_for
+from llmproxy.suite.stores.sql_map import Mapped, TableMap, key_value, map_entity, untyped
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Engine, Select
+
+    from llmproxy.suite.stores.sql_restore import Backup
+
+    # `list` is a method here, so types that name lists have names of their own.
+    type Conditions = list[ColumnElement[bool]]
+    type Names = list[str]
+
+__all__ = ["SqlStore"]
+
+_BATCH = 500
+"""Keys in one statement: SQLite takes 999 variables, older ones included."""
+
+
+class SqlStore(StoreBase):
+    """Tables as entities."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        entities: Mapping[str, TableMap] | None = None,
+        *,
+        user: str | None = None,
+        reset: str = "",
+    ) -> None:
+        """Prepare; nothing is connected yet.
+
+        `user` is the user column of entities that are not mapped (see `TableMap`); `reset` is what `reset` does: `truncate`
+        empties the entities, `copy` brings the SQLite file back to where it was at `mark`, else nothing.
+        """
+        self.url = url_for(url, folder)
+        self._maps = dict(entities or {})
+        self._user = user
+        self._engine: Engine = engine_for(self.url)
+        self._known: dict[str, Mapped] = {}
+        self._lock = threading.Lock()
+        self._reset = reset
+        self._backup: Backup | None = None
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return shown(self.url)
+
+    @property
+    def declared(self) -> Names:
+        """The entities that the suite names in its configuration."""
+        return list(self._maps)
+
+    # -- what is there
+
+    def mapped(self, entity: str) -> Mapped:
+        """Look an entity up, once."""
+        with self._lock:
+            if entity not in self._known:
+                from sqlalchemy import inspect
+
+                def look(connection: Connection) -> Mapped:
+                    return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
+
+                self._known[entity] = self.read(look, f"looking at {entity}")
+            return self._known[entity]
+
+    def describe(self, entity: str) -> EntityInfo:
+        """Say which table, key and columns an entity has."""
+        return self.mapped(entity).info
+
+    # -- reading
+
+    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
+        """Return the row of this key."""
+        rows = self.list(entity, {self.describe(entity).key: id}, 1)
+        return rows[0] if rows else None
+
+    def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
+        """Return the rows whose columns equal these values."""
+        mapped = self.mapped(entity)
+        mapped.info.check(filters or {}, "filters")
+        where = self._where(mapped, filters or {})
+        if where is None:
+            return []
+        from sqlalchemy import select
+
+        key = mapped.table.c[mapped.source(mapped.info.key)]
+        query = select(*mapped.table.c).where(*where).order_by(key).limit(limit)
+        return self._rows(mapped, query)
+
+    def ids(self, entity: str, user: str | None) -> Ids:
+        """Return the keys of all rows, of this user where the table knows users."""
+        from sqlalchemy import select
+
+        mapped = self.mapped(entity)
+        where = self._where(mapped, self.scope(mapped.info, user))
+        key = mapped.info.columns[mapped.info.key]
+        query = select(mapped.table.c[key.source]).where(*(where or ()))
+        found = self.read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
+        return [plain(value, key.kind) for value in found]
+
+    def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
+        """Return the rows that were not there then; only new rows are fetched, however large the table."""
+        from sqlalchemy import select
+
+        new: dict[str, Rows] = {}
+        for name, before in snapshot.ids.items():
+            mapped = self.mapped(name)
+            key = mapped.info.columns[mapped.info.key]
+            keys = sorted((each for each in self.ids(name, snapshot.user) if each not in before), key=key_order)
+            new[name] = []
+            for part in batched(keys, _BATCH):
+                values = [untyped(self._native(mapped, key, value)) for value in part]
+                query = select(*mapped.table.c).where(mapped.table.c[key.source].in_(values))
+                new[name] += ordered(self._rows(mapped, query), key.name)
+        return new
+
+    def _rows(self, mapped: Mapped, query: Select[Any]) -> Rows:
+        found = self.read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
+        return [self._row(mapped, row) for row in found]
+
+    def _row(self, mapped: Mapped, values: Sequence[Any]) -> Row:
+        columns = mapped.info.columns.values()
+        parse = self.url.get_backend_name() != "postgresql"
+        return {c.name: plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
+
+    def _where(self, mapped: Mapped, filters: Mapping[str, Any]) -> Conditions | None:
+        """Return the conditions; None where a value can never be in its column (a text in a column of numbers)."""
+        where: Conditions = []
+        for name, value in filters.items():
+            column = mapped.info.columns[name]
+            clause = mapped.table.c[column.source]
+            if value is None:
+                where.append(clause.is_(None))
+                continue
+            if name == mapped.info.key:
+                value = key_value(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
+            try:
+                where.append(clause == untyped(self._native(mapped, column, value)))
+            except ValueError:
+                return None
+        return where
+
+    def _native(self, mapped: Mapped, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
+        """Return what the driver takes; SQLite keeps dates as the texts they are, in whatever form the agent writes them."""
+        kind = column.kind
+        if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
+            kind = Kind.UNKNOWN
+        return from_plain(value, kind, zone=column.source in mapped.zones)
+
+    # -- writing
+
+    def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
+        """Add a row and read it back."""
+        from sqlalchemy import insert
+
+        mapped = self.mapped(entity)
+        info = mapped.info
+        info.check(data, "insert")
+        values = {}
+        for name, value in data.items():
+            column = info.columns[name]
+            try:
+                values[column.source] = self._native(mapped, column, value)
+            except ValueError as error:
+                raise StoreRefused(f"insert into {entity}: {name}: {error}") from None
+        key = info.columns[info.key]
+        statement = insert(mapped.table).values(values)
+
+        def add(connection: Connection) -> Any:  # noqa: ANN401 - a key
+            if connection.dialect.insert_returning:
+                return connection.execute(statement.returning(mapped.table.c[key.source])).scalar_one()
+            done = connection.execute(statement)
+            return values.get(key.source, done.lastrowid)
+
+        made = plain(self.write(add, f"inserting into {entity}"), key.kind)
+        row = None if made is None else self.get(entity, made)
+        if row is None:
+            raise StoreError(f"a row inserted into {entity} is not there ({info.key}={made!r})")
+        return row
+
+    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
+        """Remove a row."""
+        from sqlalchemy import delete
+
+        mapped = self.mapped(entity)
+        where = self._where(mapped, {mapped.info.key: id})
+        if where is None:
+            return False
+        statement = delete(mapped.table).where(*where)
+        return self.write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
+
+    # -- connections
+
+    def read[T](self, act: Callable[[Connection], T], doing: str) -> T:
+        """Run something that only reads; once more on a new connection if the first one died."""
+        self._there()
+        try:
+            with translated(self.url, doing), self._engine.connect() as connection:
+                return act(connection)
+        except StoreLost:
+            self._engine.dispose()
+        with translated(self.url, doing), self._engine.connect() as connection:
+            return act(connection)
+
+    def write[T](self, act: Callable[[Connection], T], doing: str) -> T:
+        """Run something that writes, once, and commit it."""
+        self._there()
+        with translated(self.url, doing), self._engine.begin() as connection:
+            return act(connection)
+
+    def _there(self) -> None:
+        file = sqlite_file(self.url)
+        if file is not None and not file.is_file():
+            raise StoreError(
+                f"the store {file} is not there",
+                hint="Let the agent make it before the tests (`hooks: {beforeAll: [{command: ...}]}`), start it once, or fix the path.",
+            )
+
+    # -- coming back
+
+    def mark(self) -> None:
+        """Copy the SQLite file, if that is how it is reset; once."""
+        if self._reset == "copy":
+            from llmproxy.suite.stores.sql_restore import Backup
+
+            self._there()
+            self._backup = self._backup or Backup(self)
+            self._backup.take()
+
+    def reset(self) -> None:
+        """Empty the entities, or bring the file back."""
+        from llmproxy.suite.stores.sql_restore import truncate
+
+        if self._reset == "truncate":
+            truncate(self)
+        elif self._backup is not None:
+            self._backup.put_back()
+
+    def counters(self, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
+        """Return where the counters of these entities' keys stand."""
+        from llmproxy.suite.stores.sql_restore import counters
+
+        return counters(self, entities)
+
+    def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:
+        """Set counters back."""
+        from llmproxy.suite.stores.sql_restore import rewind
+
+        rewind(self, counters)
+
+    def close(self) -> None:
+        """Close all connections, and remove the copy."""
+        self._engine.dispose()
+        if self._backup is not None:
+            self._backup.close()

@@ -1,0 +1,139 @@
+"""Connects to a database by its URL, with the driver that is here, and turns its errors into ours.
+
+The URL is the agent's own: a driver that only works with asyncio is replaced by one that does not, a missing one is
+named. SQLite files are relative to the suite's folder, and are never created here: an empty database that somebody
+made by a misspelt path would answer every question with "no such table".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import MachineError, SuiteError
+from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Engine
+
+__all__ = ["engine_for", "shown", "sqlite_file", "translated", "url_for"]
+
+DRIVERS = {
+    "postgresql": ("psycopg", "psycopg2", "pg8000"),
+    "mysql": ("pymysql", "mysqlclient:MySQLdb", "mysqlconnector:mysql.connector"),
+    "mariadb": ("pymysql", "mysqlclient:MySQLdb", "mariadbconnector:mariadb"),
+}
+"""Drivers that need no event loop, the preferred first; after a colon the module, where it is named differently."""
+ASYNC = {"asyncpg", "psycopg_async", "aiopg", "aiosqlite", "aiomysql", "asyncmy"}
+BUSY_SECONDS = 15
+"""How long SQLite waits while the agent writes."""
+CONNECT_SECONDS = 10
+
+
+def url_for(text: str, folder: Path) -> URL:
+    """Parse a database URL and choose its driver.
+
+    Raises:
+        SuiteError: it is no URL, or names a database that nobody else can see.
+        MachineError: SQLAlchemy or the driver is not installed.
+
+    """
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ImportError:
+        raise MachineError(
+            "the store is a database, and SQLAlchemy is not installed", hint="pip install 'llmproxy-replay[runner]'"
+        ) from None
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise SuiteError(
+            f"store.sqlalchemy: {text!r} is no database URL",
+            hint="Write sqlite:///tasks.db or postgresql://user:password@host/name",
+        ) from None
+    name, _, driver = url.drivername.partition("+")
+    if name == "postgres":
+        name = "postgresql"
+    if name == "sqlite":
+        return _sqlite(url.set(drivername="sqlite"), folder)
+    if driver and driver not in ASYNC:
+        return url.set(drivername=f"{name}+{driver}")
+    for each in DRIVERS.get(name, ()):
+        known, _, module = each.partition(":")
+        if importlib.util.find_spec((module or known).partition(".")[0]):
+            return url.set(drivername=f"{name}+{known}")
+    if name in DRIVERS:
+        first = DRIVERS[name][0]
+        extra = "[binary]" if first == "psycopg" else ""
+        raise MachineError(
+            f"the store is {name}, and no driver for it is installed", hint=f"pip install '{first}{extra}'"
+        )
+    return url
+
+
+def _sqlite(url: URL, folder: Path) -> URL:
+    if not url.database or url.database == ":memory:":
+        raise SuiteError(
+            "store.sqlalchemy: a SQLite database in memory is seen by nobody else",
+            hint="Name the file that the agent uses (sqlite:///tasks.db), or write `memory: {}`",
+        )
+    if url.database.startswith("file:"):
+        return url
+    return url.set(database=str((folder / url.database).absolute()))
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """Return the file of a SQLite database, None for other databases."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    return Path(url.database.removeprefix("file:").partition("?")[0])
+
+
+def engine_for(url: URL) -> Engine:
+    """Make an engine; nothing is connected yet."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import NoSuchModuleError
+
+    arguments: dict[str, Any] = {}
+    if url.get_backend_name() == "sqlite":
+        arguments = {"timeout": BUSY_SECONDS}
+    elif url.drivername in {"postgresql+psycopg", "postgresql+psycopg2", "mysql+pymysql", "mariadb+pymysql"}:
+        arguments = {"connect_timeout": CONNECT_SECONDS}
+    try:
+        # Tested before use: a connection that died while it was idle is replaced before anything is written to it.
+        return create_engine(url, pool_pre_ping=True, connect_args=arguments, hide_parameters=True)
+    except (NoSuchModuleError, ImportError) as error:
+        raise MachineError(f"the store {shown(url)} needs a driver that is not installed: {error}") from None
+
+
+def shown(url: URL) -> str:
+    """Return the URL without its password."""
+    return url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def translated(url: URL, doing: str) -> Iterator[None]:
+    """Turn SQLAlchemy's errors into ours: what was being done, where, and what the database said."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    try:
+        yield
+    except DBAPIError as error:
+        said = " ".join(str(error.orig).split())[:500]
+        if error.connection_invalidated or _never_connected(error):
+            raise StoreLost(
+                f"the store {shown(url)} cannot be reached ({doing}): {said}",
+                hint="Is it running? Nothing was written twice.",
+            ) from error
+        raise StoreRefused(f"the store {shown(url)} refused ({doing}): {said}") from error
+    except SQLAlchemyError as error:
+        raise StoreError(f"the store {shown(url)} failed ({doing}): {error}") from error
+
+
+def _never_connected(error: Any) -> bool:  # noqa: ANN401 - DBAPIError, imported late
+    """Tell a failed connect: it has no statement."""
+    return error.statement is None

@@ -1,0 +1,56 @@
+"""What is said where a recording is missing: of a whole run, of many at once, of one request. Always with the command that makes it.
+
+A proxy that misses a request tells how to start a *proxy* that records it; who runs ``llmproxy test`` has a shorter way, which is told
+first and instead.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from llmproxy.errors import MissError
+
+__all__ = ["NothingRecorded", "advice", "explained", "nothing_recorded"]
+
+_SHOWN = 10
+"""Scenarios that are named."""
+_START = re.compile(r"llmproxy start (?:\S+ )*?--mode[ =](\w+)[^\n]*")
+
+
+class NothingRecorded(MissError):
+    """Nothing was ever recorded for this run, so there is nothing to replay."""
+
+    code = "llmproxy_nothing_recorded"
+
+
+def nothing_recorded(case: str, rerun: str, sample: int, runs: int) -> NothingRecorded:
+    """Return the error of one run; `rerun` is the command that runs its case alone."""
+    number = f", run {sample}" if runs > 1 or sample > 1 else ""
+    command = f"{rerun} --mode record" + (f" --runs {runs}" if runs > 1 else "")
+    return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
+
+
+def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
+    """Say once, for all cases without a recording, what records them.
+
+    `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command does not say.
+    """
+    names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
+    only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
+    if not partly:
+        how = f"{command} --mode {'record' if len(cases) == selected else 'auto'}"
+    elif len(cases) <= _SHOWN:
+        how = f"{command} {only} --mode record"
+    else:
+        how = f"{command} --last-failed --mode auto"
+    those = "it" if len(cases) == 1 else "them"
+    many = "" if len(cases) == 1 else f"{len(cases)} of {selected} scenarios: "
+    return f"nothing is recorded for {many}{names}; record {those}: {how}"
+
+
+def explained(text: str, rerun: str) -> str:
+    """Return the proxy's text about a miss, led by the command that adds the request to what is recorded."""
+    ours = f"{rerun} --mode auto"
+    return f"a request of the agent was never recorded; to add it: {ours}\n{_START.sub(lambda found: f'{rerun} --mode {found[1]}', text)}"

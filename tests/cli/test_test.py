@@ -1,0 +1,178 @@
+"""``llmproxy test`` as a user types it: what it selects, what it says, what it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.cli.test import CASSETTES, STORE
+from tests.support.process import ROOT, clean_env
+
+ECHO = "def answer(message):\n    return 'you said ' + message\n"
+SUITE = """
+name: t
+agent: {python: "agent.py:answer"}
+scenarios:
+  - {id: good, tags: [smoke], observe: none, steps: [{chat: hi, response: {contains: hi}}]}
+  - {id: bad, tags: [slow], observe: none, steps: [{chat: hi, response: {contains: nope}}]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a project with a suite."""
+    (tmp_path / "agent.py").write_text(ECHO)
+    (tmp_path / "t.suite.yaml").write_text(SUITE)
+    return tmp_path
+
+
+def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "llmproxy", "test", *words]
+    known = clean_env({"PYTHONPATH": str(ROOT), **env})
+    return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_it_runs_what_is_in_the_folder(folder: Path) -> None:
+    """Without arguments; reports are written, what failed is told and remembered, the proxy keeps its things in one place."""
+    done = run(folder, "--report", "json=out.json", "--report", "junit=out.xml")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "PASS  good" in done.stdout
+    assert "FAIL  bad" in done.stdout
+    assert "response.contains" in done.stdout
+    assert "you said hi" in done.stdout
+    assert "run it again: llmproxy test --id bad" in done.stdout
+    assert json.loads((folder / "out.json").read_text())
+    assert (folder / "out.xml").read_text().startswith("<?xml")
+    assert (folder / STORE.parent / ".gitignore").read_text() == "*\n"
+    again = run(folder, "t.suite.yaml", "--last-failed")
+    assert "good" not in again.stdout
+    assert again.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--tags", "smoke and slow"), 5, "nothing selected"),
+        (("--grep", "nothing like it"), 5, "nothing selected"),
+        (("--id", "goood"), 2, "did you mean 'good'"),
+        (("--tags", "smok"), 2, "did you mean 'smoke'"),
+        (("none.yaml",), 2, "no such file"),
+        (("--report", "pdf=x"), 2, "there is no 'pdf'"),
+        (("--max-cost", "much"), 2, "US dollars"),
+        (("--nonsense",), 2, "No such option"),
+        (("--runs", "0"), 2, "runs"),
+    ],
+)
+def test_what_cannot_be_run_ends_at_once(
+    folder: Path,
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With an exit code of its own, before a proxy is started."""
+    monkeypatch.chdir(folder)
+    assert main(["test", *words]) == code
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+    assert not STORE.exists()
+
+
+def test_a_suite_with_mistakes_says_where(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """File, line and column; nothing of it is run."""
+    monkeypatch.chdir(folder)
+    (folder / "t.suite.yaml").write_text(SUITE.replace("response", "respnse", 1))
+    assert main(["test"]) == 2
+    assert "t.suite.yaml:5:" in capsys.readouterr().err
+
+
+def test_update_is_refused_in_ci(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A snapshot that nobody looked at proves nothing."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CI", "true")
+    assert main(["test", "--update"]) == 2
+    assert "refused in CI" in capsys.readouterr().err
+
+
+def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
+    """With the command that records it; the agent was not even started."""
+    text = 'name: t\nagent: {command: [sh, -c, "touch started; cat"]}\nscenarios: [{id: a, steps: [{chat: hi}]}]\n'
+    (tmp_path / "t.suite.yaml").write_text(text)
+    done = run(tmp_path, "t.suite.yaml")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "nothing is recorded for a; record it: llmproxy test t.suite.yaml --mode record" in done.stdout
+    assert not (tmp_path / "started").exists()
+    assert not list((tmp_path / CASSETTES).glob("*"))
+
+
+def test_ctrl_c_cleans_up_and_ends_with_130(tmp_path: Path) -> None:
+    """Agent and proxy are gone, the end is told."""
+    agent = "import sys, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    (tmp_path / "agent.py").write_text(agent)
+    suite = f"name: t\nagent: {{command: [{sys.executable}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
+    (tmp_path / "t.suite.yaml").write_text(suite)
+    with (tmp_path / "out").open("wb") as out:
+        command = [sys.executable, "-m", "llmproxy", "test", "t.suite.yaml"]
+        env = clean_env({"PYTHONPATH": str(ROOT)})
+        child = subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        if child.poll() is not None or time.monotonic() > deadline:
+            child.kill()
+            pytest.fail(f"{child.wait()}: {(tmp_path / 'out').read_text()}")
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130, (tmp_path / "out").read_text()
+    said = (tmp_path / "out").read_text()
+    assert "Traceback" not in said, said
+    assert "interrupted: 0 of 1 runs were over" in said, said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_first_suite_can_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without questions if it is said how the agent is reached; nothing is written over."""
+    monkeypatch.chdir(folder)
+    assert main(["test", "--init", "--agent", "agent:answer"]) == 0
+    assert 'agent: {python: "agent:answer"}' in (folder / "tests" / "agent.suite.yaml").read_text()
+    assert main(["suite", "validate", "tests"]) == 0
+    assert main(["test", "--init", "--agent", "agent:answer"]) == 2
+    assert main(["test", "--init"]) == 2
+    assert "nobody to ask" in capsys.readouterr().err
+
+
+def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
+    """It lies in tests/, and the command was typed one folder above; a module of this folder is found, too."""
+    said = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'text': 'hello'}), flush=True)\n\ndef answer(message):\n    return 'hello'\n"
+    (tmp_path / "agent.py").write_text(said)
+    for name, agent in (("one", f"{sys.executable} agent.py"), ("two", "agent:answer")):
+        target = tmp_path / "tests" / f"{name}.suite.yaml"
+        assert run(tmp_path, "--init", f"tests/{name}.suite.yaml", "--agent", agent).returncode == 0
+        target.write_text(target.read_text().replace("usage: {callCount: {gte: 1}}", "observe: none"))
+        done = run(tmp_path, f"tests/{name}.suite.yaml")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_help_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not with the port of the proxy."""
+    assert main(["test", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("--tags") < text.index("--report") < text.index("--mode replay|") < text.index("--port")

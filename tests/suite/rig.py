@@ -1,0 +1,121 @@
+"""Suites run for real in tests: the fixture agent, a proxy, a scripted provider, and a handler that keeps what was told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
+from llmproxy.suite.load import Case, load
+from llmproxy.suite.options import Options
+from llmproxy.suite.runner import Tested, run_cases
+from llmproxy.suite.world import World
+from tests.support.process import ROOT
+
+AGENT = ROOT / "fixtures" / "agents" / "tasks.py"
+
+
+@dataclass
+class Told:
+    """A handler that keeps everything."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def finished(self) -> list[Finished]:
+        return [each for each in self.events if isinstance(each, Finished)]
+
+    @property
+    def steps(self) -> list[Step]:
+        return [each for each in self.events if isinstance(each, Step)]
+
+    @property
+    def completed(self) -> Completed:
+        return next(each for each in self.events if isinstance(each, Completed))
+
+    @property
+    def said(self) -> list[str]:
+        return [str(each.message["content"]) for each in self.events if isinstance(each, Message)]
+
+    @property
+    def wrong(self) -> list[Assertion]:
+        """Everything that did not hold."""
+        return [each for step in self.steps for each in step.assertions if each.status is not Status.PASSED]
+
+    def assertion(self, name: str) -> Assertion:
+        """Return the assertion of this name."""
+        every = [each for step in self.steps for each in step.assertions]
+        found = next((each for each in every if each.name == name), None)
+        assert found is not None, f"no {name} among {[each.name for each in every]}"
+        return found
+
+
+@dataclass
+class Result:
+    """What a test run came to."""
+
+    tested: Tested
+    told: Told
+
+    @property
+    def statuses(self) -> list[str]:
+        return [each.status.value for each in self.told.finished]
+
+    @property
+    def why(self) -> str:
+        return "\n".join(
+            [f"{each.name}: {each.message}" for each in self.told.wrong] + [each.error for each in self.told.finished]
+        )
+
+
+def run(
+    cases: Iterable[Case],
+    *,
+    proxy: str | None = None,
+    agent: Mapping[str, Any] | None = None,
+    store: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Result:
+    """Run cases."""
+    told = Told()
+    world = World(
+        options=Options(**options), proxy=proxy, handlers=[told], agent=agent, store=store, folder=folder or Path.cwd()
+    )
+    try:
+        tested = asyncio.run(run_cases(world, list(cases)))
+        world.save()
+    finally:
+        world.close()
+    return Result(tested, told)
+
+
+def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[Case]:
+    """Load a suite from text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return load([path]).scenarios
+
+
+def lines(db: Path, *options: str, **env: str) -> dict[str, Any]:
+    """Return the `agent:` of the fixture agent, started by the run."""
+    words = [sys.executable, str(AGENT), "--lines", "--db", str(db), *options]
+    return {"command": {"run": words, "env": env} if env else words}
+
+
+def echo(folder: Path, body: str = 'return "you said " + message') -> str:
+    """Write an agent in Python that asks no model; returns the `agent:` of it."""
+    name = f"echo_{hashlib.sha256(body.encode()).hexdigest()[:8]}.py"  # a module is loaded once
+    (folder / name).write_text(f"def answer(message, messages, thread_id):\n    {body}\n", encoding="utf-8")
+    return f'{{"python": "{name}:answer"}}'

@@ -1,0 +1,82 @@
+"""One run of a scenario on a store in memory, with a clock that only moves when somebody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmproxy.report.events import Assertion
+from llmproxy.suite.cleanup import Cleaner
+from llmproxy.suite.entities import Entities
+from llmproxy.suite.entity_items import Looking
+from llmproxy.suite.stores import MemoryStore, Row, StoreLost
+from llmproxy.suite.stores.memory import Shape
+from llmproxy.suite.variables import Scope
+
+COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
+
+
+@dataclass
+class Run:
+    """A run, with hands on its clock and its store."""
+
+    store: MemoryStore
+    scope: Scope
+    entities: Entities
+    look: Looking
+    cleaner: Cleaner
+    later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    now: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and happen what was to happen."""
+        self.slept.append(seconds)
+        self.now += seconds
+        due = [act for at, act in self.later if at <= self.now]
+        self.later = [(at, act) for at, act in self.later if at > self.now]
+        for act in due:
+            act()
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        """Let something happen later."""
+        self.later.append((self.now + seconds, act))
+
+    def add(self, title: str, **more: Any) -> Row:  # noqa: ANN401 - values of columns
+        """Add a task as an agent would."""
+        return self.store.insert("tasks", {"title": title, "userId": "anna", **more})
+
+
+class Flaky(MemoryStore):
+    """A store that is away while it is told to be."""
+
+    away = False
+
+    def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> list[Row]:
+        if self.away:
+            raise StoreLost("the store cannot be reached")
+        return super().list(entity, filters, limit)
+
+
+def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:  # noqa: ANN401 - as of Entities
+    """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
+    store = Flaky({"tasks": Shape(user="userId", columns=tuple(columns)), "notes": Shape()})
+    scope = Scope({"userId": user}, declared=names)
+    cleaner = Cleaner(store, user=user)
+    made: Run
+    look = Looking(
+        adapter=store,
+        scope=scope,
+        user=user,
+        clock=lambda: made.now,
+        sleep=lambda seconds: made.sleep(seconds),  # noqa: PLW0108 - made a few lines below
+        cleaner=cleaner,
+    )
+    made = Run(store, scope, Entities(look, **more), look, cleaner)
+    return made
+
+
+def lines(assertions: Sequence[Assertion]) -> list[str]:
+    """Show assertions as a report does, one line each."""
+    return [f"{each.status} {each.name}" + (f": {each.message}" if each.message else "") for each in assertions]

@@ -1,0 +1,93 @@
+"""`store:` is read strictly: whatever is not understood is an error that says what would be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores import MemoryStore, Policy, policy_from, store_from
+from llmproxy.suite.stores.http import HttpStore
+from llmproxy.suite.stores.sql import SqlStore
+
+HERE = Path()
+
+
+@pytest.mark.parametrize(
+    ("mapping", "kind"),
+    [
+        ({"sqlalchemy": "sqlite:///x.db"}, SqlStore),
+        ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlStore),
+        ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpStore),
+        ({"memory": {}}, MemoryStore),
+        ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryStore),
+        ({"memory": {"entities": {"tasks": {}}}}, MemoryStore),
+    ],
+)
+def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
+    """One key names the kind, the others belong to it; nothing is connected yet."""
+    store = store_from(mapping, HERE)
+    assert isinstance(store, kind)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        ({}, "exactly one of sqlalchemy, http, python, memory"),
+        ("sqlite:///x.db", "expected a mapping"),
+        ({"sqlalchmy": "sqlite:///x.db"}, "did you mean 'sqlalchemy'?"),
+        ({"memory": {}, "http": "http://x"}, "it has memory and http"),
+        ({"sqlalchemy": "sqlite:///x.db", "entites": {}}, "unknown key 'entites'; did you mean 'entities'?"),
+        ({"sqlalchemy": {"url": "sqlite:///x.db", "user": "a"}, "user": "b"}, "stands in sqlalchemy and beside it"),
+        ({"sqlalchemy": {"entities": {}}}, "'url' is missing"),
+        ({"sqlalchemy": ""}, "expected a text"),
+        ({"sqlalchemy": "no url"}, "is no database URL"),
+        ({"sqlalchemy": "sqlite://"}, "in memory is seen by nobody else"),
+        ({"sqlalchemy": "sqlite:///x.db", "headers": {}}, "unknown key 'headers'"),
+        ({"sqlalchemy": "sqlite:///x.db", "user": 5}, "store.user"),
+        ({"sqlalchemy": "sqlite:///x.db", "entities": []}, None),
+        ({"sqlalchemy": "sqlite:///x.db", "entities": ["tasks"]}, "store.entities: expected a mapping"),
+        ({"memory": {}, "reset": "copy"}, "'copy' is not one of none, delete, truncate, hook (memory)"),
+        ({"memory": {}, "reset": "trucate"}, "did you mean 'truncate'?"),
+        ({"memory": {}, "reset": "hook"}, "needs to know what"),
+        ({"memory": {}, "reset": {"hok": "a:b"}}, "expected `hook: module:attr`"),
+        ({"memory": {}, "ids": "random"}, "not one of database, deterministic"),
+        ({"memory": {}, "counters": "x"}, "not one of restore, keep"),
+        ({"memory": 5}, "expected {}"),
+        ({"memory": {}, "entities": {"tasks": {"colums": []}}}, "did you mean 'columns'?"),
+        ({"memory": {}, "entities": {"tasks": {"columns": "title"}}}, "expected a list of names"),
+        ({"memory": {}, "entities": {"tasks": 7}}, "expected a mapping"),
+        ({"http": "http://x", "timeout": "soon"}, "is no time"),
+        ({"http": "http://x", "reset": {"http": "reset"}}, "expected a method and an address"),
+        ({"sqlalchemy": "sqlite:///${env:NOT_SET}"}, "no variable NOT_SET"),
+    ],
+)
+def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:  # noqa: ANN401 - what YAML gives
+    """With the place, the value, and the nearest word."""
+    if said is None:
+        store_from(mapping, HERE, {}).close()
+        return
+    with pytest.raises(SuiteError) as caught:
+        store_from(mapping, HERE, {}).close()
+    assert said in str(caught.value)
+
+
+def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
+    """Keys and addresses need not stand in the file, wherever in it they are."""
+    store = store_from({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
+    assert isinstance(store, SqlStore)
+    assert store.url.database == str(tmp_path / "tasks.db")
+    store.close()
+
+
+def test_the_policy_says_how_the_store_is_left() -> None:
+    """By default what the run made is deleted and counters go back."""
+    assert policy_from({"memory": {}}) == Policy("delete", "", "database", "restore")
+    assert policy_from({"memory": {}, "reset": None}).reset == "none"
+    assert policy_from({"http": "http://x", "reset": {"http": "POST /reset"}}) == Policy("http", "POST /reset")
+    assert policy_from({"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}) == Policy(
+        "hook", "a:b", "deterministic", "keep"
+    )

@@ -1,0 +1,139 @@
+"""A REST service as a store, beyond what every store does: shapes of answers, and answers that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, store_from
+from tests.suite.stores.places import Rest
+
+WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item": "$data"}}
+
+
+@pytest.fixture
+def rest() -> Iterator[Rest]:
+    """A service."""
+    made = Rest()
+    yield made
+    made.stop()
+
+
+def opened(rest: Rest, tasks: Any = None, **more: Any) -> StoreAdapter:  # noqa: ANN401 - what YAML gives
+    """Make the store of a service."""
+    return store_from({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
+
+
+def test_wrapped_rows_and_pages(rest: Rest) -> None:
+    """Rows are where the paths say, and a list is followed to its last page."""
+    rest.wrapped, rest.page = True, 2
+    store = opened(rest, WRAPPED)
+    for number in range(5):
+        store.insert("tasks", {"title": f"t{number}"})
+    assert [row["title"] for row in store.list("tasks")] == ["t0", "t1", "t2", "t3", "t4"]
+    assert store.get("tasks", 3) == {"id": 3, "title": "t2"}
+    store.close()
+
+
+def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest) -> None:
+    """`get: null`: one request more, the same answer."""
+    store = opened(rest, {"get": None})
+    row = store.insert("tasks", {"title": "t"})
+    assert store.get("tasks", str(row["id"])) == row
+    assert not any(each.startswith("GET /tasks/") for each in rest.seen)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        ((200, "text/html", "<html>Login</html>"), StoreError, "with no JSON (text/html)"),
+        ((200, "application/json", '{"items": []}'), StoreError, "no list of rows at $, but an object with items"),
+        ((200, "application/json", "[1]"), StoreError, "no list of rows"),
+        ((500, "text/plain", "it broke"), StoreError, "(500): it broke"),
+        ((403, "text/plain", "not yours"), StoreRefused, "(403): not yours"),
+        ((404, "text/plain", "where?"), StoreRefused, "(404)"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(rest: Rest, answer: tuple[int, str, str], kind: type, said: str) -> None:
+    """Never an empty list: the test would pass for the wrong reason."""
+    store = opened(rest)
+    rest.answer = answer
+    with pytest.raises(kind) as caught:
+        store.list("tasks")
+    assert said in str(caught.value)
+    store.close()
+
+
+def test_a_path_that_leads_nowhere_is_an_error(rest: Rest) -> None:
+    """A misspelt path finds no rows at all, which is not the same as none."""
+    rest.wrapped = True
+    store = opened(rest, {**WRAPPED, "rows": "$.itmes[*]"})
+    with pytest.raises(StoreError, match=r"there is no \$\.itmes"):
+        store.list("tasks")
+    store.close()
+
+
+def test_a_next_page_elsewhere_is_not_followed(rest: Rest) -> None:
+    """A service does not send us to another host."""
+    store = opened(rest, WRAPPED)
+    rest.answer = (200, "application/json", '{"items": [], "next": "http://127.0.0.2/x"}')
+    with pytest.raises(StoreError, match="on another host"):
+        store.list("tasks")
+    rest.answer = (200, "application/json", '{"items": [], "next": "?again"}')
+    with pytest.raises(StoreError, match="more than 1000 pages"):
+        store.list("tasks")
+    store.close()
+
+
+def test_a_service_that_is_gone_is_an_error(rest: Rest) -> None:
+    """In the middle of a run: the environment's fault, and nothing is written twice."""
+    store = opened(rest)
+    store.insert("tasks", {"title": "t"})
+    rest.stop()
+    for act in (lambda: store.list("tasks"), lambda: store.insert("tasks", {})):
+        with pytest.raises(StoreLost, match="cannot be reached"):
+            act()
+    store.close()
+
+
+def test_what_may_have_been_written_is_not_sent_again(rest: Rest) -> None:
+    """A connection that breaks in the middle: a question is asked once more, a new row is not."""
+    store = opened(rest)
+    rest.mute = True
+    with pytest.raises(StoreLost):
+        store.insert("tasks", {"title": "t"})
+    with pytest.raises(StoreLost):
+        store.delete("tasks", 1)
+    with pytest.raises(StoreLost):
+        store.list("tasks")
+    assert rest.seen == ["POST /tasks", "DELETE /tasks/1", "GET /tasks", "GET /tasks"]
+    store.close()
+
+
+def test_columns_are_those_that_were_seen(rest: Rest) -> None:
+    """Without a declaration any name is taken, and what rows have had is known."""
+    store = opened(rest)
+    assert not store.describe("tasks").closed
+    store.insert("tasks", {"title": "t"})
+    assert set(store.describe("tasks").columns) == {"id", "title"}
+    store.close()
+
+
+def test_a_service_can_be_reset_and_may_refuse_writing(rest: Rest) -> None:
+    """`reset: {http: POST /reset}` empties it; `create: null` says that rows cannot be put there."""
+    store = opened(rest, reset={"http": "POST /reset"})
+    store.insert("tasks", {"title": "t"})
+    store.reset()
+    assert store.list("tasks") == []
+    store.close()
+    store = opened(rest, {"create": None, "delete": None})
+    with pytest.raises(SuiteError, match="cannot be inserted"):
+        store.insert("tasks", {})
+    with pytest.raises(SuiteError, match="cannot be deleted"):
+        store.delete("tasks", 1)
+    store.close()

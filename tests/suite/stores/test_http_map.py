@@ -1,0 +1,48 @@
+"""Which requests an entity is spoken about with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores.http_map import Template, http_entity
+
+
+def test_the_usual_addresses_need_not_be_written() -> None:
+    """A name is enough where the service is as most are; an address moves all of them."""
+    made = http_entity("tasks", None)
+    assert (made.list, made.get) == (Template("GET", "/tasks"), Template("GET", "/tasks/$id"))
+    assert (made.create, made.delete) == (Template("POST", "/tasks"), Template("DELETE", "/tasks/$id"))
+    assert http_entity("tasks", "/api/v2/todo").get == Template("GET", "/api/v2/todo/$id")
+    assert http_entity("tasks", {"get": None, "delete": None}).get is None
+
+
+def test_values_are_one_piece_of_an_address() -> None:
+    """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
+    assert Template("GET", "/tasks/$id").fill(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    listed = Template("GET", "/tasks?userId=$user&all=1")
+    assert listed.fill(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
+    assert listed.fill(user=None) == "/tasks?all=1"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lst": "GET /x"}, "unknown key 'lst'; did you mean 'list'?"),
+        ({"list": "/tasks"}, "expected a method and an address"),
+        ({"list": None}, "must be listed somehow"),
+        ({"get": "GET /tasks"}, "does not say where $id goes"),
+        ({"delete": "DELETE /tasks/$user"}, "$user has no value here (there is $id)"),
+        ({"rows": "$.items["}, "is not a path that is understood"),
+        ({"id": 5}, "names of members"),
+        ({"columns": "title"}, "expected a list of names"),
+        (7, "expected an address or a mapping"),
+    ],
+)
+def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:  # noqa: ANN401 - what YAML gives
+    """When it is read, not when it is first asked."""
+    with pytest.raises(SuiteError) as caught:
+        http_entity("tasks", given)
+    assert said in str(caught.value)

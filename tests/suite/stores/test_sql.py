@@ -1,0 +1,190 @@
+"""Databases, beyond what every store does: lost connections, missing files, constraints, PostgreSQL's types."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, store_from
+from llmproxy.suite.stores.sql import SqlStore
+from tests.suite.stores.places import POSTGRES, SQLITE
+from tests.support.postgres import Postgres, postgres
+
+
+@pytest.fixture
+def breakable() -> Iterator[Postgres]:
+    """A PostgreSQL of this test's own, to be stopped and started."""
+    with postgres() as server:
+        yield server
+
+
+def connected(url: str, script: str = POSTGRES) -> SqlStore:
+    """Make the tables and the store."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(script.encode())
+    store = store_from({"sqlalchemy": url}, Path())
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def test_a_connection_that_died_is_made_again(breakable: Postgres) -> None:
+    """The server was restarted in the middle: reading and writing go on, and nothing is written twice."""
+    store = connected(breakable.url())
+    store.insert("tasks", {"title": "before"})
+    breakable.stop()
+    breakable.start()
+    assert [row["title"] for row in store.list("tasks")] == ["before"]
+    breakable.stop()
+    breakable.start()
+    store.insert("tasks", {"title": "after"})
+    assert [row["title"] for row in store.list("tasks")] == ["before", "after"]
+    breakable.stop()
+    for act in (lambda: store.list("tasks"), lambda: store.insert("tasks", {"title": "x"})):
+        with pytest.raises(StoreLost, match=r"cannot be reached \((reading|inserting into) tasks\)"):
+            act()
+    breakable.start()
+    assert len(store.list("tasks")) == 2
+    store.close()
+
+
+def test_a_write_whose_connection_dies_is_not_sent_again(postgres_url: Callable[[], str]) -> None:
+    """Whether it was written is not known, so it is an error and not a second row."""
+    store = connected(postgres_url())
+    sent: list[int] = []
+
+    def write(connection: object) -> None:
+        sent.append(1)
+        from sqlalchemy import Connection, text
+
+        assert isinstance(connection, Connection)
+        connection.execute(text("INSERT INTO tasks (title) VALUES ('x')"))
+        connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with pytest.raises(StoreLost):
+        store.write(write, "writing")
+    assert sent == [1]
+    assert store.list("tasks") == []
+    store.close()
+
+
+def test_a_read_whose_connection_dies_is_asked_once_more(postgres_url: Callable[[], str]) -> None:
+    """Reading twice does no harm; a third time is the environment's error."""
+    store = connected(postgres_url())
+    asked: list[int] = []
+
+    def read(connection: object) -> str:
+        from sqlalchemy import Connection, text
+
+        assert isinstance(connection, Connection)
+        asked.append(1)
+        if len(asked) == 1:
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return "read"
+
+    assert store.read(read, "reading") == "read"
+    assert len(asked) == 2
+    store.close()
+
+
+def test_postgres_types(postgres_url: Callable[[], str]) -> None:
+    """Arrays, UUIDs, enumerations, intervals, mixed case and schemas come as JSON and are found again."""
+    script = """CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE SCHEMA app;
+      CREATE TABLE app."Tasks" (id UUID PRIMARY KEY DEFAULT gen_random_uuid(), tags TEXT[], mood mood, "Due" TIMESTAMP, d DATE,
+        wait INTERVAL, n NUMERIC, u UUID, flag BOOLEAN, j JSON)"""
+    url = postgres_url()
+    connected(url, script).close()
+    store = store_from({"sqlalchemy": url, "entities": {"tasks": {"table": "Tasks", "schema": "app"}}}, Path())
+    data = {
+        "mood": "good", "Due": "2027-01-31T12:00:00+02:00", "d": "2027-01-31", "n": 1.5,
+        "u": "12345678-1234-5678-1234-567812345678", "flag": False, "j": [1, {"a": None}],
+    }  # fmt: skip
+    row = store.insert("tasks", data)
+    assert {k: row[k] for k in data} == {**data, "Due": "2027-01-31T10:00:00Z"}
+    assert store.get("tasks", row["id"]) == row
+    assert store.get("tasks", "no uuid") is None
+    for name in ("u", "flag", "d", "mood"):
+        assert store.list("tasks", {name: data[name]}) == [row], name
+    assert store.changes(store.snapshot(["tasks"])) == {"tasks": []}
+    assert store.delete("tasks", row["id"])
+    store.close()
+
+
+def test_a_refused_row_says_why(postgres_url: Callable[[], str], tmp_path: Path) -> None:
+    """A constraint's own words, and whose fault it is not: the agent's."""
+    store = connected(postgres_url())
+    with pytest.raises(StoreRefused, match='null value in column "title"'):
+        store.insert("tasks", {"status": "todo"})
+    with pytest.raises(StoreRefused, match="dueDate: 'tomorrow' is not a date"):
+        store.insert("tasks", {"title": "t", "dueDate": "tomorrow"})
+    store.close()
+
+
+def sqlite(folder: Path) -> SqlStore:
+    """Make a SQLite database and its store."""
+    with closing(sqlite3.connect(folder / "tasks.db")) as connection:
+        connection.executescript(SQLITE)
+    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, folder)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def test_a_file_that_is_not_there_is_never_made(tmp_path: Path) -> None:
+    """A misspelt path would be an empty database, which answers with the wrong error for ever."""
+    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    with pytest.raises(StoreError, match=r"tasks\.db is not there"):
+        store.list("tasks")
+    assert list(tmp_path.iterdir()) == []
+    sqlite(tmp_path).close()
+    assert store.list("tasks") == []
+    store.close()
+
+
+def test_a_table_that_the_agent_makes_later_is_found(tmp_path: Path) -> None:
+    """What was not there is looked for again."""
+    (tmp_path / "tasks.db").touch()
+    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    with pytest.raises(Exception, match="no entity 'tasks'"):
+        store.list("tasks")
+    sqlite(tmp_path).close()
+    assert store.list("tasks") == []
+    store.close()
+
+
+def test_an_agent_that_writes_is_waited_for(tmp_path: Path) -> None:
+    """A lock held for a moment is no error."""
+    store = sqlite(tmp_path)
+    busy = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None, check_same_thread=False)
+    busy.execute("BEGIN EXCLUSIVE")
+
+    def release() -> None:
+        time.sleep(0.3)
+        busy.execute("COMMIT")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    assert store.insert("tasks", {"title": "t"})["id"] == 1
+    thread.join()
+    busy.close()
+    store.close()
+
+
+def test_only_new_rows_are_read(tmp_path: Path) -> None:
+    """Ten thousand rows before the step cost their keys, not their contents."""
+    store = sqlite(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection, connection:
+        connection.executemany("INSERT INTO tasks (title) VALUES (?)", [("x" * 500,)] * 10_000)
+    before = store.snapshot(["tasks"])
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection, connection:
+        connection.executemany("INSERT INTO tasks (title) VALUES (?)", [("new",)] * 1_200)
+    start = time.monotonic()
+    changes = store.changes(before)["tasks"]
+    assert [row["id"] for row in changes] == list(range(10_001, 11_201))
+    assert time.monotonic() - start < 2
+    store.close()

@@ -1,0 +1,140 @@
+"""Entities and tables: names as they are, as the suite maps them, and as they were misspelt."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, store_from
+from llmproxy.suite.stores.sql import SqlStore
+from llmproxy.suite.stores.sql_map import key_value, table_maps
+
+TABLES = """
+CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
+  t TIME, ts TIMESTAMP);
+CREATE TABLE pairs (a INTEGER, b INTEGER, name TEXT, PRIMARY KEY (a, b));
+CREATE TABLE keyless (name TEXT);
+CREATE TABLE people (id TEXT PRIMARY KEY, user_id TEXT);
+CREATE VIEW busy AS SELECT task_id AS id, heading FROM app_tasks;
+"""
+
+
+def opened(folder: Path, **more: Any) -> SqlStore:  # noqa: ANN401 - what YAML gives
+    """Make a database and its store."""
+    with closing(sqlite3.connect(folder / "x.db")) as connection:
+        connection.executescript(TABLES)
+    store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, folder)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+MAPPED = {"table": "app_tasks", "user": "owner", "title": "heading", "columns": {"dueDate": "due_at"}}
+
+
+def test_an_entity_is_mapped(tmp_path: Path) -> None:
+    """Table, user and columns by the suite's names; what is not mapped keeps its own."""
+    store = opened(tmp_path, entities={"tasks": MAPPED})
+    row = store.insert("tasks", {"title": "Buy milk", "dueDate": "2027-01-31", "owner": "anna", "open": True})
+    assert row["task_id"] == 1
+    assert {k: row[k] for k in ("title", "dueDate", "owner", "open")} == {
+        "title": "Buy milk", "dueDate": "2027-01-31", "owner": "anna", "open": True
+    }  # fmt: skip
+    assert store.list("tasks", {"title": "Buy milk"}) == [row]
+    info = store.describe("tasks")
+    assert (info.key, info.user, info.source) == ("task_id", "owner", "app_tasks")
+    with pytest.raises(UnknownColumn):
+        store.list("tasks", {"heading": "Buy milk"})
+    store.close()
+
+
+def test_kinds_follow_from_types(tmp_path: Path) -> None:
+    """What a test must know of a column: truth, dates, numbers, bytes, JSON."""
+    store = opened(tmp_path)
+    kinds = {name: column.kind for name, column in store.describe("app_tasks").columns.items()}
+    assert kinds == {
+        "task_id": Kind.INTEGER, "heading": Kind.TEXT, "due_at": Kind.DATE, "owner": Kind.TEXT, "open": Kind.BOOLEAN,
+        "x": Kind.UNKNOWN, "n": Kind.NUMBER, "b": Kind.BYTES, "j": Kind.JSON, "t": Kind.TIME, "ts": Kind.DATETIME,
+    }  # fmt: skip
+    store.close()
+
+
+def test_a_user_column_is_found_by_its_usual_names(tmp_path: Path) -> None:
+    """Or named for the whole store, or switched off."""
+    store = opened(tmp_path)
+    assert store.describe("people").user == "user_id"
+    store.close()
+    store = opened_again(tmp_path, user=None)
+    assert store.describe("people").user is None
+    store.close()
+    store = opened_again(tmp_path, user="owner")
+    assert store.describe("app_tasks").user == "owner"
+    store.close()
+
+
+def opened_again(folder: Path, **more: Any) -> SqlStore:  # noqa: ANN401 - what YAML gives
+    """Make another store of the same database."""
+    store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, folder)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("entities", "entity", "kind", "said"),
+    [
+        ({"tasks": {"table": "app_task"}}, "tasks", UnknownEntity, "'tasks' is mapped to the table 'app_task'"),
+        ({"tasks": {"tabel": "app_tasks"}}, "tasks", UnknownEntity, "no entity 'tasks'"),
+        ({"people": {"tabel": "people"}}, "people", UnknownColumn, "did you mean 'table'?"),
+        ({"tasks": {**MAPPED, "title": "headin"}}, "tasks", UnknownColumn, "did you mean 'heading'?"),
+        ({"tasks": {**MAPPED, "id": "ide"}}, "tasks", UnknownColumn, "store.entities.tasks.id"),
+        ({"tasks": {**MAPPED, "user": "ownr"}}, "tasks", UnknownColumn, "did you mean 'owner'?"),
+        ({"tasks": {**MAPPED, "owner": "heading", "title": "owner"}}, "tasks", None, ""),
+        ({"tasks": {**MAPPED, "x": "heading"}}, "tasks", SuiteError, "two columns would be called 'x'"),
+        ({}, "pairs", SuiteError, "a primary key of several columns (a, b)"),
+        ({}, "keyless", SuiteError, "no primary key"),
+        ({}, "people2", UnknownEntity, "did you mean 'people'?"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    tmp_path: Path, entities: dict[str, Any], entity: str, kind: type[Exception] | None, said: str
+) -> None:
+    """When the entity is first looked at, with the nearest name."""
+    store = opened(tmp_path, entities=entities)
+    if kind is None:
+        store.describe(entity)
+    else:
+        with pytest.raises(kind) as caught:
+            store.describe(entity)
+        assert said in str(caught.value)
+    store.close()
+
+
+def test_a_key_can_be_named(tmp_path: Path) -> None:
+    """Where the table has none, or one of several columns, or is a view."""
+    store = opened(tmp_path, entities={"pairs": {"id": "name"}})
+    store.insert("pairs", {"a": 1, "b": 2, "name": "x"})
+    assert store.get("pairs", "x") == {"a": 1, "b": 2, "name": "x"}
+    assert store.describe("busy").key == "id"
+    store.close()
+
+
+@pytest.mark.parametrize("given", [5, {"columns": []}, {"columns": ["a"]}, {"title": 5}, {"user": 5}, {"table": ""}])
+def test_a_map_is_read_strictly(given: Any) -> None:  # noqa: ANN401 - what YAML gives
+    """What is no name is refused."""
+    if given == {"columns": []}:
+        assert table_maps({"tasks": given}, None)["tasks"].columns == {}
+        return
+    with pytest.raises(SuiteError, match=r"store\.entities\.tasks"):
+        table_maps({"tasks": given}, None)
+
+
+def test_keys_are_brought_into_their_columns_type() -> None:
+    """A text that spells a number finds it; one that does not is left for the column to refuse."""
+    assert key_value("7", Kind.INTEGER) == 7
+    assert key_value("seven", Kind.INTEGER) == "seven"
+    assert key_value(7, Kind.TEXT) == "7"
+    assert key_value("7", Kind.UNKNOWN) == "7"

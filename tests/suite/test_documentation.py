@@ -1,0 +1,44 @@
+"""What docs/suites.md shows loads, and what it lists is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llmproxy.suite.fragment import load_fragment
+from llmproxy.suite.matchers import MODIFIERS, REGISTRY
+from llmproxy.suite.schema import Defaults, MessageProcessing, Part, Response, Scenario, Suite, ToolExpect, Usage
+from llmproxy.suite.schema_steps import STEPS, Talk
+from llmproxy.suite.variables import BUILT_IN
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```yaml (\w+)\n(.*?)```", PAGE, re.DOTALL)
+NODES = (Suite, Part, Scenario, Defaults, Talk, ToolExpect, Response, Usage, MessageProcessing)
+
+
+@pytest.mark.parametrize(("kind", "text"), BLOCKS, ids=[kind for kind, _ in BLOCKS])
+def test_every_block_loads(kind: str, text: str) -> None:
+    """As it stands on the page."""
+    assert load_fragment(kind, text) is not None
+
+
+def test_there_are_blocks() -> None:
+    """A page without any would pass."""
+    assert len(BLOCKS) >= 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {key for node in NODES for key in node.known_keys()}
+        | REGISTRY.keys()
+        | MODIFIERS.keys()
+        | STEPS.keys()
+        | BUILT_IN.keys()
+    ),
+)
+def test_every_key_is_on_the_page(name: str) -> None:
+    """What is not documented does not exist."""
+    assert re.search(rf"[`$ {{]{name}\b", PAGE), name

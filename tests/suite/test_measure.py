@@ -1,0 +1,171 @@
+"""What an agent did is read from its traffic: tools, tokens, retries; what is not known is not guessed."""
+
+from __future__ import annotations
+
+import json
+
+from tests.suite.wire_chats import Chats, asks, call, result, said, user
+
+CREATE = call("createTask", {"title": "Buy milk"})
+
+
+def tool_loop(chats: Chats, answer: str = '{"id": 1}') -> None:
+    """One step of an agent: it creates a task, then says so."""
+    chats.chat([user("buy milk")], asks(CREATE))
+    chats.chat([user("buy milk"), asks(CREATE), result(answer)], said("done"))
+
+
+def test_a_tool_call_has_arguments_and_result() -> None:
+    """It is read from the answer that asks for it, and its result from the request after it."""
+    chats = Chats()
+    tool_loop(chats)
+    step = chats.wire.step(0)
+    (use,) = step.tools
+    assert (use.name, use.arguments, use.executed, use.result, use.errored) == (
+        "createTask", {"title": "Buy milk"}, True, '{"id": 1}', False,
+    )  # fmt: skip
+    assert (use.where, step.exchanges, step.replayed) == ("interaction 101", 2, True)
+
+
+def test_history_is_never_counted() -> None:
+    """A later step carries the earlier tool call in its history; the call belongs to the step that asked for it."""
+    chats = Chats()
+    tool_loop(chats)
+    history = [user("buy milk"), asks(CREATE), result("ok"), said("done"), user("thanks")]
+    chats.chat(history, said("welcome"))
+    assert [len(chats.wire.step(0, 2).tools), len(chats.wire.step(2).tools)] == [1, 0]
+
+
+def test_a_call_without_result_is_not_executed() -> None:
+    """What the model asked for and nobody ran is requested, no more."""
+    chats = Chats()
+    chats.chat([user("buy milk")], asks(CREATE))
+    (use,) = chats.wire.step(0).tools
+    assert (use.executed, use.result, use.errored) == (False, None, False)
+
+
+def test_results_that_say_error_are_errors() -> None:
+    """An object with an error, a text that begins with it, Anthropic's flag."""
+    for text in ('{"error": "no such task"}', "Error: no such task", '{"isError": true}'):
+        chats = Chats()
+        tool_loop(chats, text)
+        assert [use.errored for use in chats.wire.step(0).tools] == [True], text
+    anthropic = Chats()
+    use = {"type": "tool_use", "id": "t1", "name": "createTask", "input": {}}
+    answer = {
+        "type": "message",
+        "role": "assistant",
+        "content": [use],
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+    anthropic.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
+    flagged = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "gone"}
+    asked = [user("x"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [flagged]}]
+    done = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "sorry"}]}
+    anthropic.add("anthropic", "messages", "/v1/messages", {"messages": asked}, done)
+    assert [(use.executed, use.errored) for use in anthropic.wire.step(0).tools] == [(True, True)]
+
+
+def test_arguments_that_are_no_json_are_kept_as_they_came() -> None:
+    """Half an object is shown, not taken for an empty one."""
+    chats = Chats()
+    chats.chat([user("x")], asks(call("createTask", '{"title": "Buy')))
+    (use,) = chats.wire.step(0).tools
+    assert (use.arguments, use.parsed) == ('{"title": "Buy', False)
+
+
+def test_hosted_tools_are_flagged() -> None:
+    """A web search that the provider runs itself is a call, and no function of the agent."""
+    chats = Chats()
+    output = [
+        {"type": "web_search_call", "id": "ws_1", "action": {"query": "milk"}},
+        {"type": "function_call", "call_id": "c1", "name": "createTask", "arguments": "{}"},
+    ]
+    value = {"object": "response", "output": output, "usage": {"input_tokens": 3, "output_tokens": 2}}
+    chats.add("openai", "responses", "/v1/responses", {"input": "x"}, value)
+    assert [(use.name, use.hosted) for use in chats.wire.step(0).tools] == [("createTask", False), ("web_search", True)]
+
+
+def test_other_parties_do_not_count() -> None:
+    """What the user simulator and the judge ask is no behaviour of the agent."""
+    chats = Chats()
+    tool_loop(chats)
+    chats.chat([user("judge this")], asks(call("verdict", {})), party="judge")
+    step = chats.wire.step(0)
+    assert ([use.name for use in step.tools], step.exchanges) == (["createTask"], 2)
+
+
+def test_failed_answers_are_retries_and_not_counted() -> None:
+    """A 429 that was asked again is listed; tokens and calls are those of the answer."""
+    chats = Chats()
+    chats.chat([user("a")], said(""), status=429, usage={})
+    chats.chat([user("a")], said("b"))
+    step = chats.wire.step(0)
+    assert (step.usage["callCount"].value, step.usage["inputTokens"].value) == (1, 10)
+    assert [seen.call.seq for seen in step.retries] == [1]
+
+
+def test_an_answer_that_was_asked_again_is_counted_once() -> None:
+    """Of two whole answers to one request that counts with which the conversation goes on."""
+    chats = Chats()
+    chats.chat([user("a")], asks(call("createTask", {"n": 1}, "first")))
+    chats.chat([user("a")], asks(call("createTask", {"n": 2}, "second")))
+    chats.chat([user("a"), asks(call("createTask", {"n": 1}, "first")), result("ok", "first")], said("done"))
+    step = chats.wire.step(0)
+    assert [use.arguments for use in step.tools] == [{"n": 1}]
+    assert (step.usage["callCount"].value, [seen.call.seq for seen in step.retries]) == (2, [2])
+
+
+def test_without_more_the_last_answer_counts() -> None:
+    """A client that asked twice and then stopped had the last one."""
+    chats = Chats()
+    chats.chat([user("a")], said("one"))
+    chats.chat([user("a")], said("two"))
+    assert [seen.call.seq for seen in chats.wire.step(0).retries] == [1]
+
+
+def test_the_same_question_asked_anew_is_no_retry() -> None:
+    """A user who says hi twice makes an agent send the same request twice; the whole run counts both."""
+    chats = Chats()
+    chats.chat([user("hi")], said("hello"))
+    chats.chat([user("hi")], said("hello"))
+    wire = chats.wire
+    assert wire.step(0).usage["callCount"].value == 1
+    for after in (0, 1):
+        wire.mark(after)
+    assert wire.step(0).usage["callCount"].value == 2
+
+
+def test_a_client_that_says_it_did_not_retry_is_believed() -> None:
+    """The same question asked twice on purpose is two calls, the same question sent again is one."""
+    for second, calls in (("0", 2), ("1", 1)):
+        chats = Chats()
+        chats.chat([user("a")], said("one"), headers={"x-stainless-retry-count": "0"})
+        chats.chat([user("a")], said("two"), headers={"x-stainless-retry-count": second})
+        assert chats.wire.step(0).usage["callCount"].value == calls
+
+
+def test_the_same_id_served_twice_is_two_calls() -> None:
+    """A recording may be played twice in one session; ids alone tell nothing."""
+    chats = Chats()
+    for text in ("a", "b"):
+        chats.chat([user(text)], asks(CREATE))
+        chats.chat([user(text), asks(CREATE), result(f"made {text}")], said("done"))
+    assert [use.result for use in chats.wire.step(0).tools] == ["made a", "made b"]
+
+
+def test_answers_that_nobody_kept_are_known_to_be_unknown() -> None:
+    """In passthrough a call is counted, and what it asked for is not known."""
+    chats = Chats()
+    chats.chat([user("a")], asks(CREATE), recorded=False, decision="PASS")
+    step = chats.wire.step(0)
+    assert (len(step.unread), step.tools, step.usage["callCount"].value) == (1, (), 1)
+    assert step.usage["inputTokens"].value is None
+
+
+def test_a_result_is_found_though_the_history_was_rewritten() -> None:
+    """The id tells it, where only one answer has that id."""
+    chats = Chats()
+    chats.chat([user("one"), said("two"), user("buy milk")], asks(CREATE))
+    chats.chat([user("summary of all"), asks(CREATE), result(json.dumps({"id": 1}))], said("done"), tools=())
+    assert [use.executed for use in chats.wire.step(0).tools] == [True]
