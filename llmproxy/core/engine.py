@@ -56,8 +56,7 @@ from llmproxy.protocol import (
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
-NEVER = -1
-"""No number of credentials: a place that holds for this request only."""
+NO_UPSTREAMS: Mapping[str, str] = {}
 SHOWN_TARGETS = 1000
 """Targets whose redacted form is remembered."""
 STALE = (
@@ -144,14 +143,13 @@ class Engine:
     def place(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> Place:
-        """Read from a head all that can be told without its session. Raises RefusedError; parameters as of `arrive`."""
+        """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
         party = check_party(header(headers, PARTY_HEADER))
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self.config.cassette
         mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
-        session = self.sessions.known(name)
-        own = session.upstreams if session is not None else {}
-        where, in_scope = self._route(method, target, headers, host, self.config.upstreams | own, mode)
+        own = self._upstreams_of(name)
+        where, in_scope = self._route(method, target, headers, host, {**self.config.upstreams, **own}, mode)
         self.redactor.learn(headers, where.target)
         kept = self._kept(headers, where.target)
         method = method.upper()
@@ -160,20 +158,26 @@ class Engine:
             name=name,
             route=where,
             in_scope=in_scope,
-            host=host,
-            target=target,
             method=method,
             headers=kept,
             operation=where.operation if where.known else self.redactor.text(where.operation),
             counted=self._memory.counted(where.provider.name, method, where.target, kept),
-            learned=NEVER if own else self.redactor.learned,  # another session may have other upstreams
+            learned=self.redactor.learned,
+            upstreams=own,
         )
 
+    def holds(self, place: Place) -> bool:
+        """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
+        return place.learned == self.redactor.learned and place.upstreams == self._upstreams_of(place.name)
+
+    def _upstreams_of(self, name: str) -> Mapping[str, str]:
+        """Return the upstreams that the session of a request has of its own; one that is not open has none."""
+        session = self.sessions.known(name)
+        return session.upstreams if session is not None else NO_UPSTREAMS
+
     def begin(self, place: Place) -> Exchange:
-        """Count the arrival of a request; its place may have been read from the same head before. Raises as `arrive`."""
+        """Count the arrival of a request; `place` was read from its head, now or before, and holds. Raises as `arrive`."""
         session = self.sessions.get(place.name)
-        if session.upstreams:
-            place = self._elsewhere(place, session)
         where, mode = place.route, session.mode
         exchange = Exchange(
             route=where,
@@ -193,14 +197,6 @@ class Engine:
             exchange.decision = Decision.RECORD
         self._check_upstream(exchange)
         return exchange
-
-    def _elsewhere(self, place: Place, session: Session) -> Place:
-        """Place a request by the upstreams of its session."""
-        upstreams = self.config.upstreams | session.upstreams
-        where, in_scope = self._route(place.method, place.target, place.headers, place.host, upstreams, session.mode)
-        counted = self._memory.counted(where.provider.name, place.method, where.target, place.headers)
-        operation = where.operation if where.known else self.redactor.text(where.operation)
-        return place._replace(route=where, in_scope=in_scope, counted=counted, operation=operation)
 
     def in_scope(self, host: str, port: int) -> bool:
         """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""

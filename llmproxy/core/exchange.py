@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -45,24 +46,22 @@ class Config:
 
 
 class Place(NamedTuple):
-    """What a request's head says about where it belongs; the same for the same head while nothing new is learned."""
+    """What a request's head says about where it belongs; the same for the same head while `Engine.holds`."""
 
     party: str
     name: str
     """Of the session."""
     route: Route
     in_scope: bool
-    host: tuple[str, str, int] | None
-    """(scheme, host, port) where the client named one itself."""
-    target: str
-    """As it came."""
     method: str
     headers: Headers
     """As they came, ours taken out."""
     operation: str
     counted: bytes
     learned: int
-    """How many credentials the redactor knew: with another number, place it again."""
+    """How many credentials the redactor knew."""
+    upstreams: Mapping[str, str]
+    """Those that its session had of its own."""
 
 
 @dataclass(slots=True)

@@ -150,7 +150,6 @@ class Front(asyncio.StreamReaderProtocol):
                 self._hand_over(data)
                 return
             plain, length = found
-            head = plain.head
             if self._exchange is None and not self._arrive(plain):
                 self._hand_over(data)
                 return
@@ -158,16 +157,16 @@ class Front(asyncio.StreamReaderProtocol):
                 if length > MAX_HELD:
                     self._hand_over(data)
                 return
-            if not self._replay(head, data[end : end + length]):
+            if not self._replay(plain.client, data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._held = data[end + length :]
+            data = self._held = b"" if self._out.is_closing() else data[end + length :]
 
     def _arrive(self, plain: Plain) -> bool:
         """Find out where the request belongs; False if it is not to be looked up."""
         engine, head = self._shell.engine, plain.head
         try:
-            if plain.place is None or plain.place.learned != engine.redactor.learned:
+            if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
             exchange = engine.begin(plain.place)
         except LLMProxyError:
@@ -177,7 +176,7 @@ class Front(asyncio.StreamReaderProtocol):
         session = exchange.session
         return exchange.decision is None and not session.speed and session.forking is None
 
-    def _replay(self, head: Head, body: bytes) -> bool:
+    def _replay(self, client: Client, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""
         exchange, shell = self._exchange, self._shell
         if exchange is None:
@@ -186,9 +185,6 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None or slot.status == SWITCHING:
             return False
-        client = KEPT_ALIVE if head.keep_alive else Client(head.method, keep_alive=False)
-        if head.method != "POST":
-            client = Client(head.method, keep_alive=head.keep_alive)
         laid_out = shell.engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
         self._exchange = None
         for _, piece in laid_out.pieces:
@@ -199,15 +195,15 @@ class Front(asyncio.StreamReaderProtocol):
         return True
 
 
-KEPT_ALIVE = Client("POST", keep_alive=True)
-
-
 @dataclass(slots=True)
 class Plain:
     """A head that the front may serve."""
 
     head: Head
+    client: Client
+    """What its client can take."""
     place: Place | None = None
+    """Where its last request belonged."""
 
 
 class Heads:
@@ -233,7 +229,7 @@ class Heads:
                 return None
             if len(self._known) >= REMEMBERED_HEADS:
                 self._known.clear()
-            plain = self._known[bytes_without] = Plain(head)
+            plain = self._known[bytes_without] = Plain(head, Client(head.method, keep_alive=head.keep_alive))
         return plain, int(found[1])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine import Config, Engine, Exchange
+from llmproxy.core.exchange import Place
 from llmproxy.core.interaction import Headers
 from llmproxy.core.journal import Journal
 from llmproxy.core.redact import Redactor
@@ -302,3 +303,26 @@ def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
         exchange = turn(made, second)
         answered(made, exchange, b'{"error":{"message":"bad input"}}', status=400)
         assert (exchange.decision, exchange.interaction) == (Decision.RECORD, 2)
+
+
+def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) -> None:
+    """A new credential, or a session that is opened with upstreams of its own or closed, and the same head is placed anew."""
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+
+        def place(path: str) -> Place:
+            return made.place("POST", f"/s/a{path}", None, ())
+
+        before = place(CHAT)
+        assert made.holds(before)
+        made.redactor.learn((("authorization", "Bearer a-secret-of-some-length"),), "")
+        assert not made.holds(before)
+        before = place(CHAT)
+        with pytest.raises(RefusedError):
+            place("/mine/v1/chat/completions")
+        made.sessions.open("a", upstreams={"mine": "http://gpu:8000/v1"})
+        assert not made.holds(before)
+        inside = place("/mine/v1/chat/completions")
+        assert made.holds(inside)
+        assert made.begin(inside).route.upstream.startswith("http://gpu:8000")
+        made.sessions.close("a")
+        assert not made.holds(inside)

@@ -150,6 +150,17 @@ def test_who_does_not_read_is_not_served_without_end(tape: Path) -> None:
         assert 0 < served < offered * 50 / 2
 
 
+def test_after_the_last_answer_nothing_more_is_served(tape: Path) -> None:
+    """What a client sends behind a request that closes its connection is neither answered nor counted."""
+    with Rig("replay", tape) as rig:
+        with rig.client() as c:
+            c.send(chat("one", headers={"connection": "close"}) + chat("two", stream=True) * 3)
+            assert c.rest().count(b"HTTP/1.1 200") == 1
+        rig.wait_idle()
+        time.sleep(0.1)
+        assert [outcome.interaction for outcome in rig.outcomes] == [1]
+
+
 def test_a_body_over_what_is_held_is_the_layers(tape: Path, layer: type[Counting]) -> None:
     """A long body is not kept here, and is still looked up."""
     with Rig("replay", tape, layer=layer) as rig, rig.client(30) as c:
