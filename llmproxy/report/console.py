@@ -132,24 +132,24 @@ def _duration(ms: float) -> str:
 
 def summary_lines(summary: Summary) -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at."""
-    counts = [_count(summary.hits, "hit"), _count(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
+    counts = [counted(summary.hits, "hit"), counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
         lines.append("`llmproxy why` says what each miss asked for and which recording is nearest.")
     if summary.failed:
-        lines.append(f"{_count(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
+        lines.append(f"{counted(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines
 
 
 def _not_spent(summary: Summary) -> str:
     """Return what the hits saved; nothing if there was nothing to save."""
     tokens = summary.tokens_in + summary.tokens_out
-    saved = [f"{_count(tokens, 'token')}"] if tokens else []
+    saved = [f"{counted(tokens, 'token')}"] if tokens else []
     if summary.cost_not_spent is not None:
         saved.append(_dollars(summary.cost_not_spent))
-    unknown = f"({_count(summary.unpriced, 'call')} of unknown price)" if summary.unpriced else ""
+    unknown = f"({counted(summary.unpriced, 'call')} of unknown price)" if summary.unpriced else ""
     return " ".join(filter(None, [", ".join(saved) + " not spent" if saved else "", unknown]))
 
 
@@ -158,7 +158,7 @@ def _dollars(cost: Decimal) -> str:
     return f"${cost:.4f}" if cost == 0 or cost >= Decimal("0.0001") else f"${cost:.2g}"
 
 
-def _count(number: int, one: str, many: str = "") -> str:
+def counted(number: int, one: str, many: str = "") -> str:
     """Return ``1 miss``, ``2 misses``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llmproxy.report.console import counted
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.words import content_of, seconds, shown
 
@@ -54,7 +55,7 @@ class SuiteConsole:
         if isinstance(event, Selected):
             self._total = event.runs
             mode = f", mode {event.mode}" if event.mode else ""
-            self._line(f"{event.title}: {_count(event.scenarios, 'scenario')}, {_count(event.runs, 'run')}{mode}")
+            self._line(f"{event.title}: {counted(event.scenarios, 'scenario')}, {counted(event.runs, 'run')}{mode}")
         elif isinstance(event, Started):
             self._runs[event.run_id] = _Run(event)
         elif isinstance(event, Completed):
@@ -119,7 +120,7 @@ class SuiteConsole:
             return
         label = f" {step.label!r}" if step.label else ""
         held = len(step.assertions) - len(failed)
-        counts = f"{held} of {_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
+        counts = f"{held} of {counted(len(step.assertions), 'assertion')} held" if step.assertions else ""
         self._line(
             f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
         )
@@ -200,7 +201,3 @@ def _told(number: int, status: str) -> str:
     """Count a status: 2 environment errors, 2 failed."""
     words = status.replace("_", " ")
     return f"{number:,} {words}" + ("s" if number != 1 and words.endswith("error") else "")
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number:,} {one if number == 1 else one + 's'}"
