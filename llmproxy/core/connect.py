@@ -105,7 +105,9 @@ def connect(path: Path, query: str) -> sqlite3.Connection:
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Tell whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    has = migrations.applied(conn)
+    with migrations.snapshot(conn):  # between two statements of their own another process may have made the tables
+        has = migrations.applied(conn)
+        tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
     if unknown:
         raise CassetteNewer(
@@ -113,14 +115,12 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
             f"{migrations.NAMES[-1]}.",
             hint="uv tool upgrade llmproxy-replay   (or pip install --upgrade llmproxy-replay)",
         )
-    if not has:
-        tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
-        tables = [name for name in tables if name != "_sqlite_migrations"]
-        if tables:
-            raise CassetteCorrupt(
-                f"{path} is a SQLite database of another program (tables: {', '.join(tables)}).",
-                hint="Nothing was changed. Give another --store.",
-            )
+    tables = [name for name in tables if name != "_sqlite_migrations"]
+    if tables and not has:
+        raise CassetteCorrupt(
+            f"{path} is a SQLite database of another program (tables: {', '.join(tables)}).",
+            hint="Nothing was changed. Give another --store.",
+        )
     return has == migrations.NAMES
 
 

@@ -149,6 +149,17 @@ def m002_forks(db: Database) -> None:
 
 
 @contextmanager
+def snapshot(conn: sqlite3.Connection) -> Iterator[None]:
+    """Let every read in the block see one state of the database."""
+    conn.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+
+
+@contextmanager
 def immediate(conn: sqlite3.Connection) -> Iterator[None]:
     """Hold the database's one write lock for the length of the block; roll back if it raises."""
     conn.execute("BEGIN IMMEDIATE")

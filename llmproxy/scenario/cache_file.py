@@ -149,7 +149,10 @@ class CacheFile:
             raise self.damaged("it is a folder")
         conn = self._connect("mode=rwc")
         try:
-            if not self._is_current(conn):
+            # One look in one state: between two, another process may have made the tables.
+            with _transaction(conn, "DEFERRED"):
+                current = self._is_current(conn)
+            if not current:
                 self._make(conn)
             conn.execute("PRAGMA synchronous=NORMAL")  # with write-ahead, a killed process loses nothing
         except BaseException:
@@ -246,8 +249,8 @@ def _close(conn: sqlite3.Connection, owner: int) -> None:
 
 
 @contextmanager
-def _transaction(conn: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    conn.execute("BEGIN IMMEDIATE")
+def _transaction(conn: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    conn.execute(f"BEGIN {kind}")
     try:
         yield conn
         conn.execute("COMMIT")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.connect import connect
+from llmproxy.core.connect import check_schema, connect
 from llmproxy.core.migrations import APPLICATION_ID, NAMES, applied, immediate, upgrade
 from llmproxy.core.store import Store
 
@@ -61,6 +61,23 @@ def test_several_openers_make_one_schema(tmp_path: Path) -> None:
     assert errors == []
     with closing(sqlite3.connect(path)) as conn:
         assert applied(conn) == NAMES
+
+
+def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
+    """Whatever happens between the statements that look at a new file, they see one state of it."""
+    path = tmp_path / "llmproxy.db"
+    looked = []
+
+    def somebody_makes_it(statement: str) -> None:
+        looked.append(statement)
+        if "type = 'table'" in statement:
+            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
+                upgrade(other)
+
+    with closing(connect(path, "mode=rwc")) as conn:
+        conn.set_trace_callback(somebody_makes_it)
+        assert check_schema(conn, path) is False
+    assert any("type = 'table'" in statement for statement in looked)
 
 
 def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:

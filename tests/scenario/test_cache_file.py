@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -118,6 +119,30 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         conn.execute("PRAGMA user_version=99")
     with pytest.raises(CassetteNewer, match="format 99"):
         rows(CacheFile(path))
+
+
+def test_a_file_that_many_make_at_once_is_ours(tmp_path: Path) -> None:
+    """Eight threads that write into a missing cache all can, round after round."""
+    errors = []
+
+    def write(path: Path, barrier: threading.Barrier, key: str) -> None:
+        barrier.wait()
+        try:
+            made = CacheFile(path)
+            add(made, key)
+            made.close()
+        except Exception as error:  # noqa: BLE001 - reported below
+            errors.append(error)
+
+    for number in range(10):
+        path, barrier = tmp_path / str(number) / "cache.db", threading.Barrier(8)
+        threads = [threading.Thread(target=write, args=(path, barrier, str(key))) for key in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert rows(CacheFile(path)) == 8
 
 
 def test_sqlites_own_words_become_ours(file: CacheFile) -> None:
