@@ -57,6 +57,9 @@ SESSION_PREFIX = "/s/"
 CONTROL_PREFIX = "/_llmproxy/"
 HEALTH_PATH = "/_llmproxy/health"
 
+STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
+"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_STORE = "llmproxy.db"

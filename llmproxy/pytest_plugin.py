@@ -74,6 +74,7 @@ class _Run:
 _RUN = pytest.StashKey[_Run]()
 _SCENARIOS = pytest.StashKey[Scenarios]()
 _WALK = pytest.StashKey[Walk]()
+_RAN = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -245,7 +246,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
     request.node.stash[_WALK] = walk
     yield walk
     try:
-        shared.finish(walk)
+        shared.finish(walk, complete=request.node.stash.get(_RAN, False))
     except LLMProxyError as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
 
@@ -281,7 +282,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if walk.closed is not None:
             setattr(report, ATTRIBUTE, walk.closed.to_json())
         del item.stash[_WALK]
-    elif report.failed:
+        item.stash.setdefault(_RAN, False)
+        del item.stash[_RAN]
+        return report
+    # A test that Ctrl-C ends has no report of its own.
+    if report.when == "call" or report.failed:
+        item.stash[_RAN] = True
+    if report.failed:
         report.sections += miss_sections(walk, item.nodeid)
     return report
 

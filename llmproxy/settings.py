@@ -60,7 +60,7 @@ __all__ = [
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
-NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
+NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|STARTED_BY|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
 
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -57,3 +58,50 @@ def test_the_help_names_every_part() -> None:
         )
         assert "--rounds" in done.stdout
         assert f"scripts/bench/{name}" in done.stdout
+
+
+RESULTS = {
+    "machine": "some",
+    "rows": [
+        {"what": "throughput, bare server, 1 recordings", "values": [20_000, 10_000, 15_000]},
+        {"what": "throughput, llmproxy, 1 recordings", "values": [6_000]},
+        {"what": "throughput, llmproxy, 1,000 recordings", "values": [5_800]},
+        {"what": "throughput, llmproxy, 100,000 recordings", "values": [5_500]},
+        {"what": "throughput, A & B, 1 recordings", "values": [510]},
+        {"what": "throughput, A & B, 1,000 recordings", "values": [30]},
+        {"what": "throughput, C, 1,000 recordings", "values": [31]},
+        {"what": "throughput, llmproxy / A & B", "values": [11.8]},
+    ],
+}
+
+
+def test_the_figure_is_drawn_from_a_results_file(tmp_path: Path) -> None:
+    """One line and one name a server, text as text, colours for light and dark; names that end together stand apart."""
+    results, picture = tmp_path / "replay.json", tmp_path / "speed.svg"
+    results.write_text(json.dumps(RESULTS))
+    command = [sys.executable, str(BENCH / "replay"), "--draw", "--json", str(results), "--picture", str(picture)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    drawn = ET.parse(picture).getroot()
+    inside = "{http://www.w3.org/2000/svg}"
+    kinds: dict[str, list[ET.Element]] = {}
+    for each in drawn.iter():
+        kinds.setdefault(each.get("class", "").partition(" ")[0], []).append(each)
+    assert sorted(str(each.text) for each in kinds["name"]) == ["A & B", "C", "bare server", "llmproxy"]
+    assert (len(kinds["line"]), len(kinds["dot"])) == (4, 3 + 3 + 2 + 1)  # the bare server is the same everywhere
+    heights = {str(each.text): float(each.get("y", "")) for each in kinds["name"]}
+    assert heights["bare server"] < heights["llmproxy"] < heights["C"] <= heights["A & B"] - 12
+    assert {"1", "1,000", "100,000", "recordings"} <= {each.text for each in drawn.iter(f"{inside}text")}
+    assert "prefers-color-scheme: dark" in str(drawn.findtext(f"{inside}style"))
+    assert "15,000 at 100,000" in str(drawn.findtext(f"{inside}desc"))
+
+
+def test_a_results_file_without_throughput_draws_nothing(tmp_path: Path) -> None:
+    """It says so, and leaves the picture that is there."""
+    results, picture = tmp_path / "replay.json", tmp_path / "speed.svg"
+    results.write_text(json.dumps({"rows": []}))
+    picture.write_text("as it was")
+    command = [sys.executable, str(BENCH / "replay"), "--draw", "--json", str(results), "--picture", str(picture)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "no throughput" in done.stderr
+    assert picture.read_text() == "as it was"

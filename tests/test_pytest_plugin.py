@@ -1,4 +1,4 @@
-"""The pytest plugin, in real pytest processes with the real openai client."""
+"""The pytest plugin, in real pytest processes; with the real openai client where it is the client that matters."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from tests.provider import Provider, step
 from tests.support.process import ROOT, clean_env
+from tests.support.pytest_run import APP, PLUGIN
 
 pytest_plugins = ["pytester"]
 
-KNOWN = any(each.value == "llmproxy.pytest_plugin" for each in entry_points(group="pytest11"))
-PLUGIN = () if KNOWN else ("-p", "llmproxy.pytest_plugin")
-"""Loaded by hand where the package's entry point is not installed."""
 HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_utils", "rich", "typer", "http.client")
 
-APP = """
-import os
+REAL_APP = """
 from openai import OpenAI
 client = OpenAI(max_retries=0)      # made at import, as most applications do
 
@@ -31,6 +27,7 @@ def ask(text):
     said = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": text}])
     return said.choices[0].message.content
 """
+"""The application where it is the client that matters."""
 SUITE = """
 import os
 import pytest
@@ -111,6 +108,17 @@ def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, p
     added.stdout.fnmatch_lines(["1 test: 1 hit, 0 misses, 0 recorded; *"])
 
 
+def test_an_interrupted_recording_is_made_anew(suite: pytest.Pytester, provider: Provider) -> None:
+    """Ctrl-C between two calls leaves half a recording: the next run in mode once makes it whole, and is refused nothing."""
+    whole = "from app import ask\ndef test_it(llmproxy):\n    ask('one')\n    {}\n    ask('two')\n"
+    suite.makepyfile(test_suite=whole.format("raise KeyboardInterrupt"))
+    assert record(suite, provider).ret == pytest.ExitCode.INTERRUPTED
+    suite.makepyfile(test_suite=whole.format("pass"))
+    record(suite, provider).assert_outcomes(passed=1)
+    assert len(provider.requests) == 3
+    run(suite).stdout.fnmatch_lines(["1 test: 2 hits, 0 misses, 0 recorded; *"])
+
+
 def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, provider: Provider) -> None:
     """A recording that nobody uses is found before it is years old."""
     suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one'); ask('two')\n")
@@ -147,13 +155,14 @@ def test_the_environment_is_set_before_a_conftest_is_imported(suite: pytest.Pyte
     suite.makeini("[pytest]\npythonpath = .\nllmproxy_autouse = true\nllmproxy_mode = none\n")
     suite.makeconftest("import app, os\nassert '/s/pytest-' in os.environ['OPENAI_BASE_URL']\n")
     suite.makepyfile(
+        app=REAL_APP,
         test_suite="""
         import openai, pytest
         from app import ask
         def test_it():
             with pytest.raises(openai.NotFoundError, match="no recorded response"):
                 ask("one")
-        """
+        """,
     )
     result = run(suite)
     result.assert_outcomes(passed=1)
@@ -246,13 +255,14 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_it_works_where_mitmproxy_is_not_installed(suite: pytest.Pytester, provider: Provider, light: str) -> None:
     """Mitmproxy's pins must not enter the user's environment; LLMPROXY_COMMAND says where the proxy can run."""
     suite.makepyfile(
+        app=REAL_APP,
         test_light="""
         import importlib.util
         from app import ask
         def test_it(llmproxy):
             assert importlib.util.find_spec("mitmproxy") is None
             assert ask("one") == "hello"
-        """
+        """,
     )
     env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
     command = f"{sys.executable} -m llmproxy"

@@ -1,41 +1,23 @@
 """The command ``llmproxy``: a thin skin that parses, calls and prints.
 
-Each module of :data:`MODULES` has a ``register(app)`` that adds its commands. They import typer at most; whatever
-costs time (the settings' pydantic, the store, mitmproxy) is imported inside the command, so that ``llmproxy --help``
-answers at once. :func:`main` is the one place where an error becomes a message and an exit code.
+:mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A command's module
+imports typer at most; whatever costs time (the settings' pydantic, the store, mitmproxy) is imported inside the command, so that its own
+help answers at once too. :func:`main` is the one place where an error becomes a message and an exit code.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.main import get_command
 
 import llmproxy
+from llmproxy.cli.commands import Commands, application
 from llmproxy.errors import Exit, LLMProxyError
-
-MODULES = (
-    "start",
-    "run",
-    "replay",
-    "env",
-    "doctor",
-    "demo",
-    "look",
-    "exchange",
-    "settings",
-    "addon",
-    "test",
-    "suite",
-    "judge",
-    "cache",
-)
-"""Modules of this package with commands, in the order of the help."""
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
@@ -43,30 +25,15 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 def build() -> typer.Typer:
     """Return the whole application."""
-    app = typer.Typer(
+    app = application(
         name="llmproxy",
         help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",
+        cls=Commands,
         context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
-        pretty_exceptions_enable=False,
-        add_completion=False,
         no_args_is_help=True,
     )
     app.callback()(_root)
-    for name in MODULES:
-        _register(app, f"{__name__}.{name}")
     return app
-
-
-def _register(app: typer.Typer, module: str) -> None:
-    """Add a module's commands; a module that is not there (tests insist that all are) takes only its own along."""
-    try:
-        register: Callable[[typer.Typer], None] = importlib.import_module(module).register
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return
-    register(app)
 
 
 def _print_version(asked: bool) -> None:

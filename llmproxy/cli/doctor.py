@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ WATCHED = 3.0
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("doctor", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})(doctor)
+    app.command("doctor", cls=OnAFreePort, context_settings={"allow_interspersed_args": False})(doctor)
 
 
 def doctor(
@@ -122,7 +122,7 @@ def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
     found = [] if witness.able else [Finding(Verdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        attached(start_options(asked.flags, forward=asked.intercept), env) as proxy,
+        attached(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)

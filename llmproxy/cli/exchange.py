@@ -12,6 +12,7 @@ import typer
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
+    from llmproxy.core.forks import Fork
     from llmproxy.core.formats import Format
     from llmproxy.core.interaction import Interaction
     from llmproxy.core.normalize import Rules
@@ -49,7 +50,7 @@ def import_(
         None,
         "--cassette",
         metavar="NAME",
-        help="Put everything into this cassette; default: one for each file, named like it.",
+        help="Put everything into this cassette; default: one for each file, named as our YAML says inside, else like the file.",
     ),
     form: str | None = typer.Option(
         None, "--format", metavar=_READ, help="What the files are; default: told from their content."
@@ -123,10 +124,11 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise nothing(database, settings.cassette, sample)
+        fork = _fork(database, settings.cassette, written)
     if file == "-":
-        sys.stdout.write(_text(found, settings.cassette, written))
+        sys.stdout.write(_text(found, settings.cassette, written, fork))
         return
-    _write(Path(file), found, settings.cassette, written, force=force)
+    _write(Path(file), found, settings.cassette, written, fork, force=force)
     typer.echo(f"Wrote {count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
 
@@ -148,12 +150,14 @@ def textconv(
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
     from llmproxy.core.adopt import release
+    from llmproxy.core.forks import fork_of
     from llmproxy.core.formats import review
     from llmproxy.core.store import Store
 
     with Store.open(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            sys.stdout.write(review.dumps([release(each) for each in database.interactions(name)], name) + "\n")
+            recorded = [release(each) for each in database.interactions(name)]
+            sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
 
 
 def _writer(file: str, form: str | None, *, everything: bool) -> Format:
@@ -181,17 +185,35 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{slug(name)}{written.suffixes[0]}"
-            _write(path, list(database.interactions(name)), name, written, force=force)
+            _write(path, list(database.interactions(name)), name, written, _fork(database, name, written), force=force)
     return f"Wrote {count(len(names), 'cassette')} to {folder}."
 
 
-def _text(found: list[Interaction], cassette: str, written: Format) -> str:
+def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
+    """Return whose child a cassette is; says so where the format has no place for it."""
+    from llmproxy.core.forks import fork_of
+
+    fork = fork_of(database, cassette, 1)
+    if fork is None or written.name == "review":
+        return fork
+    swapped = ", ".join(each.name for each in fork.overrides.tools)
+    lost = f"; without it the result of {swapped} is not swapped in a replay" if swapped else ""
+    typer.echo(f"llmproxy: {cassette} is a {fork.describe()}. {written.name} cannot say so{lost}.", err=True)
+    typer.echo("  --format review (or --all, --cassette-dir) keeps it.", err=True)
+    return None
+
+
+def _text(found: list[Interaction], cassette: str, written: Format, fork: Fork | None) -> str:
     from llmproxy.core.adopt import release
+    from llmproxy.core.formats import review
 
-    return written.dumps([release(each) for each in found], cassette)
+    recorded = [release(each) for each in found]
+    return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
-def _write(path: Path, found: list[Interaction], cassette: str, written: Format, *, force: bool) -> None:
+def _write(
+    path: Path, found: list[Interaction], cassette: str, written: Format, fork: Fork | None, *, force: bool
+) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
     from llmproxy.core import cassette as yaml_file
     from llmproxy.core.adopt import release
@@ -201,7 +223,7 @@ def _write(path: Path, found: list[Interaction], cassette: str, written: Format,
         return
     if path.exists() and not force:
         _check_ours(path, written)
-    yaml_file.write_text(path, _text(found, cassette, written))
+    yaml_file.write_text(path, _text(found, cassette, written, fork))
 
 
 def _check_ours(path: Path, written: Format) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, Se
 
 if TYPE_CHECKING:
     from llmproxy.core.adopt import Adopted
+    from llmproxy.core.forks import Fork
     from llmproxy.core.formats import Format, Source
     from llmproxy.core.interaction import Interaction
     from llmproxy.core.normalize import Rules
@@ -48,33 +49,34 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
         SettingsError: two files would become one cassette.
 
     """
-    from llmproxy.core.cassette_dir import slug
-
     found: dict[str, list[Piece]] = {}
     for path in paths:
         for piece, own in _expanded(path, form):
-            found.setdefault(name or slug(own), []).append(piece)
+            found.setdefault(name or own, []).append(piece)
     for own, pieces in found.items():
         apart = all(piece.form is not None and piece.form.apart for piece in pieces)
         if name is None and len(pieces) > 1 and not apart:
+            named = any(_inside(piece.path) for piece in pieces)
+            way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
             raise SettingsError(
                 f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
-                hint="Import the folder that holds both, or name the cassette that takes all with --cassette.",
+                hint=f"{way}, or name the cassette that takes all with --cassette.",
             )
     return found
 
 
 def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
-    """Yield files with the names of their cassettes: the file's, below a folder with the folders between.
+    """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the folders between.
 
     Where every exchange has a file of its own, the folder is the cassette.
     """
+    from llmproxy.core.cassette_dir import slug
     from llmproxy.core.formats import SUFFIXES
 
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield Piece(path, form), _inside(path) or path.stem
+        yield Piece(path, form), _inside(path) or slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = [piece for file in files if (piece := _piece(file, form)) is not None]
@@ -82,10 +84,10 @@ def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
         if piece.form is not None and piece.form.apart:
-            yield piece, path.resolve().name
+            yield piece, slug(path.resolve().name)
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
-            yield piece, _inside(piece.path) or own
+            yield piece, _inside(piece.path) or slug(own)
 
 
 def _piece(path: Path, form: Format | None) -> Piece | None:
@@ -121,6 +123,14 @@ def read_pieces(pieces: Sequence[Piece]) -> list[Recorded]:
         forms[form.name] = form
         sources.setdefault(form.name, []).append(source)
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
+
+
+def _fork_in(pieces: Sequence[Piece]) -> Fork | None:
+    """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
+    from llmproxy.core.formats import open_source, review
+
+    source = open_source(pieces[0].path)
+    return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
 
 
 def _recognised(source: Source) -> Format:
@@ -205,16 +215,19 @@ class Importer:
     def take(self, database: Store, name: str, pieces: Sequence[Piece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.adopt import adopt
+        from llmproxy.core.forks import put
         from llmproxy.core.redact import Redactor
 
         started = time.perf_counter()
         try:
-            recorded = read_pieces(pieces)
+            recorded, fork = read_pieces(pieces), _fork_in(pieces)
         except CassetteError as error:
             self.failed.append(error)
             return
         adopted = adopt(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         self._store(database, name, adopted)
+        if fork is not None and any(each.interaction for each in adopted):
+            put(database, replace(fork, cassette=name))
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 

@@ -26,13 +26,9 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    from llmproxy.cli import compare, keep
-
     app.command("ls")(ls)
     app.command("show")(show)
-    compare.register(app)
     app.command("why")(why)
-    keep.register(app)
 
 
 def store_path(given: Path | None) -> Path:

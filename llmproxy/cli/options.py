@@ -30,12 +30,15 @@ class SettingsCommand(TyperCommand):
     own_first = False
     """Whether help shows the command's own options before the derived ones."""
 
+    free_port = False
+    """Whether the proxy is for the length of a command, and listens where there is room unless a port is typed."""
+
     _derived: list[Any] | None = None
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
         """Return the derived options and the command's own."""
         if self._derived is None:
-            self._derived = _derived()
+            self._derived = _derived(free_port=self.free_port)
         own = super().get_params(ctx)
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
@@ -51,20 +54,27 @@ class OwnFirst(SettingsCommand):
     own_first = True
 
 
+class OnAFreePort(SettingsCommand):
+    """The same for a command that starts a proxy for another command."""
+
+    free_port = True
+
+
 def flags_of(ctx: typer.Context) -> Mapping[str, object]:
     """Return what was typed behind the derived flags, by option; None where a flag was not given."""
     flags: Mapping[str, object] = ctx.meta[_FLAGS]
     return flags
 
 
-def _derived() -> list[Any]:
+def _derived(*, free_port: bool) -> list[Any]:
     """Let typer make its parameters from a function that has one for each option."""
     from llmproxy.settings import options
 
     def flags() -> None:
         """Carry a signature."""
 
-    parameters = [_parameter(option) for option in options() if option.has_flag]
+    facts = {"port": "[any free one unless given]"} if free_port else {}
+    parameters = [_parameter(option, facts.get(option.name)) for option in options() if option.has_flag]
     flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False)
@@ -72,13 +82,17 @@ def _derived() -> list[Any]:
     return list(get_command(app).params)
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter of text: `settings.load` reads it, and can say who typed it."""
+def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
+    """Return an option as a parameter of text: `settings.load` reads it, and can say who typed it.
+
+    `facts` stand where else variable and default are.
+    """
     from llmproxy.settings import shown
 
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
-    facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
+    if facts is None:
+        facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
     declared = typer.Option(None, *names, help=f"{option.help} {facts}", metavar=metavar, show_default=False)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.look import STORE, opened
-from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.printing import line, say
 from llmproxy.cli.replayed import Ending, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     settings = {"allow_interspersed_args": False}
-    app.command("replay", cls=SettingsCommand, context_settings=settings)(replay)
+    app.command("replay", cls=OnAFreePort, context_settings=settings)(replay)
     app.command("fork")(fork)
 
 
@@ -121,7 +121,8 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         raise _nothing(loaded)  # before anything is made
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        with attached(run.start_options(flags, forward=asked.intercept), env, log=log) as proxy:
+        options = run.start_options(flags, forward=asked.intercept)
+        with attached(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked)
             plan = run.plan_for(
                 proxy, session, env, run.Asked(flags, asked.command, asked.intercept, True), Path(folder)
@@ -190,9 +191,10 @@ def fork(
 
     from llmproxy.core.forks import by_hand
     from llmproxy.core.session import split_name
+    from llmproxy.report.console import counted
 
     with opened(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())
-    say(f"{line(made.cassette)}: {made.shared} interactions of {line(parent)}")
+    say(f"{line(made.cassette)}: {counted(made.shared, 'interaction')} of {line(parent)}")
     say(f"Go on with it: llmproxy run --mode auto --cassette {line(made.cassette)} -- COMMAND")

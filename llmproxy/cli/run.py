@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ _MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
 def register(app: typer.Typer) -> None:
     """Add the command."""
     settings = {"allow_interspersed_args": False}
-    app.command("run", cls=SettingsCommand, context_settings=settings)(run)
+    app.command("run", cls=OnAFreePort, context_settings=settings)(run)
 
 
 def run(
@@ -67,6 +69,12 @@ class Asked:
     intercept: bool
     base_urls: bool
 
+    @property
+    def typed(self) -> str:
+        """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
+        switches = {"--intercept": self.intercept, "--no-base-urls": not self.base_urls}
+        return " ".join(["llmproxy run", *(name for name, given in switches.items() if given)])
+
 
 def execute(asked: Asked, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code.
@@ -85,7 +93,8 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
-        with attached(start_options(asked.flags, forward=asked.intercept), env, log=log) as proxy:
+        options = start_options(asked.flags, forward=asked.intercept)
+        with attached(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env)
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes))
@@ -181,6 +190,10 @@ def _refuse_options_of_start(flags: Mapping[str, object]) -> None:
         )
 
 
+LOOKED_AT = 500
+"""Calls that are looked at for refusals: each comes with its recording, and a long session has many."""
+
+
 @dataclass(slots=True)
 class Ending:
     """What is said and returned after the child."""
@@ -192,6 +205,8 @@ class Ending:
     loaded: Loaded
     report: Report | None = None
     misses: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Why requests were refused, other than misses: an upstream that could not be reached."""
     trouble: str = ""
 
     def close(self) -> None:
@@ -199,6 +214,7 @@ class Ending:
         from llmproxy.client.control import ControlError
 
         try:
+            self.refused = self._refused()
             self.report = self.proxy.control.close(self.session)
             if self.proxy.process is None:
                 self.misses = self.report.miss_texts
@@ -207,6 +223,18 @@ class Ending:
         except ControlError as error:
             self.trouble = str(error)
         self.proxy.end()
+
+    def _refused(self) -> tuple[str, ...]:
+        """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
+        from llmproxy.client.control import ControlError
+        from llmproxy.protocol import Decision
+
+        with suppress(ControlError):
+            told = self.proxy.control.report(self.session)
+            if told.refused:
+                calls = self.proxy.control.walk(self.session, max(0, told.arrived - LOOKED_AT))
+                return tuple(call.note for call in calls if call.decision == Decision.REFUSE and not call.miss)
+        return ()
 
     def tell(self, code: int, log: str, plan: Plan) -> int:
         """Say what it came to, and return the exit code."""
@@ -221,8 +249,10 @@ class Ending:
         where = f", store {store.name if store.parent == Path.cwd() else store}" if self.report.recorded else ""
         _say(f"llmproxy: {line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
         _say(*first_lines(self.misses, prefix="  miss: "))
+        _say(*first_lines(self.refused, prefix="  refused: "))
         if self.misses:
-            _say("  `llmproxy why` says what each asked for and which recording is nearest.")
+            typed = f" --store {shlex.quote(str(store))}" if self.loaded.sources["store"].startswith("flag") else ""
+            _say(f"  `llmproxy why{typed}` says what each asked for and which recording is nearest.")
         if not self.report.calls and not _CALLS.search(log) and code not in ENDED_BY_USER:
             _say(*never_used(plan, self.proxy.url))
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT

@@ -33,11 +33,15 @@ def start(ctx: typer.Context) -> None:
     from llmproxy.report.console import Console, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
-    loaded = gather(flags_of(ctx))
-    serve = proxy_module("llmproxy.mitm.serve")
-    _log(verbose=loaded.settings.verbose)
-    console = Console(sys.stdout, colour=wants_colour(sys.stdout, os.environ), quiet=loaded.settings.quiet)
-    raise typer.Exit(int(serve.run(loaded, console)))
+    try:
+        loaded = gather(flags_of(ctx))
+        serve = proxy_module("llmproxy.mitm.serve")
+        _log(verbose=loaded.settings.verbose)
+        console = Console(sys.stdout, colour=wants_colour(sys.stdout, os.environ), quiet=loaded.settings.quiet)
+        code = serve.run(loaded, console)
+    finally:
+        gc.enable()
+    raise typer.Exit(int(code))
 
 
 def proxy_module(name: str) -> ModuleType:

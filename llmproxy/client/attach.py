@@ -50,8 +50,12 @@ def reachable(url: str) -> str:
 
 
 @contextmanager
-def attached(options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None) -> Iterator[Attached]:
+def attached(
+    options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
+) -> Iterator[Attached]:
     """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the block.
+
+    `started_by` is what the user typed, for what a miss advises.
 
     Raises:
         MachineError: none can be started, or none answers at LLMPROXY_URL.
@@ -63,7 +67,7 @@ def attached(options: Sequence[str], env: Mapping[str, str], *, log: Path | None
         control.health()
         yield Attached(url, control, None)
         return
-    process = spawn(find_command(env, installed), options, env, log=log)
+    process = spawn(find_command(env, installed), options, env, log=log, started_by=started_by)
     mine: Attached | None = None
     try:
         url = reachable(process.wait_ready())

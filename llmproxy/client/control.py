@@ -1,8 +1,8 @@
 """A typed client of the control API: sessions are opened, bound, asked, reset and closed.
 
-One short connection for each call, straight to the proxy whatever HTTP_PROXY says. Answers are read leniently (a newer proxy may say
-more, an older one less), errors become :class:`ControlError` with the proxy's own words. Nothing heavier than `http.client` is imported,
-and that when the first call is made.
+One short connection for each call (or one of `wires`, which is used again), straight to the proxy whatever HTTP_PROXY says. Answers are
+read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError` with the proxy's own words. Nothing
+heavier than `http.client` is imported, and that when the first call is made.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.told import Call, Health, Miss, Party, Report, Unused
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from llmproxy.client.wires import Wires
 
 __all__ = ["Call", "Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
 
@@ -51,9 +54,10 @@ def session_url(url: str, name: str | None) -> str:
 class Control:
     """The control API of one proxy."""
 
-    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0) -> None:
+    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, wires: Wires | None = None) -> None:
         """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
         self.url = url.rstrip("/")
+        self._wires = wires if self.url.startswith("http:") else None
         self._token = token
         self._timeout = timeout
 
@@ -111,9 +115,9 @@ class Control:
         """Let a session walk its cassette from the start again."""
         return Report.of(self._ask("POST", _session(name, "reset"), {}))
 
-    def close(self, name: str) -> Report:
-        """End a session and return what it came to."""
-        return Report.of(self._ask("POST", _session(name, "close"), {}))
+    def close(self, name: str, *, complete: bool = True) -> Report:
+        """End a session and return what it came to. Not `complete`: it was interrupted, so mode `once` records its cassette anew."""
+        return Report.of(self._ask("POST", _session(name, "close"), {} if complete else {"complete": False}))
 
     def bind(self, name: str, session: str) -> None:
         """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""
@@ -150,18 +154,24 @@ class Control:
 
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        headers = {"content-type": "application/json", "connection": "close"}
+        headers = {"content-type": "application/json"} | ({} if self._wires else {"connection": "close"})
         if self._token:
             headers[TOKEN_HEADER] = self._token
         try:
-            wire = kind(parts.hostname or "", parts.port, timeout=timeout or self._timeout)
+            place = parts.hostname or "", parts.port, timeout or self._timeout
+            wire = self._wires.take(*place) if self._wires else kind(*place[:2], timeout=place[2])
             try:
                 wire.request(
                     method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
                 )
                 answer = wire.getresponse()
                 status, content = answer.status, answer.read()
-            finally:
+            except BaseException:
+                wire.close()
+                raise
+            if self._wires:
+                self._wires.give(wire)
+            else:
                 wire.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ProxyGone(f"no llmproxy answers at {self.url}: {str(error) or type(error).__name__}") from error

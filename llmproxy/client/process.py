@@ -23,6 +23,7 @@ from pathlib import Path
 
 from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import MachineError
+from llmproxy.protocol import STARTED_BY_VARIABLE
 
 __all__ = ["COMMAND_VARIABLE", "Command", "Proxy", "find_command", "spawn"]
 
@@ -175,10 +176,12 @@ def spawn(
     *,
     log: Path | None = None,
     cwd: Path | None = None,
+    started_by: str = "",
 ) -> Proxy:
     """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see `Proxy.wait_ready`).
 
-    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes its output.
+    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes its output,
+    `started_by` is what a user types to start it so again.
 
     Raises:
         MachineError: the command cannot be executed.
@@ -198,6 +201,7 @@ def spawn(
     clean = {
         name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     }
+    clean[STARTED_BY_VARIABLE] = started_by
     try:
         with log.open("wb") as out:
             popen = subprocess.Popen(

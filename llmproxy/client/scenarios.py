@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.host import HOST
+from llmproxy.client.pytest_options import MODE, TAKEN
+from llmproxy.protocol import Mode
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -45,6 +47,8 @@ class Scenarios:
         """
         self._texts, self.keep_events, self.debug = texts, keep_events, debug
         self.test = ""
+        self.again = ""
+        """What runs only this test again."""
         self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
         """Mode of the sessions that a test's runs open; set by who knows the proxy."""
         self.reporter: Any = None
@@ -68,7 +72,7 @@ class Scenarios:
         from llmproxy.report.story import Story
 
         if isinstance(event, Started) and not event.rerun and self.test:
-            event = replace(event, rerun=f'pytest "{self.test}"')
+            event = replace(event, rerun=self.again)
         if self.keep_events:
             self._events.append(event)
         if self._story is None:
@@ -96,6 +100,7 @@ class Scenarios:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Let runs know whose they are."""
         self.test, self._story, self._ended = item.nodeid, None, {}
+        self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
         HOST.listener = self
         try:
             HOST.mode = self.mode_of(item)
@@ -160,6 +165,14 @@ class Scenarios:
             "rows": [],
             "wires": [wire.to_json() for wire in wires if wire is not None],
         }
+
+
+def _mode_again(config: pytest.Config) -> str:
+    """Return the option with which a test runs again on what it recorded: without any, its runs would call their models."""
+    typed = None if MODE in TAKEN else config.getoption(MODE)
+    if typed is None:
+        return ""
+    return f" {MODE} {typed if typed == Mode.PASSTHROUGH else Mode.REPLAY}"
 
 
 def _ours(item: pytest.Function) -> bool:

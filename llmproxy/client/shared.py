@@ -203,10 +203,10 @@ class Shared:
             self._set = mine
             self.env.update(mine)
 
-    def finish(self, walk: Walk) -> Report:
-        """Close a test's session, which unbinds it, and return what it came to. Raises MachineError."""
+    def finish(self, walk: Walk, *, complete: bool = True) -> Report:
+        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it was interrupted. Raises MachineError."""
         if walk.closed is None:
-            walk.closed = self._ready().close(walk.name)
+            walk.closed = self._ready().close(walk.name, complete=complete)
         return walk.closed
 
     def restore(self) -> None:

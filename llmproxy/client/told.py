@@ -5,10 +5,13 @@ Read leniently, since proxy and client may be of different versions: a newer pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+from llmproxy.errors import UpstreamError
+from llmproxy.protocol import AGENT, Decision
 
 _NUMBERS = ("sample", "hits", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced")
 
@@ -156,6 +159,11 @@ class Call:
     recording: dict[str, Any] | None = field(default=None, repr=False)
     """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.wire` reads it."""
 
+    @property
+    def unreached(self) -> bool:
+        """Whether its provider could not be reached, or broke off before it answered; `note` says which and why."""
+        return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
+
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Call:
         """Read the JSON form; what an older proxy does not say is unknown."""
@@ -164,6 +172,19 @@ class Call:
         given |= {name: int(given[name] or 0) for name in ("seq", "status")}
         given |= {name: str(given[name] or "") for name in ("party", "decision", "note", "provider", "operation")}
         return cls(**given | {"miss": bool(given["miss"])})
+
+
+def never_reached(calls: Iterable[Call]) -> str:
+    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was answered."""
+    lost: dict[str | int, str] = {}
+    for call in calls:
+        if call.party not in (AGENT, ""):
+            continue
+        asked = call.key or call.seq
+        lost.pop(asked, None)
+        if call.unreached:
+            lost[asked] = call.note.removeprefix("llmproxy: ")
+    return next(reversed(lost.values()), "")
 
 
 def _money(value: object) -> Decimal | None:

@@ -34,6 +34,10 @@ class Prices:
         """Know nothing yet."""
         self._known: OrderedDict[int, Priced] = OrderedDict()
 
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._known.clear()
+
     def of(self, store: Store | None, interaction: int) -> Priced:
         """Return what a recording used and would cost."""
         if (known := self._known.get(interaction)) is not None or store is None:

@@ -42,7 +42,9 @@ SELECT DISTINCT request_body FROM (
 """
 _INSERT = """
 INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (sha256) DO NOTHING
 """
+_SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,14 @@ class Prepared:
     """None if the content was in the store already."""
 
 
+def _insert(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int | None:
+    """Make a row and return its id; None if its content has one."""
+    size = len(prepared.content)
+    values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth, how.data)
+    cursor = conn.execute(_INSERT, values)
+    return cursor.lastrowid if cursor.rowcount > 0 else None
+
+
 class Bodies:
     """The writing side: remembers the last few request bodies of each group as bases for the next."""
 
@@ -232,36 +242,29 @@ class Bodies:
     def prepare(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> Prepared:
         """Encode `content`, as a delta on a recent body of `group` if there is a good one. The slow part of storing."""
         digest = hashlib.sha256(content).digest()
-        if conn.execute("SELECT 1 FROM bodies WHERE sha256 = ?", (digest,)).fetchone():
+        if conn.execute(_SAME, (digest,)).fetchone():
             return Prepared(content, digest, None)
         bases = self._bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
         return Prepared(content, digest, encode(content, bases))
 
-    def put(self, conn: sqlite3.Connection, prepared: Prepared) -> int:
-        """Store inside the caller's transaction and return the row; a content that is there already is shared."""
-        row = conn.execute("SELECT id FROM bodies WHERE sha256 = ?", (prepared.sha256,)).fetchone()
+    def put(self, conn: sqlite3.Connection, prepared: Prepared) -> tuple[int, int]:
+        """Store inside the caller's transaction and return (row, depth); a content that is there already is shared."""
+        if (encoded := prepared.encoded) is not None:
+            try:
+                new = _insert(conn, prepared, encoded)
+            except sqlite3.IntegrityError:  # another process pruned what it builds on
+                new = None
+            if new is not None:
+                return new, encoded.depth
+        row = conn.execute(_SAME, (prepared.sha256,)).fetchone()
         if row is not None:
-            return int(row[0])
-        encoded = prepared.encoded
-        if encoded is None or not self._usable(conn, encoded):
-            encoded = encode(prepared.content)  # another process pruned what we meant to share
-        cursor = conn.execute(
-            _INSERT,
-            (
-                prepared.sha256,
-                len(prepared.content),
-                encoded.encoding,
-                encoded.base_id,
-                encoded.prefix,
-                encoded.suffix,
-                encoded.depth,
-                encoded.data,
-            ),
-        )
-        return int(cursor.lastrowid or 0)
+            return int(row[0]), int(row[1])
+        # another process pruned what we meant to share; we hold the write lock, so it stays as it is
+        return _insert(conn, prepared, encode(prepared.content)) or 0, 0
 
-    def remember(self, conn: sqlite3.Connection, group: Group, body_id: int, content: bytes) -> None:
-        """Offer a body that was committed to the next ones of its group."""
+    def remember(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
+        """Offer a body that was committed, as (row, depth), to the next ones of its group."""
+        body_id, depth = stored
         if len(content) < _LEAST_SHARED or len(content) > REMEMBERED_BYTES // 4:
             return
         recent = self._recent.setdefault(group, deque())
@@ -271,8 +274,7 @@ class Bodies:
                 recent.remove(base)
                 recent.append(base)
                 return
-        row = conn.execute("SELECT depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
-        recent.append(Base(body_id, int(row[0]) if row else MAX_DEPTH, content))
+        recent.append(Base(body_id, depth, content))
         self._bytes += len(content)
         if len(recent) > CANDIDATES:
             self._bytes -= len(recent.popleft().content)
@@ -287,11 +289,6 @@ class Bodies:
         self._recent.clear()
         self._bytes = 0
 
-    def _usable(self, conn: sqlite3.Connection, encoded: Encoded) -> bool:
-        if encoded.base_id is None:
-            return True
-        return conn.execute("SELECT 1 FROM bodies WHERE id = ?", (encoded.base_id,)).fetchone() is not None
-
     def _bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
         """Newest first: of equally good bases the first wins, and the newest shares most."""
         if group not in self._recent:
@@ -302,10 +299,10 @@ class Bodies:
         """Fill the memory from the database: the first body of this group since we started."""
         self._recent[group] = deque()
         for (body_id,) in reversed(conn.execute(_RECENT, (*group, CANDIDATES)).fetchall()):
-            size = conn.execute("SELECT size FROM bodies WHERE id = ?", (body_id,)).fetchone()
-            if size is not None and size[0] <= REMEMBERED_BYTES // 4:
+            found = conn.execute("SELECT size, depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
+            if found is not None and found[0] <= REMEMBERED_BYTES // 4:
                 try:
                     content = read(conn, body_id)
                 except CassetteCorrupt:
                     continue  # a damaged body is no base; `verify` and reading it report it
-                self.remember(conn, group, body_id, content)
+                self.remember(group, (body_id, int(found[1])), content)

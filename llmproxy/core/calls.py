@@ -49,9 +49,23 @@ class Ended(NamedTuple):
     interaction: int | None
 
 
-_Row = tuple[
-    int, float, float, float | None, str, str, int, bool, str, str | None, int | None, str, str, str | None, int | None
-]
+Told = tuple[str, str, int, bool, str, str | None, str, str, str | None, int | None]
+"""What calls that are alike have in common: party, decision, status, miss, note, key, provider, operation, model, interaction."""
+_Row = tuple[int, float, float, float | None, int | None, Told]
+"""Number, arrival, milliseconds to its end and to its first byte, occurrence, and what others may have in common with it."""
+
+
+def told(outcome: Outcome) -> Told:
+    """Return what of an outcome is the same for all that are alike."""
+    o = outcome
+    return (o.party, o.decision.value, o.status, o.miss, o.note, o.key, o.provider, o.operation, o.model, o.interaction)
+
+
+def _ended(row: _Row) -> Ended:
+    seq, at, ms, first_ms, occurrence, (party, decision, status, miss, note, key, provider, operation, model, id_) = row
+    return Ended(
+        seq, at, ms, first_ms, party, decision, status, miss, note, key, occurrence, provider, operation, model, id_
+    )
 
 
 @dataclass(slots=True)
@@ -72,13 +86,15 @@ class Calls:
     def add(self, outcome: Outcome, text: str = "") -> None:
         """Keep a call that has ended; `text` is what a refused client was told."""
         o = outcome
-        self._ended.append(
-            (o.seq, o.at, o.ms, o.first_ms, o.party, o.decision.value, o.status, o.miss, o.note, o.key, o.occurrence, o.provider,
-             o.operation, o.model, o.interaction)
-        )  # fmt: skip
+        self._ended.append((o.seq, o.at, o.ms, o.first_ms, o.occurrence, told(o)))
         self._count += 1
         if text and len(self._texts) < KEPT_TEXTS:
             self._texts[outcome.seq] = text
+
+    def hit(self, seq: int, at: float, ms: float, occurrence: int, told: Told) -> None:
+        """Keep a call that was answered from a recording; the parameters are as the fields of `Ended`."""
+        self._ended.append((seq, at, ms, None, occurrence, told))
+        self._count += 1
 
     def after(self, number: int) -> list[Ended]:
         """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
@@ -91,7 +107,7 @@ class Calls:
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
             raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
-        return sorted(Ended(*each) for each in self._ended if each[0] > number)
+        return sorted(map(_ended, (each for each in self._ended if each[0] > number)))
 
     def text(self, call: Ended) -> str:
         """Return the note of a call; of a refused one what the client was told."""

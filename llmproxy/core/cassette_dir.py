@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.adopt import adopt, release
 from llmproxy.core.cassette import write_text
+from llmproxy.core.forks import Fork, drop, fork_of, put
 from llmproxy.core.formats import Source, open_source, recognise, review
 from llmproxy.core.interaction import Interaction
 from llmproxy.core.redact import Redactor
@@ -123,7 +124,7 @@ class CassetteDir:
             CassetteBusy: somebody records a cassette whose file differs.
 
         """
-        differing: dict[str, list[Interaction]] = {}
+        differing: dict[str, tuple[list[Interaction], Fork | None]] = {}
         failed: list[CassetteError] = []
         skipped: list[str] = []
         files = self.files()
@@ -133,19 +134,20 @@ class CassetteDir:
                 continue
             try:
                 taken, left_out = _adopted(source, name, rules, upstreams)
+                fork = review.fork_in(source) if review.recognises(source) else None
             except CassetteError as error:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            if taken != _plain(store.interactions(name)):
-                differing[name] = taken
+            if taken != _plain(store.interactions(name)) or fork != fork_of(store, name, 1):
+                differing[name] = taken, fork
         if failed:
             raise _together(failed)
-        aside = sum(_replace(store, name, new, self._now, wait) for name, new in differing.items())
+        aside = sum(_replace(store, name, *new, self._now, wait) for name, new in differing.items())
         return Loaded(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
-            interactions=sum(map(len, differing.values())),
+            interactions=sum(len(new) for new, _ in differing.values()),
             set_aside=aside,
             skipped=tuple(skipped),
         )
@@ -200,7 +202,7 @@ def slug(name: str, *, unique: bool = False) -> str:
 def _written(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
     recorded = [release(each) for each in store.interactions(cassette)]
-    return review.dumps(recorded, cassette).encode() if recorded else None
+    return review.dumps(recorded, cassette, fork_of(store, cassette, 1)).encode() if recorded else None
 
 
 def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
@@ -235,6 +237,7 @@ def _replace(
     store: Store,
     name: str,
     new: list[Interaction],
+    fork: Fork | None,
     now: Callable[[], float],
     wait: Callable[[float], None] | None,
 ) -> int:
@@ -246,6 +249,7 @@ def _replace(
         for sample in samples or [1]:
             _begin(store, name, sample, wait)
             begun.append(sample)
+        put(store, fork) if fork else drop(store, name)
         if _plain(store.interactions(name)) == new:  # whoever we waited for brought it in
             clean = True
             return 0
@@ -282,6 +286,8 @@ def _check_seen(path: Path, store: Reading, cassette: str) -> None:
         recorded = review.read(source)
     except CassetteError as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
+    if review.fork_in(source) not in (None, fork_of(store, cassette, 1)):
+        raise CassetteBusy(f"Not overwritten: {path} was edited while this cassette was in use (`fork`).", hint=hint)
     by_time: dict[float, list[int]] = {}
     for row in store.summaries(cassette, superseded=True):
         by_time.setdefault(row.started_at, []).append(row.id)

@@ -134,6 +134,9 @@ class Reader:
     """Whether it reads the file itself, in rollback mode."""
     _file: Path | None = None
     _handle: int = -1
+    _head: bytes = b""
+    """What was read of the file's head last, and the counter in it."""
+    _counter: int | None = None
 
     def watch(self, path: Path) -> None:
         """Let the file's head tell of commits; only for a store that this process does not write (see `generation`)."""
@@ -156,7 +159,10 @@ class Reader:
                 self._file = None
                 return None
         head = os.pread(self._handle, 28, 0)
-        return None if len(head) < 28 or head[18] != 1 else int.from_bytes(head[24:], "big")
+        if head != self._head:
+            self._head = head
+            self._counter = None if len(head) < 28 or head[18] != 1 else int.from_bytes(head[24:], "big")
+        return self._counter
 
     def close(self) -> None:
         """Close the connection; remove the copy."""

@@ -20,6 +20,7 @@ from llmproxy.core.control_calls import LISTED, SpansOf, number, report, spans, 
 from llmproxy.core.control_values import (
     BadControl,
     Json,
+    flag_of,
     forking_of,
     name_of,
     one_of,
@@ -222,8 +223,9 @@ def _reset(engine: Engine, call: _Call) -> tuple[int, Json]:
 
 
 def _close(engine: Engine, call: _Call) -> tuple[int, Json]:
+    complete = flag_of(call.body.get("complete"), "complete", default=True)
     last = report(engine, engine.sessions.named(call.name))
-    engine.sessions.close(call.name)
+    engine.sessions.close(call.name, complete=complete)
     return 200, last
 
 

@@ -62,6 +62,13 @@ def one_of[E: (Mode, Exhausted)](kind: type[E], value: Json, what: str) -> E | N
     raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be {', '.join(kind)}.")
 
 
+def flag_of(value: Json, what: str, *, default: bool) -> bool:
+    """Read a member that is true, false or left out. Raises BadControl."""
+    if not isinstance(value, bool | None):
+        raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be true or false.")
+    return default if value is None else value
+
+
 def name_of(value: Json, otherwise: str) -> str:
     """Return a name that a URL can say too."""
     if not isinstance(value, str):
@@ -105,8 +112,7 @@ def forking_of(overrides: Json, fork: Json) -> tuple[Forking | None, str | None]
     if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
         raise BadControl(f"llmproxy: fork is {shown(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
     live, at, child = (fork.get(name) for name in FORK_MEMBERS)
-    if live is not None and not isinstance(live, bool):
-        raise BadControl(f"llmproxy: fork.live is {shown(live)}; it can be true or false.")
+    live = flag_of(live, "fork.live", default=False)
     if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
         raise BadControl(f"llmproxy: fork.from is {shown(at)}; the agent's requests count from 1.")
     if not live and (at is not None or child is not None):

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.answers import SHAPES
 from llmproxy.core.messages import Draft, Message, ToolCall, as_dict, as_list, as_str, entry_messages, role_of, words
-from llmproxy.core.sse import events_of, parsed
+from llmproxy.core.sse import events_once, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers_table import Family
 
-__all__ = ["Message", "ToolCall", "answered", "asked", "made_ids"]
+__all__ = ["Message", "ToolCall", "answered", "asked", "last_user_text", "made_ids"]
 
 # -- requests --------------------------------------------------------------------------------------------------------------
+
+
+# Any: what JSON holds.
+_Part = tuple["Callable[[Any], Iterable[Message]]", Any]
+"""Part of a request, and what makes messages of it."""
 
 
 def _systems(body: dict[str, Any]) -> Iterator[Message]:
@@ -32,40 +37,66 @@ _CONVERSATIONS = ("chat_history", "messages", "contents", "input")
 _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances")
 
 
-def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001
-    """Return the conversation of a request, system first; empty where there is none. Never raises."""
-    tree = as_dict(parsed(body))
-    tree = as_dict(tree.get("request")) or tree  # Code Assist wraps it
-    found = list(_systems(tree))
+def _user(text: str) -> Iterable[Message]:
+    return (Message("user", text),)
+
+
+def _given(message: Message) -> Iterable[Message]:
+    return (message,)
+
+
+def _parts(tree: dict[str, Any]) -> list[_Part]:
+    """Return the parts of a request's conversation, in order."""
+    found: list[_Part] = [(_systems, tree)]
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append(Message("user", value))
+            found.append((_user, value))
         elif isinstance(value, dict):  # Gemini takes a single content; Replicate's input is an object
-            found.extend(_systems(value))
-            found.extend(entry_messages(value) if "prompt" not in value else [Message("user", words(value["prompt"]))])
+            found.append((_systems, value))
+            found.append((entry_messages, value) if "prompt" not in value else (_user, words(value["prompt"])))
         elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
-            found.extend(Message("user", part) for part in as_list(value))
+            found.extend((_user, part) for part in as_list(value))
         else:
-            found.extend(message for part in as_list(value) for message in entry_messages(part))
+            found.extend((entry_messages, part) for part in as_list(value))
     for name in _PROMPTS:
         value = tree.get(name)
         if isinstance(value, (str, list)) and value:
-            parts = (
-                value if isinstance(value, list) and all(isinstance(part, str) for part in value) else [words(value)]
-            )
-            found.extend(Message(role_of(tree.get("role"), "user"), part) for part in parts if part)
+            texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
+            role = role_of(tree.get("role"), "user")
+            made = (Message(role, part) for part in (value if texts else [words(value)]) if part)
+            found.extend((_given, message) for message in made)
             break
+    return found
+
+
+def _tree(body: bytes) -> dict[str, Any]:
+    tree = as_dict(parsed(body))
+    return as_dict(tree.get("request")) or tree  # Code Assist wraps it
+
+
+def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001
+    """Return the conversation of a request, system first; empty where there is none. Never raises."""
+    found = (message for make, part in _parts(_tree(body)) for message in make(part))
     return [
         message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
     ]
+
+
+def last_user_text(body: bytes) -> str | None:
+    """Return what the user said last in a request's conversation, without reading what came before it. Never raises."""
+    for make, part in reversed(_parts(_tree(body))):
+        for message in reversed(list(make(part))):
+            if message.role == "user" and message.text:
+                return message.text
+    return None
 
 
 def answered(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
     shape = SHAPES.get(operation) or SHAPES.get(operation.partition("/")[0]) or SHAPES["chat.completions"]
     draft = Draft()
-    for value in events_of(content_type, body):
+    for value in events_once(content_type, body):
         if isinstance(value, dict):
             shape(draft, value)
     return draft.message() if draft.heard else None
@@ -83,7 +114,7 @@ def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> 
     makes = operation.startswith(_MAKERS)
     if not makes and family != "gemini" and operation not in ("messages", "threads.runs"):
         return ()
-    values = [value for value in events_of(content_type, body) if isinstance(value, dict)]
+    values = [value for value in events_once(content_type, body) if isinstance(value, dict)]
     found: dict[str, None] = {}
     for value in values:
         found.update(dict.fromkeys(_ids(value, family, makes=makes)))

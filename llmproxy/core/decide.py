@@ -15,9 +15,8 @@ frozen; `once` takes everything but what is incomplete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from llmproxy.core.interaction import Ending
 from llmproxy.protocol import Decision, Exhausted, Mode, is_good
@@ -43,9 +42,8 @@ class MissReason(StrEnum):
     INCOMPLETE = "only incomplete answers were recorded"
 
 
-@dataclass(frozen=True, slots=True)
-class Situation[R: Recorded]:
-    """Everything that the decision depends on."""
+class Situation[R: Recorded](NamedTuple):
+    """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
 
     mode: Mode
     recordings: Sequence[R]
@@ -59,8 +57,7 @@ class Situation[R: Recorded]:
     """`auto`: the key was first recorded in this very session, so that a first run equals `record`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict[R: Recorded]:
+class Verdict[R: Recorded](NamedTuple):
     """The decision; which recording answers; why not."""
 
     decision: Decision
@@ -71,13 +68,15 @@ class Verdict[R: Recorded]:
 def decide[R: Recorded](situation: Situation[R]) -> Verdict[R]:
     """Say what becomes of a request."""
     match situation.mode:
+        case Mode.REPLAY:
+            return _play(situation, situation.recordings)
         case Mode.PASSTHROUGH:
             return Verdict(Decision.PASS)
         case Mode.RECORD:
             return Verdict(Decision.RECORD)
         case Mode.ONCE if not situation.complete:
             return Verdict(Decision.RECORD)
-        case Mode.REPLAY | Mode.ONCE:
+        case Mode.ONCE:
             return _play(situation, playable(situation.mode, situation.recordings))
         case Mode.AUTO:
             good = playable(situation.mode, situation.recordings)
@@ -112,5 +111,7 @@ def _play[R: Recorded](situation: Situation[R], tape: Sequence[R]) -> Verdict[R]
         case Exhausted.CYCLE:
             return Verdict(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
-            perfect = [each for each in tape if is_perfect(each)]
-            return Verdict(Decision.REPLAY, (perfect or tape)[-1])
+            for each in reversed(tape):
+                if is_perfect(each):
+                    return Verdict(Decision.REPLAY, each)
+            return Verdict(Decision.REPLAY, tape[-1])

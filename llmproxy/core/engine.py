@@ -12,11 +12,9 @@ The memory maps a digest of what arrived to the *key*, never to an answer; recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
 
 from llmproxy.core.accounts import Prices, outcome_of
-from llmproxy.core.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.calls import Ended
 from llmproxy.core.conversation import made_ids
 from llmproxy.core.decide import MissReason, Situation, Verdict, decide, playable
@@ -25,6 +23,7 @@ from llmproxy.core.exchange import Config, Exchange, Harmless, Place
 from llmproxy.core.explain import Miss
 from llmproxy.core.forking import Forking
 from llmproxy.core.forks import Copy
+from llmproxy.core.hits import Hits
 from llmproxy.core.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.journal import Journal
 from llmproxy.core.key import key_of
@@ -32,31 +31,25 @@ from llmproxy.core.memory import Known, Memory, named_model
 from llmproxy.core.normalize import Canonical, Origin, canonicalize, new_ids
 from llmproxy.core.outcome import Outcome
 from llmproxy.core.parting import part, swapped
-from llmproxy.core.provider_hosts import port_of, provider_of_host
-from llmproxy.core.providers import Route, route, route_host, split_session
+from llmproxy.core.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.questions import count_unused
 from llmproxy.core.redact import Redactor
 from llmproxy.core.replay import Client, Plan, Plans, plan
 from llmproxy.core.rows import Summary
-from llmproxy.core.session import Session, check_party, split_name
+from llmproxy.core.session import Session, split_name
 from llmproxy.core.sessions import Defaults, Sessions
-from llmproxy.core.signature import check_signature
 from llmproxy.core.store import Slot, Store
 from llmproxy.core.usage import model_of, usage_of
-from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError, RefusedError, SettingsError
+from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import (
     AGENT,
     DEFAULT_STORE,
-    OUR_HEADERS_PREFIX,
-    PARTY_HEADER,
-    SESSION_HEADER,
     Decision,
     Mode,
 )
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
-NO_UPSTREAMS: Mapping[str, str] = {}
 SHOWN_TARGETS = 1000
 """Targets whose redacted form is remembered."""
 STALE = (
@@ -88,15 +81,22 @@ class Engine:
             holder,
             self._keep_file,
         )
+        self._placing = Placing(config, redactor, self.sessions)
         self._prices = Prices()
         self._memory = Memory()
         self._plans = Plans()
-        self._shown: tuple[int, dict[str, str]] = (0, {})
-        self._secret: bytes | None = None
+        self.hits = Hits(self, self._memory, self._plans, self._prices)
+        """The short way, for whole requests."""
+        self._targets: tuple[int, dict[str, str]] = (0, {})
         self._store: Store | None = None
         if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
             self._store = Store.open(config.store, writable=True, now=now)
         self.store  # noqa: B018 - a damaged store is said at the start, not at the first request
+
+    @property
+    def opened(self) -> Store | None:
+        """The store if it is open already."""
+        return self._store
 
     @property
     def store(self) -> Store | None:
@@ -113,8 +113,14 @@ class Engine:
         if store is not None:
             store.close()  # first: closing it later would give up the locks of the one that writes
             self._store = None
+            self._forget()
         self._store = Store.open(self.config.store, writable=True, now=self.now)
         return self._store
+
+    def _forget(self) -> None:
+        """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
+        for each in (self._plans, self._prices, self.hits):
+            each.forget()
 
     def _keep_file(self, session: Session) -> None:
         """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
@@ -144,43 +150,25 @@ class Engine:
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> Place:
         """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
-        party = check_party(header(headers, PARTY_HEADER))
-        named = split_session(target)[0] if host is None else None
-        name = named or user or header(headers, SESSION_HEADER) or self.config.cassette
-        mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
-        own = self._upstreams_of(name)
-        where, in_scope = self._route(method, target, headers, host, {**self.config.upstreams, **own}, mode)
-        self.redactor.learn(headers, where.target)
-        kept = self._kept(headers, where.target)
-        method = method.upper()
-        return Place(
-            party=party,
-            name=name,
-            route=where,
-            in_scope=in_scope,
-            method=method,
-            headers=kept,
-            operation=where.operation if where.known else self.redactor.text(where.operation),
-            counted=self._memory.counted(where.provider.name, method, where.target, kept),
-            learned=self.redactor.learned,
-            upstreams=own,
-        )
+        return self._placing.place(method, target, host, headers, user)
 
     def holds(self, place: Place) -> bool:
         """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
-        return place.learned == self.redactor.learned and place.upstreams == self._upstreams_of(place.name)
+        return self._placing.holds(place)
 
-    def _upstreams_of(self, name: str) -> Mapping[str, str]:
-        """Return the upstreams that the session of a request has of its own; one that is not open has none."""
-        session = self.sessions.known(name)
-        return session.upstreams if session is not None else NO_UPSTREAMS
+    def in_scope(self, host: str, port: int) -> bool:
+        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        return self._placing.in_scope(host, port)
+
+    def mode_of(self, name: str | None) -> Mode:
+        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
+        return self._placing.mode_of(name)
 
     def begin(self, place: Place) -> Exchange:
         """Count the arrival of a request; `place` was read from its head, now or before, and holds. Raises as `arrive`."""
         session = self.sessions.get(place.name)
-        where, mode = place.route, session.mode
         exchange = Exchange(
-            route=where,
+            route=place.route,
             session=session,
             party=place.party,
             method=place.method,
@@ -190,76 +178,14 @@ class Engine:
             started_at=self.now(),
             counted=place.counted,
             seq=session.calls.begin(),
+            decision=at_the_head(place, session),
         )
-        if not place.in_scope or mode is Mode.PASSTHROUGH or (where.not_llm and mode is not Mode.REPLAY):
-            exchange.decision = Decision.PASS
-        elif session.recording_anew and session.forking is None:  # what may be overridden must be seen whole
-            exchange.decision = Decision.RECORD
-        self._check_upstream(exchange)
+        check_upstream(exchange)
         return exchange
-
-    def in_scope(self, host: str, port: int) -> bool:
-        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
-        named = (urlsplit(url) for url in self.config.upstreams.values())
-        if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
-            return True
-        return provider_of_host(host, port) is not None
-
-    def mode_of(self, name: str | None) -> Mode:
-        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
-        known = self.sessions.known(name) if name else None
-        return known.mode if known is not None else self.config.mode
-
-    def _kept(self, headers: Headers, target: str) -> Headers:
-        """Return the headers without ours, and with the caller's fingerprint where that counts."""
-        kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not self.config.match_credential:
-            return kept
-        if self._secret is None:
-            self._secret = secret_of(self.config.store)
-        return (*kept, (CALLER_HEADER, fingerprint(headers, target, self._secret)))
-
-    def _check_upstream(self, exchange: Exchange) -> None:
-        """Refuse what cannot go upstream: nobody said where that is (Azure without an endpoint), or it is signed for our own address."""
-        if exchange.decision not in (Decision.RECORD, Decision.PASS):
-            return
-        name, upstream = exchange.route.provider.name, exchange.route.upstream
-        try:
-            if not upstream:
-                msg = f"llmproxy: nobody said where {name} is."
-                raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
-            check_signature(exchange.headers, upstream)
-        except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
-            exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 
     def may_pass(self, exchange: Exchange) -> bool:
         """Tell whether a request that cannot be matched may go upstream unrecorded."""
         return exchange.session.mode is Mode.AUTO and bool(exchange.route.upstream)
-
-    def _route(
-        self,
-        method: str,
-        target: str,
-        headers: Headers,
-        host: tuple[str, str, int] | None,
-        upstreams: Mapping[str, str],
-        mode: Mode,
-    ) -> tuple[Route, bool]:
-        """Return where a request belongs, and whether that is ours to record: other hosts are only let through, if at all."""
-        if host is None:
-            return route(method, target, headers, upstreams), True
-        scheme, name, port = host
-        if (found := route_host(*host, method, target, headers, upstreams)) is not None:
-            if found.provider.name in self.config.redirected and f"{scheme}://{name}" in found.upstream:
-                found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
-            return found, True
-        if mode is not Mode.REPLAY or name in self.config.allow_host:
-            stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
-            if stranger is not None:
-                return stranger, False
-        msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
-        hint = f"Let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
-        raise RefusedError(msg, hint=hint)
 
     # --- the body is here ------------------------------------------------------------------------------------------
 
@@ -311,7 +237,7 @@ class Engine:
         else:
             if not slots:
                 session.recorded_here.add(walker)
-            self._check_upstream(exchange)
+            check_upstream(exchange)
 
     def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
         """Count a request of the agent; tell whether its answer is overridden, and make it then."""
@@ -419,9 +345,11 @@ class Engine:
         speed, now = exchange.session.speed, self.now()
         if speed:
             return plan(self.answer(exchange), client, speed=speed, now=now, extra=extra)
-        laid_out = self._plans.at_once(slot.id, client, now=now, extra=extra, read=lambda: self.answer(exchange))
+        if self._store is None:
+            raise ValueError("a recording without a store")
+        laid = self._plans.at_once(slot.id, client, now=now, extra=extra, read=self._store.response)
         self._serve(exchange, slot)
-        return laid_out
+        return Plan(((0, laid.data),), laid.close)
 
     @staticmethod
     def _serve(exchange: Exchange, slot: Slot) -> None:
@@ -436,8 +364,28 @@ class Engine:
             CassetteError: the store cannot be written.
 
         """
-        session, store = exchange.session, self._store
-        if store is None or exchange.key is None or exchange.body is None:
+        return self.stored_together([(exchange, proper)])[0]
+
+    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+        """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
+        made = [self._made(exchange, proper=proper) for exchange, proper in ended]
+        kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
+        first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
+        if (store := self._store) is not None and kept:
+            try:
+                ids = store.add_all([(one, supersede) for (_, one), supersede in zip(kept, first, strict=True)])
+            except BaseException:
+                for (exchange, _), supersede in zip(kept, first, strict=True):
+                    if supersede:
+                        exchange.session.superseded.discard(exchange.walker)
+                raise
+            for (exchange, one), stored in zip(kept, ids, strict=True):
+                self._noted(exchange, one, stored)
+        return [Usage() if one is None else one.usage for one in made]
+
+    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
+        """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
+        if self._store is None or exchange.key is None or exchange.body is None:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
@@ -445,23 +393,19 @@ class Engine:
         if 400 <= response.status < 500 and self._stale(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
-            return Usage()
+            return None
         response, redacted = self.redactor.response(response)
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
-        interaction = self._interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
-        supersede = session.supersedes(exchange.walker)
-        try:
-            exchange.interaction = store.add(interaction, supersede=supersede)
-        except LLMProxyError:
-            if supersede:
-                session.superseded.discard(exchange.walker)
-            raise
-        session.served.add(exchange.interaction)
-        self.sessions.stored(session)
-        exchange.model = interaction.model
-        exchange.note = exchange.note or ("" if response.ending == "complete" else f"incomplete ({response.ending})")
-        return usage
+        return self._interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
+
+    def _noted(self, exchange: Exchange, made: Interaction, stored: int) -> None:
+        """Note that an exchange is stored, as interaction `stored`."""
+        exchange.interaction, exchange.model = stored, made.model
+        exchange.session.served.add(stored)
+        self.sessions.stored(exchange.session)
+        how = made.response.ending
+        exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
@@ -519,7 +463,7 @@ class Engine:
         outcome = outcome_of(
             exchange,
             status,
-            target=self._redacted(exchange.route.target),
+            target=self.shown(exchange.route.target),
             seconds=self.clock() - exchange.arrived,
             priced=self._prices.of(self._store, exchange.interaction or 0) if replayed else None,
             usage=usage,
@@ -533,11 +477,11 @@ class Engine:
         self.journal.decision(outcome)
         return outcome
 
-    def _redacted(self, target: str) -> str:
-        """Redact a request's target; the same few come all the time."""
-        learned, known = self._shown
+    def shown(self, target: str) -> str:
+        """Return a request's target, redacted; the same few come all the time."""
+        learned, known = self._targets
         if learned != self.redactor.learned or len(known) > SHOWN_TARGETS:
-            learned, known = self._shown = self.redactor.learned, {}
+            learned, known = self._targets = self.redactor.learned, {}
         if (text := known.get(target)) is None:
             text = known[target] = self.redactor.text(target)
         return text

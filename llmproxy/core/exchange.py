@@ -32,6 +32,8 @@ class Config:
     """Folder with one YAML file a cassette, kept in step with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
+    started_by: str = ""
+    """The command that started the proxy for another command, as typed; empty for ``llmproxy start``."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too. (One that only

@@ -69,6 +69,8 @@ class MissContext:
     """Text of the conversation's last user message."""
     store: str = DEFAULT_STORE
     store_exists: bool = True
+    started_by: str = ""
+    """The command that started the proxy for another one, such as ``llmproxy run``; it is what to type again."""
     recordings: int = 0
     """Live recordings of (cassette, sample), all parties."""
     same_operation: int = 0
@@ -180,7 +182,8 @@ def _name(text: str) -> str:
 
 def _command(case: _Case, mode: str, cassette: str = "") -> str:
     name = cassette or case.context.cassette
-    return f"llmproxy start --mode {mode} --cassette {shlex.quote(printable(name))}{_store(case)}"
+    start, rest = (case.context.started_by, " -- ...") if case.context.started_by else ("llmproxy start", "")
+    return f"{start} --mode {mode} --cassette {shlex.quote(printable(name))}{_store(case)}{rest}"
 
 
 def _store(case: _Case) -> str:
@@ -189,7 +192,8 @@ def _store(case: _Case) -> str:
 
 
 def _record(case: _Case) -> list[str]:
-    return [f"record it, then run the agent once: {_command(case, 'record')}"]
+    how = "record it" if case.context.started_by else "record it, then run the agent once"
+    return [f"{how}: {_command(case, 'record')}"]
 
 
 def _append(case: _Case) -> list[str]:

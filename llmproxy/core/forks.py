@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core import leases, rows
@@ -72,6 +72,13 @@ class Fork:
         """Return plain values."""
         return asdict(self) | {"overrides": self.overrides.to_json()}
 
+    def to_member(self) -> dict[str, Any]:
+        """Return what a cassette's file says of it, which :func:`of_member` reads; what goes without saying is left out."""
+        said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
+        if self.overrides:
+            said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
+        return {name: value for name, value in said.items() if name in _NEEDED or value != _USUAL.get(name)}
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -82,6 +89,58 @@ class Copy:
     """Of its key, in the child."""
     started_at: float | None = None
     """Unix time; None: its own."""
+
+
+_MEMBERS: Mapping[str, type | tuple[type, ...]] = {
+    "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
+    "created_at": (int, float),
+}  # fmt: skip
+"""Of the member `fork` of a file."""
+_NEEDED = ("parent", "step", "why")
+_USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0}
+_LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
+_MOST = 1 << 53
+"""Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
+
+
+def of_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML loader returns
+    """Read what a cassette's file says about where it comes from. Raises ValueError in words."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
+    if unknown := sorted(set(tree) - set(_MEMBERS), key=repr):
+        raise ValueError(f"`fork` has no member {unknown[0]!r}; there are {', '.join(_MEMBERS)}")
+    if missing := [name for name in _NEEDED if name not in tree]:
+        raise ValueError(f"`fork` says no `{missing[0]}`")
+    for name, value in tree.items():
+        good = isinstance(value, _MEMBERS[name]) and not isinstance(value, bool)
+        if not good or (name in _LEAST and not _LEAST[name] <= value <= _MOST):
+            raise ValueError(f"`{name}` of `fork` cannot be {value!r}")
+    try:
+        overrides = read(tree.get("overrides"))
+    except SettingsError as error:
+        raise ValueError(f"`fork`: {error.message.removeprefix('llmproxy: ').removesuffix('.')}") from error
+    return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
+
+
+def put(store: Store, fork: Fork) -> None:
+    """Write where a cassette comes from, which is recorded already."""
+    with store.transaction() as conn:
+        _put(conn, fork)
+
+
+def drop(store: Store, cassette: str, sample: int = 1) -> None:
+    """Let a cassette be nobody's child."""
+    with store.transaction() as conn:
+        conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
+
+
+def _put(conn: sqlite3.Connection, fork: Fork) -> None:
+    row = (
+        to_sql(fork.cassette), fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, fork.shared,
+        to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
+        fork.created_at,
+    )  # fmt: skip
+    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
 
 
 def fork_of(store: Reading, cassette: str, sample: int) -> Fork | None:
@@ -153,11 +212,7 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
             values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)
             made.append(int(conn.execute(_COPY, values).lastrowid or 0))
             conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
-        row = (
-            name, fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, len(made), to_sql(fork.why),
-            None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()), now,
-        )  # fmt: skip
-        conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+        _put(conn, replace(fork, shared=len(made), created_at=now))
     return made
 
 

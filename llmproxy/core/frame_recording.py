@@ -58,6 +58,11 @@ class FrameRecording(Recording):
         return self.is_closing()
 
     @property
+    def holds_end(self) -> bool:
+        """Whether what comes next is the end."""
+        return self.is_closing()
+
+    @property
     def first_offset(self) -> int | None:
         """Microseconds until the server's first message, or the upgrade's answer where it said nothing."""
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)

@@ -20,8 +20,9 @@ Headers = tuple[tuple[str, str], ...]
 
 def header(headers: Headers, name: str) -> str | None:
     """Return the first value of a header field (`name` in lower case), or None."""
+    length = len(name)
     for key, value in headers:
-        if key.lower() == name:
+        if len(key) == length and key.lower() == name:
             return value
     return None
 

@@ -12,13 +12,13 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from llmproxy.core.connect import MAGIC
 from llmproxy.core.migrations import immediate
@@ -59,8 +59,15 @@ class Missed:
     """`explain.Miss.to_dict()`."""
 
 
-_Entry = Outcome | tuple[object, ...]
-"""What became of a request, or a row of misses."""
+class Noted(NamedTuple):
+    """What the row of an outcome says but for when: its columns before the milliseconds, and those after them but for the occurrence."""
+
+    before: tuple[object, ...]
+    after: tuple[object, ...]
+
+
+_Entry = Outcome | tuple[Noted, float, float, int] | tuple[object, ...]
+"""What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
 _COLUMNS = 22
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
@@ -72,6 +79,25 @@ def _decisions(count: int) -> str:
 
 
 _MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
+
+
+def noted(outcome: Outcome) -> Noted:
+    """Return what the row of an outcome says but for when, ready for SQLite."""
+    o = outcome
+    said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
+    texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
+    before = (o.decision.value, *texts[:4], None if o.model is None else texts[4], *texts[5:], o.status)
+    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction))
+
+
+def _row(run: int, entry: _Entry) -> tuple[object, ...]:
+    """Return the row of decisions that an entry stands for."""
+    if isinstance(entry, Outcome):
+        before, after = noted(entry)
+        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, to_sql(entry.note))
+        return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
+    (before, after), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
+    return (run, at, *before, ms, None, *after, occurrence, None, False, False, "")
 
 
 class Journal:
@@ -112,6 +138,11 @@ class Journal:
         if self._conn is None:
             return
         self._queue.put(outcome)
+
+    def hit(self, noted: Noted, at: float, ms: float, occurrence: int) -> None:
+        """Note a hit: what all that are alike have in common, when it came (Unix time), how long it took and which it was."""
+        if self._conn is not None:
+            self._queue.put((noted, at, ms, occurrence))
 
     def miss(self, data: Mapping[str, object], *, at: float) -> None:
         """Note a refused request: `explain.Miss.to_dict()`, and when it came (Unix time)."""
@@ -156,37 +187,19 @@ class Journal:
             if first is None or (self._stop.is_set() and self._queue.empty()):
                 return
 
-    def _row(self, o: Outcome) -> tuple[object, ...]:
-        texts = (o.session, o.party, o.provider, o.operation, o.model, o.method, o.target)
-        return (
-            self._run,
-            o.at,
-            o.decision.value,
-            *(text if text is None or text.isascii() else to_sql(text) for text in texts),
-            o.status,
-            o.ms,
-            o.first_ms,
-            o.usage.input,
-            o.usage.output,
-            o.key,
-            o.interaction,
-            o.occurrence,
-            o.nearest,
-            o.miss,
-            o.lost,
-            to_sql(o.note),
-        )
-
     def _write(self, batch: list[_Entry]) -> None:
         if not batch or self._conn is None:
             return
         try:
             with immediate(self._conn):
-                outcomes = [self._row(each) for each in batch if isinstance(each, Outcome)]
+                outcomes = [
+                    _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
+                ]
                 for at in range(0, len(outcomes), _AT_ONCE):
                     some = outcomes[at : at + _AT_ONCE]
                     self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
-                self._conn.executemany(_MISS, [each for each in batch if not isinstance(each, Outcome)])
+                misses = [each for each in batch if not (isinstance(each, Outcome) or isinstance(each[0], Noted))]
+                self._conn.executemany(_MISS, misses)
         except (sqlite3.Error, OverflowError) as error:
             self.note = f"{len(batch)} entries of the journal were lost: {error}."
             log.warning(self.note)

@@ -29,10 +29,10 @@ def key_of(canonical: Canonical) -> Key:
         parts.append(len(pairs).to_bytes(4))
         parts += [_bytes(text) for pair in pairs for text in pair]
     parts += [_bytes(canonical.kind), canonical.body]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8))
-        digest.update(part)
+    body = parts.pop()  # may be large: not copied
+    told = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
+    digest = hashlib.sha256(b"".join([*told, len(body).to_bytes(8)]))
+    digest.update(body)
     return Key(TAG + digest.hexdigest())
 
 

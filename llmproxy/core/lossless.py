@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from math import isinf
-from typing import NoReturn
+from typing import Any, NoReturn
 
 DEPTH = 256
 """Deepest nesting taken. Fixed, so that whether a body is taken never depends on how full the stack is just now."""
@@ -56,7 +56,9 @@ def _constant(name: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_members, parse_float=_number, parse_constant=_constant)
-_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_encoder = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
+)
 
 
 def parse(text: bytes | str) -> object:
@@ -85,13 +87,13 @@ def parse(text: bytes | str) -> object:
 
 
 def _too_deep(tree: object) -> bool:
-    level = [tree]
-    for _ in range(DEPTH + 1):
+    level: list[Any] = [tree]
+    for _ in range(DEPTH + 1):  # the parser makes nothing but plain dicts and lists
         level = [
             child
             for node in level
-            for child in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
-            if isinstance(child, (dict, list))
+            for child in (node.values() if type(node) is dict else node if type(node) is list else ())
+            if type(child) is dict or type(child) is list
         ]
         if not level:
             return False

@@ -15,10 +15,8 @@ from llmproxy.core.normalize import KEYED_HEADERS, Canonical
 
 REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""
-PIECE = 2047
-"""Bytes; for more hashlib gives the interpreter's lock away and has to wait for it (CPython's HASHLIB_GIL_MINSIZE is 2048)."""
 WORTH_A_SWITCH = 1 << 16
-"""Bytes from which others may as well run meanwhile."""
+"""Bytes of a body that is not copied to be hashed."""
 COUNTED_HEADERS = frozenset({*KEYED_HEADERS, "content-type", "content-encoding"})
 """Request headers on which the canonical form depends."""
 
@@ -53,12 +51,10 @@ class Memory:
     @staticmethod
     def digest(counted: bytes, body: bytes) -> bytes:
         """Return what stands for a request: equal only for requests with equal keys."""
-        digest = hashlib.sha256(counted)
         if len(body) < WORTH_A_SWITCH:
-            for at in range(0, len(body), PIECE):
-                digest.update(body[at : at + PIECE])
-        else:
-            digest.update(body)
+            return hashlib.sha256(counted + body).digest()  # in one call: copying costs less than a second one
+        digest = hashlib.sha256(counted)
+        digest.update(body)
         return digest.digest()
 
     def get(self, digest: bytes, learned: int) -> Known | None:

@@ -49,6 +49,7 @@ def explain_miss(
         last_user=next((said.text for said in reversed(conversation) if said.role == "user"), ""),
         store=config.shown or str(config.store),
         store_exists=store is not None,
+        started_by=config.started_by,
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,

@@ -140,7 +140,14 @@ class Totals:
         self.sessions.add(outcome.session)
         self.failed += outcome.lost
         if outcome.decision is Decision.REPLAY:
-            self._replayed(outcome)
+            self.hits += 1
+            usage, cost = outcome.usage, outcome.cost
+            self.tokens_in += usage.input or 0
+            self.tokens_out += usage.output or 0
+            if cost is not None:
+                self.cost = cost if self.cost is None else self.cost + cost
+            elif was_paid_for(outcome):
+                self.unpriced += 1
         elif outcome.decision is Decision.RECORD:
             self.recorded += outcome.interaction is not None
         elif outcome.decision is Decision.PASS:
@@ -149,16 +156,6 @@ class Totals:
             self.misses += 1
         else:
             self.refused += 1
-
-    def _replayed(self, outcome: Outcome) -> None:
-        """Count what a hit did not spend."""
-        self.hits += 1
-        self.tokens_in += outcome.usage.input or 0
-        self.tokens_out += outcome.usage.output or 0
-        if outcome.cost is not None:
-            self.cost = outcome.cost if self.cost is None else self.cost + outcome.cost
-        elif was_paid_for(outcome):
-            self.unpriced += 1
 
     def summary(self, *, duration: float, unused: int | None = None) -> Summary:
         """Return the sum so far; `duration` in seconds."""

@@ -108,7 +108,9 @@ class Reading:
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[Slot, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
-        generation = self.generation
+        generation = self._reader.generation()
+        if generation is None:
+            generation = self.generation
         if generation != self._slots_of:
             self._slots.clear()
             self._slots_of = generation

@@ -46,6 +46,11 @@ class Recording:
         return self._expected is not None and self._received >= self._expected
 
     @property
+    def holds_end(self) -> bool:
+        """Whether what comes next may hold the end: its length was announced."""
+        return self._expected is not None
+
+    @property
     def first_offset(self) -> int | None:
         """Microseconds until the first byte of the body, or of the head where there is no body."""
         if self._chunks:

@@ -26,19 +26,20 @@ from llmproxy.core.secrets import (
     DROPPED_HEADERS,
     DROPPED_PREFIXES,
     DUMMIES,
-    MEMBERS,
     PLACEHOLDER,
     SECRET_HEADER,
     is_credential_member,
     is_secret_member,
 )
 from llmproxy.core.spans import (
-    HIDDEN,
     active,
     credentials,
     disjoint,
     forms,
+    hides,
     in_base64,
+    literals,
+    names_secret,
     overwritten,
     replaced,
     unescaped,
@@ -55,6 +56,9 @@ _REMEMBERED = 256
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
+_SEEN_HEADERS = 256
+"""Whole heads that are remembered with what they become."""
+_LONGEST_HEADERS = 4096
 
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
 _OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
@@ -70,7 +74,10 @@ class Redactor:
         """Start without any credential known."""
         self._secrets: dict[str, None] = {}
         self._finder: re.Pattern[str] | None = None
+        self._literals: tuple[str, ...] = ()
+        """One of them is in every text in which the finder finds anything; looking for them is much quicker."""
         self._plain_headers: set[str] = set()
+        self._seen_headers: dict[Headers, Headers] = {}
         self.learned = 0
         """Grows with every new credential: what was derived under another number may be stale."""
 
@@ -94,7 +101,9 @@ class Redactor:
         while len(known) > _REMEMBERED:
             del known[next(iter(known))]
         longest_first = sorted(known, key=lambda text: (-len(text), text))
+        self._literals = tuple(literal for text in longest_first for literal in literals(text))
         self._finder = re.compile("|".join(form for text in longest_first for form in forms(text)))
+        self._seen_headers = {}
         self._plain_headers = set()  # after the finder: who looked with the old one adds to the old set
         self._secrets = known  # replaced, never changed: writers read it from their own threads
         self.learned += 1
@@ -104,7 +113,7 @@ class Redactor:
     def _find(self, text: str, *, strict: bool) -> list[tuple[int, int]]:
         """Return the spans of secrets in a text, in order, none overlapping another."""
         spans: list[tuple[int, int]] = []
-        if self._finder is not None:
+        if self._finder is not None and any(literal in text for literal in self._literals):
             spans += [match.span() for match in self._finder.finditer(text)]
         for index in dict.fromkeys(active(text, strict=strict)):
             found = [match.span(1) for match in COMPILED[index].finditer(text)]
@@ -119,7 +128,7 @@ class Redactor:
         """Return the request without its secrets; itself if it has none."""
         numbers = _Numbers(request.body)
         target = self._target(request.target, numbers)
-        headers = tuple((name, self._header(name, value)) for name, value in request.headers)
+        headers = self._headers(request.headers)
         body = self._body(request.body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
             return request
@@ -128,6 +137,15 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged."""
         return replaced(text, self._find(text, strict=False), lambda _: PLACEHOLDER)
+
+    def _headers(self, headers: Headers) -> Headers:
+        """Redact header fields; a client sends the same ones with each request."""
+        seen = self._seen_headers
+        if (known := seen.get(headers)) is None:
+            known = tuple((name, self._header(name, value)) for name, value in headers)
+            if len(seen) < _SEEN_HEADERS and sum(len(value) for _, value in headers) < _LONGEST_HEADERS:
+                seen[headers] = known
+        return known
 
     def _header(self, name: str, value: str) -> str:
         if SECRET_HEADER.search(name.lower()):
@@ -198,8 +216,7 @@ class Redactor:
 
     def _json(self, text: str, numbers: _Numbers, depth: int) -> str:
         """Redact text in which JSON strings stand. They are decoded only if an escape or a member's name may hide something."""
-        lowered = text.lower()
-        if "\\/" in text or HIDDEN.search(text) or any(member.search(lowered) for member in MEMBERS):
+        if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
         spans = [span for span in self._find(text, strict=False) if '"' not in text[span[0] : span[1]]]
         return replaced(text, spans, numbers.placeholder) if spans else text

@@ -11,8 +11,8 @@ Two rules of ours (DESIGN.md section 2):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from email.utils import formatdate
+from typing import NamedTuple
 
 from llmproxy.core.interaction import Ending, Headers, Response, header
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
@@ -31,8 +31,7 @@ REMEMBERED_BYTES = 8 << 20
 BODILESS = frozenset({204, 304})
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """What the client can take."""
 
     method: str = "POST"
@@ -40,8 +39,7 @@ class Client:
     keep_alive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to send, and when: `pieces` are (microseconds since the request was complete, bytes)."""
 
     pieces: tuple[tuple[int, bytes], ...]
@@ -68,27 +66,56 @@ def plan(response: Response, client: Client, *, speed: float, now: float, extra:
     return Plan(tuple(_merged(pieces)), close)
 
 
+class Laid:
+    """An answer laid out at full speed, with the second of its date."""
+
+    __slots__ = ("_date_at", "close", "data", "second")
+
+    def __init__(self, data: bytes, *, close: bool, second: int) -> None:
+        """Keep `data`, head and body, made in this second (Unix time)."""
+        self.data, self.close, self.second = data, close, second
+        self._date_at = data.index(_DATE) + len(_DATE)  # ours comes before the body, and no recorded one is sent
+
+    def renew(self, second: int) -> None:
+        """Let the date be that of another second; a date always has the same length (RFC 9110 5.6.7)."""
+        date = formatdate(second, usegmt=True).encode("ascii")
+        end = self._date_at + len(date)
+        self.data, self.second = b"".join((self.data[: self._date_at], date, self.data[end:])), second
+
+
+_DATE = b"\r\ndate: "
+
+
 class Plans:
-    """The last plans at full speed: laid out once a second (for the date) and client's kind, not once a request."""
+    """The last answers that were laid out at full speed, for a kind of client each; their date is renewed each second."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._second = 0
-        self._plans: dict[tuple[int, Client, Headers], Plan] = {}
+        self._laid: dict[tuple[int, Client, Headers], Laid] = {}
+        self._bytes = 0
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._laid.clear()
         self._bytes = 0
 
     def at_once(
-        self, interaction: int, client: Client, *, now: float, extra: Headers, read: Callable[[], Response]
-    ) -> Plan:
-        """Return the plan for a recording, whose row never changes; `read` gives it where it is not known."""
-        if int(now) != self._second or self._bytes > REMEMBERED_BYTES:
-            self._plans.clear()
-            self._second, self._bytes = int(now), 0
-        if (known := self._plans.get((interaction, client, extra))) is None:
-            known = plan(read(), client, speed=0, now=now, extra=extra)
-            self._bytes += sum(len(data) for _, data in known.pieces)
-            self._plans[interaction, client, extra] = known
-        return known
+        self, interaction: int, client: Client, *, now: float, extra: Headers, read: Callable[[int], Response]
+    ) -> Laid:
+        """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
+        which, second = (interaction, client, extra), int(now)
+        laid = self._laid.get(which)
+        if laid is None:
+            ((_, data),), close = plan(read(interaction), client, speed=0, now=second, extra=extra)
+            laid = Laid(data, close=close, second=second)
+            self._bytes += len(data)
+            if self._bytes > REMEMBERED_BYTES:
+                self._laid.clear()
+                self._bytes = len(data)
+            self._laid[which] = laid
+        elif laid.second != second:
+            laid.renew(second)
+        return laid
 
 
 def _at(offset: int, speed: float) -> int:

@@ -151,19 +151,19 @@ def describe(interaction: Interaction) -> tuple[str | None, str | None, float | 
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
-        from llmproxy.core.conversation import answered, asked
+        from llmproxy.core.conversation import answered, last_user_text
         from llmproxy.core.frames import is_frames, questions
         from llmproxy.core.providers import family_of
+        from llmproxy.core.sse import beginning
         from llmproxy.core.usage import cost_of
 
         operation, answer = interaction.operation, interaction.response
         family = family_of(interaction.provider, operation)
         bodies = questions(answer.body) if is_frames(answer.headers) else [interaction.request.body]
-        users = [
-            said.text for body in bodies for said in asked(family, operation, body) if said.role == "user" and said.text
-        ]
-        said = clip(users[-1], LAST_USER_CHARACTERS) if users else None
-        message = answered(family, operation, content_type(answer.headers), answer.body)
+        last = next(filter(None, map(last_user_text, reversed(bodies))), None)
+        said = None if last is None else clip(last, LAST_USER_CHARACTERS)
+        kind = content_type(answer.headers)
+        message = answered(family, operation, kind, beginning(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
             replied = clip(message.text or calls, ANSWER_CHARACTERS)

@@ -187,9 +187,10 @@ _SECRET_MEMBERS = frozenset(
     ]
 )
 MEMBERS = tuple(
-    re.compile(word + r'\\*"\s*:\s*\\*"[^"\\]{16}') for word in ("authorization", "key", "token", "secret", "cookie")
+    (word, re.compile(word + r'\\*"\s*:\s*\\*"[^"\\]{16}'))
+    for word in ("authorization", "key", "token", "secret", "cookie")
 )
-"""For lower case; one of them matches wherever a JSON member has such a name and a value worth a look, escaped or not."""
+"""How a name ends, and for lower case an expression that begins with it; one of them matches wherever a JSON member has such a name and a value worth a look, escaped or not."""
 
 
 def is_secret_member(name: str, value: str) -> bool:

@@ -62,6 +62,8 @@ class Session:
     exhausted: Exhausted
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
+    interrupted: bool = False
+    """It was closed before its proper end, so what it recorded is not complete."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
     counts: dict[Walker, int] = field(default_factory=dict)
@@ -83,15 +85,23 @@ class Session:
 
     def arrive(self, walker: Walker, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
-        if (
+        if self.starts_again(walker, recordings):
+            self.restart()
+        return self.count(walker)
+
+    def starts_again(self, walker: Walker, recordings: int) -> bool:
+        """Tell whether this arrival is the first of another run of the same agent; `recordings` is how many the key has."""
+        return (
             walker == self.first
             and not self.opened
             and self.mode in (Mode.REPLAY, Mode.AUTO, Mode.ONCE)
-            and recordings
+            and recordings > 0
             and self.counts.get(walker, 0) >= recordings
             and self._last not in (None, walker)
-        ):
-            self.restart()
+        )
+
+    def count(self, walker: Walker) -> int:
+        """Count one arrival that does not start the walk again, and return its number, from 1."""
         nth = self.counts.get(walker, 0) + 1
         self.counts[walker] = nth
         self._last = walker

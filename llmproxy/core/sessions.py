@@ -130,7 +130,8 @@ class Sessions:
 
     def known(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
-        name = canonical(name)
+        if not name or "~" in name:
+            name = canonical(name)
         return self.walks.get(self.bindings.get(name, name))
 
     def open(
@@ -237,12 +238,13 @@ class Sessions:
         session.superseded.clear()
         return session
 
-    def close(self, name: str) -> Session:
-        """End a session cleanly: give its lease back, mark what it recorded as complete, unbind it.
+    def close(self, name: str, *, complete: bool = True) -> Session:
+        """End a session: give its lease back, mark what it recorded as complete (or leave it incomplete), unbind it.
 
         Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is still open.
         """
         session = self.named(name)
+        session.interrupted = not complete
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         return session
@@ -261,21 +263,23 @@ class Sessions:
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
-            store.end(*place, self.holder, clean=True)
+            store.end(*place, self.holder, clean=not session.interrupted)
             if session.writes:
                 self.ended(session)
 
     def stored(self, session: Session) -> None:
-        """Hear that a recording of `session` was stored, maybe after its end: then its cassette is complete again. Blocks."""
+        """Hear that a recording of `session` was stored, maybe after its end: then its cassette is as complete as it was left. Blocks."""
         if self.walks.get(session.name) is session:
             return
         self._keep(session)
         try:
             if (store := self.store(session.mode)) is not None:
-                store.end(session.cassette, session.sample, _LATE, clean=True)
+                store.end(session.cassette, session.sample, _LATE, clean=not session.interrupted)
                 self.ended(session)
-        except LLMProxyError as error:  # the answer itself is stored; another close can say again that it is the last
-            log.warning("cassette %s could not be marked as complete: %s", session.name, error.message)
+        except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
+            # Another close can say again that it is the last.
+            why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"
+            log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
     def bind(self, name: str, session: str) -> None:
         """Send what arrives under `name` to `session`.

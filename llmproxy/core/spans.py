@@ -11,7 +11,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
-from llmproxy.core.secrets import AFTER_ESCAPE, KEY_CHARS, KEY_RUN, LONGEST_RUN, PATTERNS, RUN
+from llmproxy.core.secrets import AFTER_ESCAPE, KEY_CHARS, KEY_RUN, LONGEST_RUN, MEMBERS, PATTERNS, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,9 +54,28 @@ def active(text: str, *, strict: bool) -> list[int]:
     return found
 
 
+def hides(text: str) -> bool:
+    """Tell whether an ASCII character stands behind a JSON escape, where a secret could hide."""
+    return "\\" in text and ("\\/" in text or ("\\u00" in text and HIDDEN.search(text) is not None))
+
+
+def names_secret(lowered: str) -> bool:
+    """Tell whether a text in lower case has a JSON member with such a name, escaped or not, and a value worth a look."""
+    return any(
+        (f'{word}"' in lowered or f"{word}\\" in lowered) and pattern.search(lowered)
+        for word, pattern in MEMBERS
+        if word in lowered
+    )
+
+
+def literals(secret: str) -> Iterator[str]:
+    """Return a secret as it is and as it stands inside JSON, where that differs."""
+    yield from dict.fromkeys((secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]))
+
+
 def forms(secret: str) -> Iterator[str]:
-    """Return expressions for a secret as it is and as it stands inside JSON, where that differs."""
-    for literal in dict.fromkeys((secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])):
+    """Return expressions for the literals of a secret."""
+    for literal in literals(secret):
         plain = re.escape(literal)
         yield (
             plain if len(secret) >= _FREE else rf"(?:(?<![A-Za-z0-9])|{AFTER_ESCAPE.format('')}){plain}(?![A-Za-z0-9])"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from llmproxy.core.providers_table import Family
 
-__all__ = ["Event", "SSEParser", "ending", "events_of", "frames", "framing", "parsed"]
+__all__ = ["Event", "SSEParser", "beginning", "ending", "events_of", "events_once", "frames", "framing", "parsed"]
 
 Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
 
@@ -93,8 +94,18 @@ class SSEParser:
 
 
 def _sse(body: bytes) -> list[Event]:
-    parser = SSEParser()
-    return [*parser.feed(body), *parser.finish()]
+    """Return the events of a whole body. Nearly all have one line of data: those need no parser."""
+    events: list[Event] = []
+    if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
+        parser = SSEParser()
+        return [*parser.feed(body), *parser.finish()]
+    for block in body.split(b"\n\n"):
+        if block.startswith(b"data: ") and b"\n" not in block:
+            events.append(Event(None, block[6:].decode("utf-8", "replace")))
+        elif block:
+            parser = SSEParser()
+            events += [*parser.feed(block + b"\n"), *parser.finish()]
+    return events
 
 
 def _aws_events(body: bytes) -> Iterator[object]:
@@ -166,6 +177,30 @@ def events_of(content_type: str, body: bytes) -> list[object]:
     return [value for value in values if value is not None]
 
 
+_remembered = threading.local()
+LONGEST_REMEMBERED = 4 << 20
+"""Bytes of the bodies, all together, whose values are remembered."""
+MOST_REMEMBERED = 32
+"""Bodies; answers that are stored together are all asked about twice."""
+
+
+def events_once(content_type: str, body: bytes) -> list[object]:
+    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the values."""
+    known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})
+    if (values := known.get((content_type, body))) is None:
+        values = events_of(content_type, body)
+        if len(body) <= LONGEST_REMEMBERED:
+            known[content_type, body] = values
+            while len(known) > MOST_REMEMBERED or sum(len(each) for _, each in known) > LONGEST_REMEMBERED:
+                del known[next(iter(known))]
+    return values
+
+
+def beginning(content_type: str, body: bytes) -> bytes:
+    """Return the first megabytes of a stream, which say how its answer begins; of what is no stream the whole body."""
+    return body[:LONGEST_REMEMBERED] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
+
+
 def _elements(body: bytes) -> list[Any]:
     """Return the whole elements of a JSON array that may be cut short."""
     whole = parsed(body)
@@ -189,6 +224,8 @@ def _elements(body: bytes) -> list[Any]:
 
 _LOOK_BACK = 4
 """Events at the end of a stream among which its terminator is looked for."""
+_TAIL = 1 << 16
+"""Bytes at the end of a long stream that are read for them first."""
 
 
 def _typed(*types: str) -> Callable[[Any], bool]:
@@ -228,10 +265,19 @@ def _is_error(value: object) -> bool:
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
 
 
+def _last_sse(body: bytes) -> list[Event]:
+    """Return the last few events; of a long body without reading all that comes before."""
+    if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
+        tail = _sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
+        if len(tail) >= _LOOK_BACK:
+            return tail[-_LOOK_BACK:]
+    return _sse(body)[-_LOOK_BACK:]
+
+
 def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     """Return the last few events, and whether a ``[DONE]`` is among them."""
     if kind == "sse":
-        tail = _sse(body)[-_LOOK_BACK:]
+        tail = _last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
         return [parsed(event.data) or ({"type": "error"} if event.event == "error" else None) for event in tail], done
     if kind == "ndjson":

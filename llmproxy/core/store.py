@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from llmproxy.core import leases, rows
-from llmproxy.core.bodies import Bodies
+from llmproxy.core.bodies import Bodies, Group, Prepared
 from llmproxy.core.connect import (
     Reader,
     check_writable,
@@ -34,7 +35,7 @@ from llmproxy.core.connect import (
 from llmproxy.core.interaction import Interaction
 from llmproxy.core.migrations import immediate
 from llmproxy.core.reading import SLOTS, CassetteInfo, Reading, Slot
-from llmproxy.core.rows import Summary, to_sql
+from llmproxy.core.rows import Sql, Summary, to_sql
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 
 __all__ = ["CassetteInfo", "Slot", "Store", "Summary"]
@@ -52,6 +53,21 @@ _INSERT = (
 _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An interaction of which everything is made that needs no lock."""
+
+    interaction: Interaction
+    supersede: bool
+    row: tuple[Sql, ...]
+    request: Prepared
+    response: Prepared
+
+
+def _group(interaction: Interaction) -> Group:
+    return interaction.cassette, interaction.provider, interaction.operation
 
 
 class Store(Reading):
@@ -130,31 +146,43 @@ class Store(Reading):
             StoreReadOnly: the store is not, or cannot be, opened for writing.
 
         """
-        row, now = rows.to_row(interaction), self._now()
-        name, party = to_sql(interaction.cassette), to_sql(interaction.party)
-        group = (interaction.cassette, interaction.provider, interaction.operation)
-        slot = (name, interaction.sample, party, interaction.key)
+        return self.add_all([(interaction, supersede)])[0]
+
+    def add_all(self, many: Sequence[tuple[Interaction, bool]]) -> list[int]:
+        """Store several interactions, each with its `supersede`, in one transaction: all, or (when this raises) none. Else as `add`."""
+        made = [(interaction, supersede, rows.to_row(interaction)) for interaction, supersede in many]
         with self._writing() as conn:
-            request = self._bodies.prepare(conn, interaction.request.body, group)
-            response = self._bodies.prepare(conn, interaction.response.body, None)
+            ready = [_Ready(*one, *self._prepared(conn, one[0])) for one in made]
             with immediate(conn):
-                leases.ensure(conn, name, interaction.sample, now)
-                position = conn.execute(_COUNT, (name, interaction.sample)).fetchall()[0][0]
-                request_id = self._bodies.put(conn, request)
-                response_id = self._bodies.put(conn, response)
-                if supersede:
-                    conn.execute(_SUPERSEDE, (now, *slot))
-                taken = [nth for _, nth, _, _ in conn.execute(SLOTS, slot)]
-                nth = interaction.occurrence if interaction.occurrence not in taken else taken[-1] + 1
-                new = int(conn.execute(_INSERT, (position, nth, request_id, response_id, *row)).lastrowid or 0)
-                if supersede:
-                    conn.execute(_NAME_SUCCESSOR, (new, now))
-                conn.executemany(
-                    "INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)",
-                    [(new, n, name, interaction.sample, to_sql(made)) for n, made in enumerate(interaction.made_ids)],
-                )
-            self._bodies.remember(conn, group, request_id, interaction.request.body)
-        return new
+                now = self._now()
+                stored = [self._insert(conn, one, now) for one in ready]
+            for one, (_, request) in zip(ready, stored, strict=True):
+                self._bodies.remember(_group(one.interaction), request, one.interaction.request.body)
+        return [new for new, _ in stored]
+
+    def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
+        """Make the bodies of request and response ready: the slow part, without the write lock."""
+        request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
+        return request, self._bodies.prepare(conn, interaction.response.body, None)
+
+    def _insert(self, conn: sqlite3.Connection, ready: _Ready, now: float) -> tuple[int, tuple[int, int]]:
+        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body."""
+        one = ready.interaction
+        name, sample = to_sql(one.cassette), one.sample
+        slot = (name, sample, to_sql(one.party), one.key)
+        position = _position(conn, name, sample, now)
+        request = self._bodies.put(conn, ready.request)
+        response, _ = self._bodies.put(conn, ready.response)
+        superseded = ready.supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
+        taken = [] if ready.supersede else [nth for _, nth, _, _ in conn.execute(SLOTS, slot)]
+        nth = one.occurrence if one.occurrence not in taken else taken[-1] + 1
+        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
+        if superseded:
+            conn.execute(_NAME_SUCCESSOR, (new, now))
+        if one.made_ids:
+            made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
+            conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
+        return new, request
 
     def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str) -> None:
         """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
@@ -212,3 +240,12 @@ class Store(Reading):
     def _require_writable(self) -> None:
         if not self.writable:
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
+
+
+def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
+    """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
+    found = conn.execute(_COUNT, (name, sample)).fetchall()
+    if not found:
+        leases.ensure(conn, name, sample, now)
+        found = conn.execute(_COUNT, (name, sample)).fetchall()
+    return int(found[0][0])

@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from llmproxy.core.alike import Alike
 from llmproxy.core.outcome import Outcome, was_paid_for
 from llmproxy.protocol import Decision
 
 KEPT_MISSES = 20
 """Texts of misses that a session keeps; the journal has them all."""
+KEPT_APART = 1_000
+"""Kinds of hits that are counted one by one before they are added up."""
 
 
 @dataclass(slots=True)
@@ -28,15 +31,16 @@ class Sum:
     unpriced: int = 0
     """Calls whose price or usage is unknown: `cost` lacks them. What is free (listing models, failures) is not among them."""
 
-    def add(self, outcome: Outcome) -> None:
-        """Count one call."""
-        self.calls += 1
-        self.input += outcome.usage.input or 0
-        self.output += outcome.usage.output or 0
+    def add(self, outcome: Outcome, times: int = 1) -> None:
+        """Count one call, or so many that are alike."""
+        self.calls += times
+        self.input += (outcome.usage.input or 0) * times
+        self.output += (outcome.usage.output or 0) * times
         if outcome.cost is not None:
-            self.cost = outcome.cost if self.cost is None else self.cost + outcome.cost
+            cost = outcome.cost * times
+            self.cost = cost if self.cost is None else self.cost + cost
         elif was_paid_for(outcome):
-            self.unpriced += 1
+            self.unpriced += times
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; money is text, so that nobody rounds it."""
@@ -66,6 +70,8 @@ class Tally:
     """Calls that went to the provider."""
     parties: dict[str, Sum] = field(default_factory=dict)
     miss_texts: list[str] = field(default_factory=list)
+    _hits: dict[Alike, int] = field(default_factory=dict)
+    """Counted, and added up when somebody asks."""
 
     def add(self, outcome: Outcome, miss_text: str = "") -> None:
         """Count one outcome."""
@@ -80,8 +86,23 @@ class Tally:
         (self.saved if outcome.decision is Decision.REPLAY else self.spent).add(outcome)
         self.parties.setdefault(outcome.party, Sum()).add(outcome)
 
+    def hit(self, alike: Alike) -> None:
+        """Count one of these hits."""
+        self._hits[alike] = self._hits.get(alike, 0) + 1
+        if len(self._hits) > KEPT_APART:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Add up the hits that were only counted."""
+        for alike, times in self._hits.items():
+            self.decisions[Decision.REPLAY] = self.decisions.get(Decision.REPLAY, 0) + times
+            self.saved.add(alike.said, times)
+            self.parties.setdefault(alike.said.party, Sum()).add(alike.said, times)
+        self._hits.clear()
+
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
+        self._add_up()
         refused = self.decisions.get(Decision.REFUSE, 0)
         passed = self.decisions.get(Decision.PASS, 0)
         return {
@@ -96,6 +117,6 @@ class Tally:
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
             "unpriced": self.saved.unpriced + self.spent.unpriced,
-            "parties": {name: total.to_json() for name, total in self.parties.items()},
+            "parties": {name: self.parties[name].to_json() for name in sorted(self.parties)},
             "miss_texts": list(self.miss_texts),
         }

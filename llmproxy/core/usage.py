@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.frames import CONTENT_TYPE, server_events
 from llmproxy.core.interaction import Headers, Usage
-from llmproxy.core.sse import events_of
+from llmproxy.core.sse import events_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,10 +77,13 @@ _PLACES = (
 )  # fmt: skip
 """Where a value may keep its usage; a later place overrides an earlier one (Cohere: real tokens over billed ones)."""
 
+_HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "totalOutputTextTokenCount"})
+"""A value with none of these says nothing about usage: most of a stream's do not."""
+
 
 def _raws(value: object) -> Iterator[_Raw]:
     """Yield the usage objects in one JSON value, details spread out."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
         return
     yield {name: value[name] for name in _TOP & value.keys()}
     for place in _PLACES:
@@ -130,7 +133,7 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     if not _counted(operation):
         return Usage()
     raw: _Raw = _in_headers(headers) if operation == "invoke" else {}
-    for value in events_of(content_type, body):
+    for value in events_once(content_type, body):
         for part in _raws(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
     if not raw:
@@ -185,7 +188,7 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
 
 def model_of(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001
     """Return the model that a request or a response names in its body, or None. Never raises."""
-    for value in events_of(content_type, body):
+    for value in events_once(content_type, body):
         for place in _MODELS:
             model = _at(value, *place)
             if isinstance(model, str) and model:

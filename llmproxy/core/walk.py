@@ -62,12 +62,17 @@ class Walk:
             for name in [name for name, value in node.items() if value is None]:
                 del node[name]
         members = shape.members
-        for name in sorted(node.keys() & members.keys()):
+        found = [name for name in node if name in members]
+        if len(found) > 1:
+            found.sort()
+        for name in found:
             self._member(node, name, members[name])
 
     def _member(self, node: dict[str, object], name: str, rule: Rule) -> None:
         value = node[name]
         match rule.do:
+            case Do.WALK:
+                self._each(value, rule.into)
             case Do.IGNORE:
                 del node[name]
             case Do.DECLARE | Do.OWN if isinstance(value, str):

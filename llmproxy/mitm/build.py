@@ -18,7 +18,7 @@ from llmproxy.core.store import Store
 from llmproxy.errors import CassetteNotFound, MachineError
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
-from llmproxy.protocol import Mode
+from llmproxy.protocol import STARTED_BY_VARIABLE, Mode
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings
 
 
@@ -37,7 +37,7 @@ class Built:
         self.journal.close()
 
 
-def config_of(settings: Settings, redirected: frozenset[str] = frozenset()) -> Config:
+def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), started_by: str = "") -> Config:
     """Return what the engine must know of the settings; `redirected` names the providers whose upstream the user named."""
     return Config(
         mode=settings.mode,
@@ -48,6 +48,7 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset()) -> C
         max_request=settings.max_request,
         store=settings.store,
         shown=shown(settings.store),
+        started_by=started_by,
         cassette_dir=settings.cassette_dir,
         upstreams=dict(settings.upstream),
         redirected=redirected,
@@ -74,7 +75,7 @@ def build(loaded: Loaded, say: Callable[[Outcome], None]) -> Built:
     named = (
         name for name, _, source in loaded.upstreams if not source.startswith("environment ") or ENV_PREFIX in source
     )
-    config = config_of(loaded.settings, frozenset(named))
+    config = config_of(loaded.settings, frozenset(named), os.environ.get(STARTED_BY_VARIABLE, ""))
     filed = from_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)

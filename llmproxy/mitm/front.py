@@ -16,8 +16,9 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
+from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
 from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
@@ -28,6 +29,7 @@ from llmproxy.core.interaction import header
 from llmproxy.core.replay import Client
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
+from llmproxy.mitm.handler import Handler, Hooks, Straight
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Decision
 
@@ -52,7 +54,7 @@ class Idle(Protocol):
         """Whether it has answered everything and waits for a request."""
 
 
-class Front(asyncio.StreamReaderProtocol):
+class Front(Straight):
     """One client connection."""
 
     def __init__(
@@ -65,8 +67,12 @@ class Front(asyncio.StreamReaderProtocol):
         """Wait for the first request; what is not answered here goes to `serve`."""
         super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
         self._shell, self._heads = shell, heads
-        self._held = b""
+        self._held: list[bytes] = []
+        self._wanted = 0
+        """Bytes that what is held lacks at least."""
         self._exchange: Exchange | None = None
+        self._last: Known | None = None
+        """The head that came last."""
         self._handed = 0
         self._full = False
         self.layer: Idle | None = None
@@ -82,14 +88,14 @@ class Front(asyncio.StreamReaderProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the layer hear of what is left."""
-        self._hand_over(self._held)
+        self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._shell.fronts.pop(self._place, None)
         self.layer = None
 
     def eof_received(self) -> bool | None:
         """Let the layer hear of what is left, and of the end."""
-        self._hand_over(self._held)
+        self._hand_over(b"".join(self._held))
         return super().eof_received()
 
     def pause_writing(self) -> None:
@@ -110,16 +116,20 @@ class Front(asyncio.StreamReaderProtocol):
         """Answer what can be answered here, hand over the rest."""
         if not self._here and not self._come_back():
             self._handed += len(data)
-            super().data_received(data)
+            self.pass_on(data)
             return
         if self._held:
-            data = self._held + data
-        self._held = data
+            self._held.append(data)
+            if len(data) < self._wanted:  # a long body comes in many pieces: joined once
+                self._wanted -= len(data)
+                return
+            data = b"".join(self._held)
+        self._held = [data]
         try:
             self._answer(data)
         except Exception:
             log.exception("llmproxy failed in front of a connection; the layer goes on")
-            self._hand_over(self._held)
+            self._hand_over(b"".join(self._held))
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
@@ -130,37 +140,60 @@ class Front(asyncio.StreamReaderProtocol):
 
     def _hand_over(self, data: bytes) -> None:
         """Give these bytes, and the exchange that they begin with, to the layer."""
-        self._held, self._here = b"", False
+        self._held, self._here = [], False
         if self._exchange is not None:
             self._shell.arrived[self._place] = self._exchange
             self._exchange = None
         if data:
             self._handed += len(data)
-            super().data_received(data)
+            self.pass_on(data)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _answer(self, data: bytes) -> None:
         """Answer request after request; what has begun and is not complete is held."""
         while data:
-            self._held = data
-            end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
-            found = self._heads.get(data[:end]) if end > 3 else None
-            if found is None or self._shell.draining:
+            self._held, self._wanted = [data], 0
+            last = self._last
+            # A head is over at its first blank line, so bytes that begin with a whole head have that head.
+            if last is None or not data.startswith(last.raw):
+                end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
+                self._last = last = self._heads.get(data[:end]) if end > 3 else None
+            if last is None or self._shell.draining:
                 self._hand_over(data)
                 return
-            plain, length = found
+            plain, end, length = last.plain, last.end, last.length
+            if self._exchange is None and len(data) >= end + length and self._hit(plain, data[end : end + length]):
+                data = self._rest(data, end + length)
+                continue
             if self._exchange is None and not self._arrive(plain):
                 self._hand_over(data)
                 return
             if len(data) < end + length:
+                self._wanted = end + length - len(data)
                 if length > MAX_HELD:
                     self._hand_over(data)
                 return
             if not self._replay(plain.client, data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._held = b"" if self._out.is_closing() else data[end + length :]
+            data = self._rest(data, end + length)
+
+    def _rest(self, data: bytes, end: int) -> bytes:
+        """Return what is left behind a request that was answered; nothing if the connection is closing."""
+        rest = b"" if self._out.is_closing() else data[end:]
+        self._held = [rest] if rest else []
+        return rest
+
+    def _hit(self, plain: Plain, body: bytes) -> bool:
+        """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""
+        if plain.place is None or (hit := self._shell.engine.hits.answer(plain.place, plain.client, body)) is None:
+            return False
+        self._out.write(hit.data)
+        self._shell.settle_hit(hit)
+        if hit.close:
+            self._out.close()
+        return True
 
     def _arrive(self, plain: Plain) -> bool:
         """Find out where the request belongs; False if it is not to be looked up."""
@@ -206,6 +239,17 @@ class Plain:
     """Where its last request belonged."""
 
 
+class Known(NamedTuple):
+    """A head as it came."""
+
+    raw: bytes
+    plain: Plain
+    end: int
+    """Bytes of the head."""
+    length: int
+    """Bytes of the body."""
+
+
 class Heads:
     """Heads that were parsed before, by their bytes without the number of the body's; only plain ones, which the front may serve."""
 
@@ -213,8 +257,8 @@ class Heads:
         """Know nothing yet."""
         self._known: dict[bytes, Plain] = {}
 
-    def get(self, raw: bytes) -> tuple[Plain, int] | None:
-        """Return a head and the length of its body; None if it is not for the front."""
+    def get(self, raw: bytes) -> Known | None:
+        """Return a head; None if it is not for the front."""
         found = _LENGTH.search(raw)
         if found is None:
             return None
@@ -230,7 +274,7 @@ class Heads:
             if len(self._known) >= REMEMBERED_HEADS:
                 self._known.clear()
             plain = self._known[bytes_without] = Plain(head, Client(head.method, keep_alive=head.keep_alive))
-        return plain, int(found[1])
+        return Known(raw, plain, len(raw), int(found[1]))
 
 
 def is_plain(head: Head) -> bool:
@@ -272,10 +316,17 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         """Let the next layer be chosen, as a regular proxy does."""
         return layers.modes.HttpProxy(context)
 
+    async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - mitmproxy's streams have no common type
+        """Serve one connection."""
+        handler = Handler(self._hooks, ctx.master, reader, writer, ctx.options, self.mode)
+        handler.layer = self.make_top_layer(handler.layer.context)
+        with self.manager.register_connection(handler.client.id, handler):
+            await handler.handle_client()
+
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
-        heads = Heads()
+        heads, self._hooks = Heads(), Hooks(ctx.master.addons)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

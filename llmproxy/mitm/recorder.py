@@ -8,7 +8,10 @@ closed, and the last wall, `server_connect`, denies by default.
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -20,6 +23,7 @@ from llmproxy.core.frames import SWITCHING
 from llmproxy.core.interaction import Headers
 from llmproxy.errors import LLMProxyError, UpstreamError
 from llmproxy.mitm.intercept import is_tunnel
+from llmproxy.mitm.settled import Fields, Settled
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
@@ -31,8 +35,15 @@ DENIED = "llmproxy: this connection was not released"
 CARRIED = "llmproxy"
 """Key of the exchange in a flow's metadata."""
 
-NOT_FORWARDED = ("proxy-authorization", "proxy-connection", "http2-settings", "upgrade", "expect", "te")
+NOT_FORWARDED = frozenset(
+    {b"proxy-authorization", b"proxy-connection", b"http2-settings", b"upgrade", b"expect", b"te"}
+)
 """Meant for us (the layer has answered `Expect`), or an invitation that we decline: Java's `Upgrade: h2c`, trailers."""
+
+_ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
+
+CACHE_NAME = CACHE_HEADER.encode()
+OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 
 
 def deny(data: ServerConnectionHookData) -> None:
@@ -81,17 +92,15 @@ class Recorder(SocketHooks):
             self._closed(flow, why)
 
     def _address(self, request: http.Request, exchange: Exchange) -> None:
-        request.scheme, (request.host, request.port) = place(exchange.route.upstream)
-        request.path = exchange.route.upstream_target
-        request.host_header = exchange.route.upstream.partition("://")[2].rpartition("@")[2]
+        upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
+        scheme, (data.host, data.port) = place(upstream)
+        data.scheme, data.authority = scheme.encode(), b""
+        data.path = exchange.route.upstream_target.encode("utf-8", "surrogateescape")
+        host = upstream.partition("://")[2].rpartition("@")[2].encode()
         socket = is_upgrade(request)
         if socket:
             prepare_upgrade(request)
-        for name in {name.lower() for name in request.headers}:
-            if (name in NOT_FORWARDED and not (socket and name == "upgrade")) or name.startswith(OUR_HEADERS_PREFIX):
-                del request.headers[name]
-        if not request.headers.get("authorization", "").startswith("AWS4-"):  # SigV4 may have signed accept-encoding
-            request.headers["accept-encoding"] = "identity"
+        request.headers = Settled(forwarded(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow a connection only for what was released, and only to where it belongs; written to be unable to raise."""
@@ -121,7 +130,9 @@ class Recorder(SocketHooks):
             if is_unasked_switch(flow.request, response):
                 raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, _headers(response))
-            response.headers[CACHE_HEADER] = "recorded" if exchange.decision is Decision.RECORD else "passed"
+            said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
+            others = (field for field in response.headers.fields if field[0].lower() != CACHE_NAME)
+            response.headers = Settled((*others, (CACHE_NAME, said)))
             if response.status_code != SWITCHING:
                 response.stream = self._tap(exchange)
         except Exception as why:  # noqa: BLE001 - as above
@@ -160,8 +171,9 @@ class Recorder(SocketHooks):
         if exchange.recording.started:
             await self._commit(exchange, proper=False)
         elif exchange.error is None:
-            exchange.error = self._unreachable(exchange, flow.error.msg if flow.error else "unknown error")
-            exchange.note = exchange.error.message.partition("\n")[0]
+            cause = flow.error.msg if flow.error else "unknown error"
+            exchange.error = self._unreachable(exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup))
+            exchange.note = exchange.error.message.partition("\n")[0].removeprefix("llmproxy: ")
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
@@ -185,13 +197,39 @@ class Recorder(SocketHooks):
             log.exception("llmproxy failed in a hook; an answer is lost")
             self._shell.lose(exchange, f"{type(why).__name__}: {why}")
 
-    def _unreachable(self, exchange: Exchange, cause: str) -> UpstreamError:
-        upstream = exchange.route.upstream
-        msg = f"llmproxy: {exchange.route.provider.name} at {upstream} did not answer: {cause}"
+    def _unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
+        what = "did not answer" if connected else "could not be reached"
+        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
 
 
+def plain(cause: str) -> str:
+    """Return why a connection failed without what only a programmer reads: asyncio's ``[Errno 111] Connect call failed ('::1', 1)``."""
+    found = _ERRNO.search(cause)
+    if found is None:
+        return cause
+    return os.strerror(int(found[1])) if found[2] == "Connect call failed" else found[2].strip()
+
+
+def forwarded(fields: Fields, host: bytes, *, socket: bool) -> Fields:
+    """Return a request's header fields as they go to `host`, names and order kept; `socket`: it asks for a WebSocket."""
+    ours = {b"host": host}
+    if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
+        ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
+    sent: list[tuple[bytes, bytes]] = []
+    set_here = set(ours)
+    for name, value in fields:
+        low = name.lower()
+        if low in set_here:
+            if low in ours:
+                sent.append((name, ours.pop(low)))
+        elif not ((low in NOT_FORWARDED and not (socket and low == b"upgrade")) or low.startswith(OUR_PREFIX)):
+            sent.append((name, value))
+    return (*sent, *ours.items())
+
+
+@lru_cache(64)
 def place(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)

@@ -32,6 +32,7 @@ from llmproxy.core.frames import SWITCHING
 from llmproxy.core.providers import Family
 from llmproxy.core.replay import Client
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
+from llmproxy.mitm.forwarder import Forwarder
 from llmproxy.mitm.framing import FramingError, Head, RequestReader, rewritten
 from llmproxy.mitm.front import Front
 from llmproxy.mitm.intercept import is_loopback, meant, proxy_user
@@ -441,7 +442,7 @@ class ReplayLayer(layer.Layer):
         self._shell.released[self.context.client.id] = self._exchange
         self._state, self._uploading, self._answering = State.FORWARDING, uploading, False
         if self._forwarder is None:
-            self._forwarder = layers.HttpLayer(self.context, self._mode)
+            self._forwarder = Forwarder(self.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
         yield from self._to_forwarder(events.DataReceived(self.context.client, bytes(raw)))
 
@@ -473,6 +474,8 @@ class ReplayLayer(layer.Layer):
             yield from self._passed(self._forwarder.handle_event(event))
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
             yield from self._passed(self._without_trailers(self._forwarder))
+        if self._held and self._exchange is not None and not self._exchange.recording.whole:
+            yield from self._let_go()
         yield from self._taken_back()
 
     def _without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
@@ -494,7 +497,7 @@ class ReplayLayer(layer.Layer):
                     continue
                 if isinstance(command, commands.SendData):
                     self._answering = True
-                    if self._exchange is not None and self._exchange.recording.whole:
+                    if self._exchange is not None and self._exchange.recording.holds_end:
                         self._held.append(command)  # with a length its last bytes are its end: not before it is stored
                         continue
                 elif isinstance(command, commands.CloseConnection):

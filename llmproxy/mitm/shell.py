@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.engine import Engine, Exchange
 from llmproxy.core.envelopes import envelope
+from llmproxy.core.hits import Hit
 from llmproxy.core.interaction import Headers, Interaction, Usage
 from llmproxy.core.outcome import Outcome
 from llmproxy.core.providers import Family
@@ -31,12 +33,30 @@ log = logging.getLogger(__name__)
 COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
 
+TOGETHER = 16
+"""Answers that are stored in one transaction at most: the first of them waits for the last."""
+
 
 def plain_spans(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
     from llmproxy.trace import wire
 
     return list(wire.plain_spans(made))
+
+
+class Ended(NamedTuple):
+    """An answer that is over and to be stored."""
+
+    exchange: Exchange
+    proper: bool
+    over: asyncio.Future[None]
+    """Done when it is stored, or when its client has waited long enough."""
+
+
+def _too_late(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
+        over.set_result(None)
 
 
 @dataclass(slots=True)
@@ -73,7 +93,10 @@ class Shell:
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
-    _commits: set[asyncio.Future[None]] = field(default_factory=set)
+    _commits: set[asyncio.Future[list[tuple[Ended, Usage | Exception]]]] = field(default_factory=set)
+    _ended: deque[Ended] = field(default_factory=deque)
+    _called: bool = False
+    """The writer has been told that answers have ended, and has not looked yet."""
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -110,6 +133,13 @@ class Shell:
         except Exception:  # what we say about an answer must never become part of it
             log.exception("could not report an exchange")
 
+    def settle_hit(self, hit: Hit) -> None:
+        """Report a hit that was sent."""
+        try:
+            self.say(self.engine.hits.ended(hit))
+        except Exception:
+            log.exception("could not report a hit")
+
     def lose(self, exchange: Exchange, why: str) -> None:
         """Report an answer that should have been recorded and was not."""
         exchange.finished = True
@@ -125,29 +155,62 @@ class Shell:
         if exchange.finished:
             return
         exchange.finished = True
-        task = asyncio.get_running_loop().run_in_executor(self._writer, self._store, exchange, proper)
-        job = asyncio.ensure_future(self._settled(exchange, task))
-        self._commits.add(job)
-        job.add_done_callback(self._commits.discard)
-        done, _ = await asyncio.wait({job}, timeout=COMMIT_PATIENCE)
-        if not done:
-            log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        late = loop.call_later(COMMIT_PATIENCE, _too_late, over)
+        self._ended.append(Ended(exchange, proper, over))
+        self._call_writer()
+        try:
+            await over
+        finally:
+            late.cancel()
 
-    def _store(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - run_in_executor passes by position
+    def _call_writer(self) -> None:
+        """Have what has ended stored; what ends until the writer looks goes with it."""
+        if self._ended and not self._called:
+            self._called = True
+            job = asyncio.get_running_loop().run_in_executor(self._writer, self._store_ended)
+            self._commits.add(job)
+            job.add_done_callback(self._settle_ended)
+
+    def _store_ended(self) -> list[tuple[Ended, Usage | Exception]]:
+        """Store what has ended, in the writer's thread: in one transaction, or one by one if that cannot be. Never raises."""
+        self._called = False
+        ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
+        if len(ended) > 1 and all(each.exchange.decision is Decision.RECORD for each in ended):
+            try:
+                stored = self.engine.stored_together([(each.exchange, each.proper) for each in ended])
+                return list(zip(ended, stored, strict=True))
+            except Exception as error:  # noqa: BLE001 - nothing was stored; whose fault it is comes out below
+                log.debug("answers could not be stored together: %s", error)
+        return [(each, self._stored(each)) for each in ended]
+
+    def _stored(self, ended: Ended) -> Usage | Exception:
+        try:
+            return self._store(ended.exchange, ended.proper)
+        except Exception as error:  # noqa: BLE001 - told where it is settled
+            return error
+
+    def _store(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
         if exchange.decision is Decision.RECORD:
             return self.engine.stored(exchange, proper=proper)
         return self.engine.passed(exchange, proper=proper)
 
-    async def _settled(self, exchange: Exchange, task: asyncio.Future[Usage]) -> None:
-        lost, usage = False, None
-        try:
-            usage = await task
-        except LLMProxyError as error:
-            lost, exchange.note = True, f"NOT RECORDED: {error.message}"
-        except Exception as error:
-            log.exception("an answer could not be stored")
-            lost, exchange.note = True, f"NOT RECORDED: {type(error).__name__}: {error}"
-        self.settle(exchange, exchange.recording.status, usage=usage, lost=lost)
+    def _settle_ended(self, job: asyncio.Future[list[tuple[Ended, Usage | Exception]]]) -> None:
+        """Report what the writer has stored, and let it be heard."""
+        self._commits.discard(job)
+        for ended, found in job.result():
+            exchange = ended.exchange
+            if isinstance(found, LLMProxyError):
+                exchange.note = f"NOT RECORDED: {found.message}"
+            elif isinstance(found, Exception):
+                log.error("an answer could not be stored", exc_info=found)
+                exchange.note = f"NOT RECORDED: {type(found).__name__}: {found}"
+            usage = None if isinstance(found, Exception) else found
+            self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
+            if not ended.over.done():
+                ended.over.set_result(None)
+        self._call_writer()
 
     async def in_writer(self, job: Callable[[], None]) -> None:
         """Do something with the store where it is written, and survive its failure: what matters is said at the commits."""
@@ -171,8 +234,10 @@ class Shell:
             else:
                 exchange.note = exchange.note or "the proxy ended"
                 self.settle(exchange, 0)
-        if self._commits:
-            await asyncio.wait(set(self._commits), timeout=30)
+        while self._commits:
+            _, late = await asyncio.wait(set(self._commits), timeout=30)
+            if late:
+                break
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self.engine.close)
         except LLMProxyError as error:

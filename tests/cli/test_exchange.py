@@ -14,7 +14,9 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.core.cassette import Recorded, dumps, read
 from llmproxy.core.cassette_dir import slug
+from llmproxy.core.forks import Fork, fork_of, put
 from llmproxy.core.interaction import Interaction
+from llmproxy.core.overrides import typed
 from llmproxy.core.store import Store
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
@@ -258,6 +260,26 @@ def test_options_that_do_not_go_together(options: tuple[str, ...], capsys: pytes
     folder = () if "-" in options else ("kept",)
     assert run("export", "--all", *folder, *options) == 2
     assert not Path("kept").exists()
+
+
+def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """In files for review; what another format has no place for is said."""
+    fork = Fork("trip@fork-1", "trip", 2, "because", overrides=typed(["get_weather=5"], []), created_at=1.5)
+    run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
+    with Store.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
+        put(store, fork)
+    capsys.readouterr()
+    assert run("export", "--cassette", fork.cassette, "f.har") == 0
+    assert "har cannot say so; without it the result of get_weather is not swapped" in capsys.readouterr().err
+    assert run("export", "--cassette", fork.cassette, "--format", "review", "f.yaml") == 0
+    assert run("export", "--all", "all") == 0
+    assert capsys.readouterr().err == ""
+    assert run("textconv", "llmproxy.db") == 0
+    assert "fork:\n  parent: trip\n" in capsys.readouterr().out
+    for number, file in enumerate(("f.yaml", "all")):
+        assert run("import", file, "--store", f"{number}.db") == 0
+        with Store.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
+            assert fork_of(store, fork.cassette, 1) == fork
 
 
 def test_textconv(capsys: pytest.CaptureFixture[str]) -> None:

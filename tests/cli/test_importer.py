@@ -16,12 +16,12 @@ FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
 
 
 def test_a_file_of_ours_says_its_name(tmp_path: Path) -> None:
-    """The name inside a file for review counts, alone and in a folder; vcrpy's are named like the file."""
+    """The name inside a file for review counts as it is, alone and in a folder; vcrpy's are named like the file."""
     (tmp_path / "a.yaml").write_text("llmproxy-cassette: 1\ncassette: tests/test_a.py::test_b\ninteractions: []\n...\n")
     (tmp_path / "b.yaml").write_text("interactions: []\nversion: 1\n")
     alone, together = by_cassette([tmp_path / "a.yaml"], None), by_cassette([tmp_path], None)
     (name,) = alone
-    assert name.startswith("tests-test_a.py-test_b-")
+    assert name == "tests/test_a.py::test_b"
     assert list(together) == [name, "b"]
     assert list(by_cassette([tmp_path], "all")) == ["all"]
 
@@ -45,8 +45,14 @@ def test_one_name_for_two_files(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.yaml").write_text("interactions: []\nversion: 1\n")
-    with pytest.raises(SettingsError, match="would both become cassette x"):
+    with pytest.raises(SettingsError, match="would both become cassette x") as caught:
         by_cassette([tmp_path / "a", tmp_path / "b"], None)
+    assert caught.value.hint.startswith("Import the folder that holds both")
+    for name in ("y", "z"):
+        (tmp_path / "a" / f"{name}.yaml").write_text("llmproxy-cassette: 1\ncassette: s\ninteractions: []\n...\n")
+    with pytest.raises(SettingsError, match="would both become cassette s") as caught:
+        by_cassette([tmp_path / "a"], None)
+    assert caught.value.hint.startswith("Change the line `cassette:` of one")
 
 
 def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:

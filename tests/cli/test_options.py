@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from llmproxy.cli.options import SettingsCommand, flags_of
+from llmproxy.cli.options import OnAFreePort, SettingsCommand, flags_of
 
 
 @pytest.fixture
@@ -43,3 +43,21 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
     """A flag must be able to beat the file."""
     run(seen, "--no-fail-on-miss")
     assert seen["fail_on_miss"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(SettingsCommand, "default 8080]"), (OnAFreePort, "[any free one unless given]")]
+)
+def test_help_says_where_the_command_listens(
+    kind: type[SettingsCommand], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`start` on its port; a proxy for the length of a command where there is room."""
+    app = typer.Typer(rich_markup_mode=None)
+
+    @app.command(cls=kind)
+    def command() -> None:
+        """Do nothing."""
+
+    get_command(app)(args=["--help"], standalone_mode=False)
+    port = capsys.readouterr().out.partition("--port PORT")[2].partition("--store")[0]
+    assert says in " ".join(port.split())

@@ -92,6 +92,28 @@ def here(recorded: Here, tmp_path: Path) -> Here:
     return Here(tmp_path / "copy", recorded.agent)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
+    """Record the Python agent once, for tests where the language does not matter."""
+    here = Here(tmp_path_factory.mktemp("plain"), [sys.executable, str(AGENTS / "loop.py")])
+    dialogue = [
+        step(user="Oslo?", call=CALL),
+        step(tool_result="21", say="Warm: 21."),
+        step(user="And Rome?", say="Hot."),
+    ]
+    with Provider(dialogue) as provider:
+        here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
+             upstream=provider.url)  # fmt: skip
+    return here
+
+
+@pytest.fixture
+def mine(plain: Here, tmp_path: Path) -> Here:
+    """Return a copy of that recording for one test."""
+    shutil.copytree(plain.folder, tmp_path / "copy")
+    return Here(tmp_path / "copy", plain.agent)
+
+
 def live(*more: str) -> Iterator[object]:
     """Return the rest of the dialogue after an overridden result."""
     return iter((step(tool_result='"temp":5', say="Cold: 5."), step(user="And Rome?", say="Hot again.")))
@@ -109,9 +131,9 @@ def test_a_result_and_the_answer_after_it_are_overridden_offline(here: Here) -> 
     assert "Warm: 21." in done.stderr
 
 
-def test_an_overridden_result_alone_stops_at_the_fork(here: Here) -> None:
+def test_an_overridden_result_alone_stops_at_the_fork(mine: Here) -> None:
     """Exit 4; the agent and the user read which JSON path differs, why, and what to type."""
-    done = here.replay(*COLD)
+    done = mine.replay(*COLD)
     assert done.returncode == 4, done.stderr
     assert (
         "STOPPED at the fork, request 2: the result of get_weather (call 1) was overridden, first at $.messages[2].content"
@@ -166,37 +188,22 @@ def test_an_overridden_answer_is_part_of_the_fork(here: Here) -> None:
     assert (taken.returncode, "a cassette 'what-if' already" in taken.stderr) == (2, True), taken.stderr
 
 
-def test_a_fork_from_a_request_that_is_equal(here: Here) -> None:
+def test_a_fork_from_a_request_that_is_equal(mine: Here) -> None:
     """`--from 2`: the same question is asked again."""
     rest = [step(tool_result="21", say="Warm indeed."), step(user="And Rome?", say="Hot again.")]
     with Provider(rest) as provider:
-        done = here.replay("--from", "2", "--live", upstream=provider.url)
+        done = mine.replay("--from", "2", "--live", upstream=provider.url)
     assert (done.returncode, done.stdout) == (0, "Warm indeed.\nHot again.\n"), done.stderr
     assert "forked from weather at request 2: --from 2" in done.stderr
-    assert here.replay("--cassette", "weather@fork-1").stdout == "Warm indeed.\nHot again.\n"
+    assert mine.replay("--cassette", "weather@fork-1").stdout == "Warm indeed.\nHot again.\n"
 
 
-def test_nothing_different_is_no_fork(here: Here) -> None:
+def test_nothing_different_is_no_fork(mine: Here) -> None:
     """With --live and no override the recording is replayed, and nothing is recorded or sent."""
-    done = here.replay("--live")
+    done = mine.replay("--live")
     assert (done.returncode, done.stdout) == (0, "Warm: 21.\nHot.\n"), done.stderr
     assert "no fork" in done.stderr
-    assert "@fork" not in here("ls").stdout
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
-    """Record the Python agent once, for tests where the language does not matter."""
-    here = Here(tmp_path_factory.mktemp("plain"), [sys.executable, str(AGENTS / "loop.py")])
-    dialogue = [
-        step(user="Oslo?", call=CALL),
-        step(tool_result="21", say="Warm: 21."),
-        step(user="And Rome?", say="Hot."),
-    ]
-    with Provider(dialogue) as provider:
-        here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
-             upstream=provider.url)  # fmt: skip
-    return here
+    assert "@fork" not in mine("ls").stdout
 
 
 @pytest.mark.parametrize(
@@ -301,5 +308,9 @@ def test_a_fork_by_hand(plain: Here, tmp_path: Path) -> None:
     assert here.replay("--cassette", "short").returncode == 4
     assert here("fork", "weather", "--as", "short").returncode == 2
     assert here("fork", "weather", "--at", "9").returncode == 3
+    assert "one: 1 interaction of short" in here("fork", "short", "--at", "1", "--as", "one").stdout
     listed = json.loads(here("ls", "--json").stdout)
-    assert [(each["parent"], each["why"]) for each in listed["forks"]] == [("weather", "made by hand")]
+    assert [(each["parent"], each["why"]) for each in listed["forks"]] == [
+        ("weather", "made by hand"),
+        ("short", "made by hand"),
+    ]

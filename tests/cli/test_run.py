@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.cli.run import LOOKED_AT, Ending
+from llmproxy.client.attach import Attached
+from llmproxy.client.control import Call, Control, ControlError, Report
+from llmproxy.settings import load
 from tests.provider import Provider, step
 from tests.support.process import clean_env, free_port, needed
 from tests.support.proxy import proxy
@@ -73,7 +77,47 @@ def test_a_miss_is_said_and_is_the_exit_code_on_request(tmp_path: Path) -> None:
     quiet = run(*words)
     assert (quiet.returncode, quiet.stdout) == (0, "HTTP 404\n" * 3)
     assert "miss: no recorded response for this request (openai chat.completions gpt-4o)" in quiet.stderr
+    assert f"`llmproxy why --store {tmp_path / 'x.db'}` says" in quiet.stderr
     assert run("--fail-on-miss", *words).returncode == 4
+
+
+def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
+    """`llmproxy run` again, with what it was told."""
+    code = ASK.replace('print("HTTP", error.code)', 'print(json.load(error)["error"]["message"])')
+    done = run("--cassette", "trip", "--", sys.executable, "-c", code, "hi", cwd=tmp_path)
+    assert "  1. record it: llmproxy run --mode record --cassette trip -- ...\n" in done.stdout
+
+
+def test_an_upstream_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
+    """Who, where and why; the child may have swallowed it."""
+    url = f"http://127.0.0.1:{free_port()}"
+    words = ["--mode", "record", "--store", str(tmp_path / "x.db"), *asking("hi")]
+    done = run(*words, env={"OPENAI_BASE_URL": f"{url}/v1"})
+    assert done.stdout == "HTTP 502\n"
+    assert f"  refused: openai at {url} could not be reached: Connection refused" in done.stderr.splitlines()
+
+
+def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) -> None:
+    """The session is closed and summed up all the same; only its last calls are asked for."""
+    asked: list[int] = []
+
+    class Forgetful(Control):
+        def report(self, name: str) -> Report:
+            return Report(name, name, refused=1, arrived=30_000)
+
+        def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+            asked.append(after)
+            raise ControlError("calls that are not kept any more", status=410)
+
+        def close(self, name: str, *, complete: bool = True) -> Report:
+            return Report(name, name, hits=29_999, refused=1)
+
+    url = "http://127.0.0.1:9"
+    ending = Ending(Attached(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
+    ending.close()
+    assert asked == [30_000 - LOOKED_AT]
+    assert (ending.trouble, ending.refused) == ("", ())
+    assert ending.report == Report("s", "s", hits=29_999, refused=1)
 
 
 def test_a_child_that_never_used_the_proxy_is_said_loudly(tmp_path: Path) -> None:

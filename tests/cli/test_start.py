@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_a_misuse_ends_with_2_and_a_suggestion(
     assert "Traceback" not in error
     for word in words:
         assert word in error
+    assert gc.isenabled()  # it rests while a proxy starts, and no longer
 
 
 def test_a_bug_in_our_own_module_is_not_taken_for_a_missing_extra() -> None:

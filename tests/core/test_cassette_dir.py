@@ -14,8 +14,10 @@ import pytest
 from llmproxy.core.adopt import adopt
 from llmproxy.core.cassette import Recorded, dumps
 from llmproxy.core.cassette_dir import CassetteDir, Loaded, slug
+from llmproxy.core.forks import Fork, fork_of, put
 from llmproxy.core.interaction import Chunk, Interaction
 from llmproxy.core.normalize import Rules
+from llmproxy.core.overrides import typed
 from llmproxy.core.redact import Redactor
 from llmproxy.core.store import Store
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
@@ -139,6 +141,29 @@ def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) 
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
     assert load(kept, store) == Loaded(unchanged=1)
     assert len(store.summaries("trip", superseded=True)) == 1
+
+
+def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
+    fork = Fork("trip", "base", 2, "because", overrides=typed(["get_weather=5"], []), created_at=NOW)
+    record(store, "a", "b")
+    put(store, fork)
+    path = kept.save(store, "trip")
+    assert path is not None
+    assert load(kept, fresh).imported == ("trip",)
+    assert (fork_of(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
+    assert load(kept, fresh).imported == ()
+    path.write_text(path.read_text().replace('result: "5"', 'result: "6"'))
+    with pytest.raises(CassetteBusy, match="`fork`"):
+        kept.save(store, "trip")
+    assert (load(kept, fresh).imported, load(kept, fresh).imported) == (("trip",), ())
+    edited = fork_of(fresh, "trip", 1)
+    assert edited is not None
+    assert edited.overrides.tools[0].text == "6"
+    head, rest = path.read_text().split("fork:\n")
+    path.write_text(head + rest[rest.index("interactions:") :])
+    load(kept, fresh)
+    assert (fork_of(fresh, "trip", 1), len(plain(fresh))) == (None, 2)
 
 
 def test_other_cassettes_stay(kept: CassetteDir, store: Store) -> None:

@@ -432,6 +432,30 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     assert b"late" in (api.call("n", "hi") or b"")
 
 
+def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_path: Path) -> None:
+    """Mode `once` replays what was closed, and records anew what was interrupted, also where its last answer came after the close."""
+    api = make(allow_live=True)
+
+    def recorded(complete: object) -> bool:
+        opened = api.post("sessions", {"name": "n", "mode": "once"})
+        assert opened["mode"] == "once"
+        exchange = api.engine.arrive("POST", "/s/n/v1/chat/completions", None, chat("hi").request.headers)
+        api.engine.identify(exchange, chat("hi").request.body)
+        if live := exchange.decision is Decision.RECORD:
+            answered = chat("hi", "late").response
+            exchange.recording.head(0, 200, "OK", answered.headers)
+            exchange.recording.data(1, answered.body)
+        api.post("sessions/n/close", {"complete": complete})
+        if live:
+            api.engine.stored(exchange, proper=True)
+        return live
+
+    assert [recorded(complete) for complete in (False, False, True, None)] == [True, True, True, False]
+    api.post("sessions", {"name": "n"})
+    status, told = api.ask("POST", "sessions/n/close", {"complete": "no"})
+    assert (status, told["error"]["code"]) == (400, "llmproxy_control")
+
+
 def test_a_passthrough_session_has_no_unused(make: Make, tmp_path: Path) -> None:
     """It does not look at recordings, so it cannot say which were not asked for."""
     fill(tmp_path / "x.db", chat("hi", cassette="a"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.conversation import Message, ToolCall, answered, asked, made_ids
+from llmproxy.core.conversation import Message, ToolCall, answered, asked, last_user_text, made_ids
 from llmproxy.core.providers_table import Family
 from llmproxy.core.sse import framing
 from tests.support.traffic import exchanges
@@ -94,6 +94,19 @@ ASKED: list[tuple[Family, str, object, list[Message]]] = [
 def test_asked(family: Family, operation: str, body: object, expected: list[Message]) -> None:
     """The same dialogue comes out of every dialect, system first, results of tools as messages of their own."""
     assert asked(family, operation, json.dumps(body).encode()) == expected
+
+
+@pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
+def test_the_last_words_of_the_user(family: Family, operation: str, body: object, expected: list[Message]) -> None:
+    """They are those of the last message of the user's in the whole conversation."""
+    said = [message.text for message in expected if message.role == "user" and message.text]
+    assert last_user_text(json.dumps(body).encode()) == (said[-1] if said else None)
+
+
+@pytest.mark.parametrize("raw", [b"", b"no JSON", b"[]", b'{"messages": 3}', b'{"messages": [{"role": "user"}]}'])
+def test_odd_requests_have_no_last_words(raw: bytes) -> None:
+    """Nothing is raised, nothing made up."""
+    assert last_user_text(raw) is None
 
 
 SAID = Message("assistant", "Hello", (CALL,))

@@ -254,6 +254,28 @@ def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
 
 
+def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
+    """One that cannot be takes the others along; by themselves they are stored then, and only they replace what was there."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        for text in "ab":
+            answered(made, ask(made, text))
+    with engine(store) as made:
+        both = [ask(made, text) for text in "ab"]
+        for exchange in both:
+            exchange.recording.head(10, 200, "OK", ())
+        both[1].recording.damaged = True
+        with pytest.raises(RecordingError):
+            made.stored_together([(exchange, True) for exchange in both])
+        made.stored(both[0], proper=True)
+        both[1].recording.damaged = False
+        made.stored_together([(both[1], True)])
+        assert [exchange.interaction for exchange in both] == [3, 4]
+    with Store.open(store, writable=False, now=lambda: NOW) as opened:
+        live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
+        assert [row[0] for row in live] == [3, 4]
+
+
 def test_unused_recordings_are_counted(tmp_path: Path) -> None:
     """Of the cassettes that were walked through."""
     store = tmp_path / "x.db"

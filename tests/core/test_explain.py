@@ -107,6 +107,15 @@ def test_commands_can_be_pasted() -> None:
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
 
 
+def test_what_started_the_proxy_is_what_to_type() -> None:
+    """Who typed `llmproxy run` has no use for `llmproxy start`."""
+    started = replace(CONTEXT, started_by="llmproxy run --intercept", store="a b.db")
+    command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
+    assert f"add this request: {command}\n" in miss_text(started, NEAR)
+    assert "1. record it: llmproxy run" in miss_text(replace(started, store_exists=False), None)
+    assert "llmproxy start" not in miss_text(started, NEAR)
+
+
 def test_complete_cassette_in_mode_once() -> None:
     """Who wonders why `once` did not record is told."""
     text = miss_text(replace(CONTEXT, mode="once", complete=True), NEAR)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.forks import CassetteExists, Copy, Fork, by_hand, fork_of, forks, make, reserve
+from llmproxy.core.forks import (
+    CassetteExists,
+    Copy,
+    Fork,
+    by_hand,
+    drop,
+    fork_of,
+    forks,
+    make,
+    of_member,
+    put,
+    reserve,
+)
 from llmproxy.core.overrides import typed
 from llmproxy.core.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound
@@ -53,6 +67,46 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
         assert found.describe() == "fork of a at request 3: because (first at $.x)"
         assert forks(store) == [found]
         assert found.to_json()["overrides"]["tools"][0]["tool"] == "get_weather"
+        assert fork_of(store, "a", 1) is None
+
+
+def test_what_a_file_says_of_a_fork_comes_back() -> None:
+    """Everything, and no more than there is to say."""
+    plain = Fork("b", "a", 3, "because")
+    assert plain.to_member() == {"parent": "a", "step": 3, "why": "because"}
+    whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", typed(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
+    for fork in (plain, whole):
+        assert of_member("b", fork.to_member()) == fork
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([], "`fork` is [], not a mapping"),
+        ({"parent": "a", "step": 1, "why": "x", "when": 2}, "no member 'when'"),
+        ({"parent": "a", "why": "x"}, "says no `step`"),
+        ({"parent": "a", "step": "1", "why": "x"}, "`step` of `fork` cannot be '1'"),
+        ({"parent": "a", "step": True, "why": "x"}, "`step` of `fork` cannot be True"),
+        ({"parent": "a", "step": 0, "why": "x"}, "`step` of `fork` cannot be 0"),
+        ({"parent": "a", "step": 10**30, "why": "x"}, "`step` of `fork` cannot be 1000"),
+        ({"parent": "a", "step": 1, "why": "x", "created_at": math.nan}, "`created_at` of `fork` cannot be nan"),
+        ({"parent": "a", "step": 1, "why": "x", "created_at": math.inf}, "`created_at` of `fork` cannot be inf"),
+        ({"parent": "a", "step": 1, "why": "x", "overrides": {"tool": []}}, "`fork`: overrides: there is no"),
+    ],
+)
+def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> None:
+    """An override that silently does nothing is worse than none."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        of_member("b", wrong)
+
+
+def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
+    """By what its file says."""
+    fork = Fork("a", "elsewhere", 2, "because", overrides=typed(["t=1"], []))
+    with opened(path) as store:
+        put(store, fork)
+        assert fork_of(store, "a", 1) == fork
+        drop(store, "a")
         assert fork_of(store, "a", 1) is None
 
 

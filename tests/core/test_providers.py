@@ -303,10 +303,10 @@ def test_family_of_stored_interactions() -> None:
 def test_routing_is_quick() -> None:
     """Routing is made for every request: far below 0.1 ms even on a busy machine."""
     headers = BEARER + tuple((f"x-stainless-{number}", "1") for number in range(12))
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(2000):
         route("POST", "/v1/chat/completions", headers)
-    assert (time.perf_counter() - started) / 2000 < 100e-6
+    assert (time.thread_time() - started) / 2000 < 100e-6
 
 
 def test_real_traffic_is_known(traffic: Path) -> None:

@@ -353,6 +353,20 @@ def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: p
     assert "stuck could not be marked as complete" in caplog.text
 
 
+def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong after an answer was stored: it is stored, and whoever stored it must not do so again."""
+
+    def full(_session: Session) -> None:
+        raise OSError("No space left on device")
+
+    found = sessions(store)
+    session = found.open("a", mode=Mode.RECORD)
+    found.close("a")
+    found.ended = full
+    found.stored(session)
+    assert "No space left on device" in caplog.text
+
+
 def test_without_a_store_there_is_nothing_to_write() -> None:
     """A replay proxy whose store was not recorded yet opens and closes all the same."""
     found = sessions(None, Mode.REPLAY)

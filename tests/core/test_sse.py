@@ -11,11 +11,23 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from llmproxy.core.interaction import Ending
 from llmproxy.core.providers_table import Family
-from llmproxy.core.sse import Event, SSEParser, ending, events_of, frames, framing
+from llmproxy.core.sse import (
+    LONGEST_REMEMBERED,
+    MOST_REMEMBERED,
+    Event,
+    SSEParser,
+    beginning,
+    ending,
+    events_of,
+    events_once,
+    frames,
+    framing,
+    parsed,
+)
 from tests.support.traffic import exchanges
 
 SSE = "text/event-stream; charset=utf-8"
@@ -91,6 +103,62 @@ def test_aws_frames() -> None:
         broken[position] ^= 1
         with pytest.raises(ValueError, match="event stream"):
             frames(bytes(broken))
+
+
+LINES = st.sampled_from(
+    [
+        b"data: 1",
+        b"data:2",
+        b'data: {"a": 3}',
+        b"data",
+        b"event: x",
+        b": c",
+        b"",
+        b"",
+        b"data: \xff",
+        b"\xef\xbb\xbfdata: 4",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
+@example(lines=[b"data: 1", b"", b"\xef\xbb\xbfdata: 4"], end=b"\n", ended=False)
+def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: bytes, ended: bool) -> None:
+    """Whoever has all of it takes a shorter way through it, to the same events."""
+    body = end.join(lines) + (end if ended else b"")
+    parser = SSEParser()
+    found = [*parser.feed(body), *parser.finish()]
+    assert events_of(SSE, body) == [value for event in found if (value := parsed(event.data)) is not None]
+
+
+def test_events_once_makes_the_values_of_a_body_once() -> None:
+    """The same body has the same values, those of answers that are stored together too; another body, or another type, has its own."""
+    first = events_once(JSON, b'{"a": 1}')
+    assert first == [{"a": 1}]
+    assert events_once(JSON, bytes(bytearray(b'{"a": 1}'))) is first
+    assert events_once(JSON, b'{"a": 2}') == [{"a": 2}]
+    assert events_once(SSE, b'{"a": 2}') == []
+    assert events_once(JSON, b'{"a": 1}') is first
+    for number in range(MOST_REMEMBERED):
+        events_once(JSON, b"[%d]" % number)
+    assert events_once(JSON, b'{"a": 1}') is not first
+
+
+def test_events_once_holds_little() -> None:
+    """However long the bodies are, what is remembered of them is bounded; one that is longer than that is not kept at all."""
+    bodies = [b'"%d%s"' % (number, b"x" * (LONGEST_REMEMBERED // 3)) for number in range(4)]
+    made = [events_once(JSON, body) for body in bodies]
+    assert [events_once(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [True] * 2
+    assert events_once(JSON, bodies[0]) is not made[0]
+    long = b'"%s"' % (b"x" * LONGEST_REMEMBERED)
+    assert events_once(JSON, long) is not events_once(JSON, long)
+
+
+def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
+    """Some megabytes of a stream; all of anything else, which has no beginning that can be read alone."""
+    long = b"data: {}\n\n" * (LONGEST_REMEMBERED // 10 + 10)
+    assert beginning(SSE, long) == long[:LONGEST_REMEMBERED]
+    assert beginning(JSON, long) == long
 
 
 def test_events_of_every_framing() -> None:
@@ -171,6 +239,21 @@ def test_endings_of_streams(
     """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides."""
     assert ending(family, operation, True, 200, content_type, body, True) is ended
     assert ending(family, operation, True, 200, content_type, body, False) is broken
+
+
+@pytest.mark.parametrize(
+    "before", [b'data: {"n": 1}\n\n', b": nothing\n\n\n", b'event: x\ndata: {"n":\ndata: 1}\n\n\n\n']
+)
+@pytest.mark.parametrize(
+    ("family", "operation", "content_type", "body", "ended", "broken"), [each for each in STREAMS if each[2] == SSE]
+)
+def test_endings_of_long_streams(
+    family: Family, operation: str, content_type: str, body: bytes, ended: Ending, broken: Ending, before: bytes
+) -> None:
+    """Only their end is looked at, and that is as the end of a short one."""
+    long = before * (80_000 // len(before)) + body
+    assert ending(family, operation, True, 200, content_type, long, True) is ended
+    assert ending(family, operation, True, 200, content_type, long, False) is broken
 
 
 def test_endings_of_the_rest() -> None:

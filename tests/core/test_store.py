@@ -11,6 +11,7 @@ import pytest
 
 from llmproxy.core.interaction import Ending
 from llmproxy.core.store import Store
+from llmproxy.errors import RecordingError
 from tests.support.recordings import NOW, interaction, key, read_everything, reopened, start, status
 
 
@@ -36,6 +37,29 @@ def test_occurrences_are_given_in_order(store: Store) -> None:
     for n in wanted:
         store.add(interaction(occurrence=n), supersede=False)
     assert [slot.occurrence for slot in store.slots("default", 1, "agent", key(1))] == [1, 2, 3, 5, 6, 7]
+
+
+def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
+    """In one transaction: occurrences, positions, superseding and shared bodies come out the same."""
+    many = [(interaction(1), False), (interaction(1), False), (interaction(2), True), (interaction(1), True)]
+    found = []
+    for together in (False, True):
+        at = path.with_name(f"{together}.db")
+        with Store.open(at, writable=True, now=lambda: NOW) as opened:
+            ids = opened.add_all(many) if together else [opened.add(one, supersede=over) for one, over in many]
+            rows = "SELECT id, position, key, occurrence, superseded_by FROM interactions ORDER BY id"
+            bodies = [(one.request.body, one.response.body) for one in map(opened.load, ids)]
+            contents = opened.conn.execute("SELECT count(*) FROM bodies").fetchone()[0]
+            found.append((ids, opened.conn.execute(rows).fetchall(), bodies, contents))
+    assert found[0] == found[1]
+
+
+def test_of_several_all_are_stored_or_none(store: Store) -> None:
+    """What the database refuses of one takes the others along, and says so."""
+    with pytest.raises(RecordingError):
+        store.add_all([(interaction(1), False), (interaction(2, sample={}), False)])
+    assert store.slots("default", 1, "agent", key(1)) == ()
+    assert store.add(interaction(1), supersede=False) == 1
 
 
 def test_slots_are_per_cassette_sample_party_and_key(store: Store) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
+from llmproxy.core.alike import Alike
 from llmproxy.core.interaction import Usage
 from llmproxy.core.outcome import Outcome
-from llmproxy.core.tally import KEPT_MISSES, Tally
+from llmproxy.core.tally import KEPT_APART, KEPT_MISSES, Tally
 from llmproxy.protocol import Decision
 
 HIT = Outcome(
@@ -101,3 +103,25 @@ def test_texts_of_misses_are_bounded() -> None:
         tally.add(outcome(decision=Decision.REFUSE, miss=True), f"miss {n}")
     assert tally.misses == 100
     assert tally.miss_texts == [f"miss {n}" for n in range(KEPT_MISSES)]
+
+
+def test_hits_that_are_counted_by_the_piece_come_to_the_same() -> None:
+    """One by one or by their kind, and however many kinds there are, the sums are equal; asking twice adds nothing twice."""
+    one_by_one, by_kind = Tally(), Tally()
+    kinds = [Alike(outcome(party=party), tally=None, learned=0, extra=()) for party in ("agent", "user")]
+    kinds += [Alike(HIT, tally=None, learned=0, extra=()) for _ in range(KEPT_APART + 1)]
+    for alike in kinds * 2:
+        one_by_one.add(alike.said)
+        by_kind.hit(alike)
+    assert by_kind.to_json() == one_by_one.to_json()
+    assert by_kind.to_json() == one_by_one.to_json()
+
+
+def test_parties_have_an_order_of_their_own() -> None:
+    """Whoever was counted one by one and whoever by kind: a report does not depend on what was remembered."""
+    one, other = Tally(), Tally()
+    one.hit(Alike(outcome(party="user"), tally=one, learned=0, extra=()))
+    one.add(outcome(party="agent"))
+    other.add(outcome(party="user"))
+    other.add(outcome(party="agent"))
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())

@@ -65,7 +65,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BEFORE = [
-    *(("engine", name) for name in ("place", "begin", "_route", "identify", "_known", "_request")),
+    *(("engine", name) for name in ("place", "begin", "identify", "_known", "_request")),
     *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_forward")),
     *(("recorder", name) for name in ("requestheaders", "_address")),
     *(("shell", name) for name in ("begin",)),

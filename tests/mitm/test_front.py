@@ -216,8 +216,8 @@ def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
     first, second = heads.get(HEAD % 5), heads.get(HEAD % 1234)
     assert first is not None
     assert second is not None
-    assert (first[1], second[1]) == (5, 1234)
-    assert first[0] is second[0]
+    assert (first.length, second.length) == (5, 1234)
+    assert first.plain is second.plain
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from llmproxy.core.interaction import Ending
+from llmproxy.mitm.recorder import forwarded, plain
+from llmproxy.mitm.settled import Fields
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -80,6 +84,27 @@ def test_borders_and_times_of_chunks_are_kept(tmp_path: Path, parts: tuple[bytes
     offsets = [made.response.head_offset, *(chunk.offset for chunk in made.response.chunks)]
     assert offsets == sorted(offsets)
     assert offsets[-1] > len(parts) * wait * 900_000, "microseconds since the request was released"
+
+
+SENT = (
+    ("host and coding are set where they stood", ((b"HOST", b"x"), (b"Accept-Encoding", b"gzip"), (b"A", b"1")),
+     ((b"HOST", b"up:1"), (b"Accept-Encoding", b"identity"), (b"A", b"1"))),
+    ("or added at the end", ((b"a", b"1"),), ((b"a", b"1"), (b"host", b"up:1"), (b"accept-encoding", b"identity"))),
+    ("once", ((b"host", b"x"), (b"Host", b"y"), (b"accept-encoding", b"gzip"), (b"accept-encoding", b"br")),
+     ((b"host", b"up:1"), (b"accept-encoding", b"identity"))),
+    ("a signature covers the coding", ((b"Authorization", b"AWS4-HMAC-SHA256 x"), (b"accept-encoding", b"gzip")),
+     ((b"Authorization", b"AWS4-HMAC-SHA256 x"), (b"accept-encoding", b"gzip"), (b"host", b"up:1"))),
+    ("what was meant for us stays here", ((b"X-LLMProxy-Session", b"s"), (b"TE", b"trailers"), (b"Expect", b"100-continue"),
+     (b"Upgrade", b"h2c"), (b"b", b"2"), (b"b", b"3")), ((b"b", b"2"), (b"b", b"3"), (b"host", b"up:1"), (b"accept-encoding", b"identity"))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "expected"), [each[1:] for each in SENT], ids=[each[0] for each in SENT])
+def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
+    """Every other field goes on as it came, in its place."""
+    assert forwarded(fields, b"up:1", socket=False) == expected
+    upgrade = (b"upgrade", b"websocket")
+    assert upgrade in forwarded((*fields, upgrade), b"up:1", socket=True)
 
 
 def test_nothing_finished_is_unstored(tmp_path: Path) -> None:
@@ -275,11 +300,29 @@ def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, he
         got = c.ask(head + body)
         assert got.status == 502
         assert f"http://127.0.0.1:{port}" in got.message
-        assert "refused" in got.message.lower() or "connect" in got.message.lower()
+        why = f"openai at http://127.0.0.1:{port} could not be reached: Connection refused"
+        assert got.message.startswith(f"llmproxy: {why}\n")
         assert got.headers["x-should-retry"] == "false"
         rig.wait_idle()
-        assert [(o.decision, o.status, o.lost) for o in rig.outcomes] == [(Decision.REFUSE, 502, False)]
+        assert [(o.decision, o.status, o.lost, o.note) for o in rig.outcomes] == [(Decision.REFUSE, 502, False, why)]
     assert mode == "passthrough" or recorded(store) == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("[Errno -2] Name or service not known", "Name or service not known"),
+        (f"[Errno {errno.ECONNREFUSED}] Connect call failed ('::1', 1, 0, 0)", os.strerror(errno.ECONNREFUSED)),
+        (
+            f"Multiple exceptions: [Errno {errno.EHOSTUNREACH}] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call",
+            os.strerror(errno.EHOSTUNREACH),
+        ),
+        ("server closed connection", "server closed connection"),
+    ],
+)
+def test_a_reason_is_told_in_words(cause: str, said: str) -> None:
+    """Numbers and tuples of asyncio are for programmers."""
+    assert plain(cause) == said
 
 
 def test_an_unreachable_upstream_speaks_its_own_dialect(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from llmproxy.core.engine import Exchange
-from llmproxy.core.interaction import Usage
-from llmproxy.errors import CassetteBusy, LLMProxyError, MissError
+import pytest
+
+from llmproxy.core.engine import Engine, Exchange
+from llmproxy.core.interaction import Interaction, Usage
+from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import shell as module
 from llmproxy.mitm.shell import Shell, whole_response
 from tests.mitm.rig import Rig, recorded
@@ -62,6 +65,46 @@ def test_a_loss_is_counted_and_noted(tmp_path: Path) -> None:
             rig.wait_idle()
             assert [outcome.note for outcome in rig.outcomes] == ["NOT RECORDED: the store is locked"] * 3
             assert rig.shell.losses == 3
+
+
+class Crowded(Shell):
+    """A shell whose writer begins when so many answers wait for it."""
+
+    sizes: list[int]
+
+    def _store_ended(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        until = time.monotonic() + 10
+        while len(self._ended) < 6 and time.monotonic() < until:
+            time.sleep(0.01)
+        found = super()._store_ended()
+        self.sizes.append(len(found))
+        return found
+
+
+class Picky(Engine):
+    """An engine that cannot store one of them."""
+
+    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
+        if b"bad" in (exchange.body or b""):
+            raise RecordingError("a bad one")
+        return super()._made(exchange, proper=proper)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int) -> None:
+    """Each is in the store before its client has its end; a bad one is lost alone."""
+    Crowded.sizes = []
+    names = ["bad"] * bad + [f"good {n}" for n in range(6 - bad)]
+    with Provider(Script((Step(Reply("one two"), times=None),))) as p, ExitStack() as stack:
+        rig = stack.enter_context(Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Crowded, engine=Picky))
+        clients = [stack.enter_context(rig.client(20)) for _ in names]
+        for client, name in zip(clients, names, strict=True):
+            client.send(chat(name))
+        assert all(client.response().whole for client in clients)
+        assert len(recorded(tmp_path / "x.db")) == 6 - bad
+        assert [outcome.note for outcome in rig.wait_outcomes(6)].count("NOT RECORDED: a bad one") == bad
+        assert rig.shell.losses == bad
+    assert Crowded.sizes == [6]
 
 
 def test_answers_of_ours_have_a_length() -> None:

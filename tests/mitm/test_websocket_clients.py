@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,16 +109,68 @@ async def live(peer: Peer) -> None:
         await peer.say(json.dumps({"serverContent": {"turnComplete": True}, "usageMetadata": usage}).encode())
 
 
-def drive(environment: str, client: str, url: str, ca: Path | None = None) -> list[dict[str, object]]:
-    """Run a client to its end; returns what it printed. `ca` signs what it meets at https."""
-    if problem := prepare((environment,))[environment]:
-        pytest.skip(problem)
-    assert environment in ENVIRONMENTS
-    program = (
-        [NODE / "drive_websocket.mjs"] if environment == "node" else [HERE / "python" / "drive_websocket.py", client]
-    )
-    env = clean_env({"SSL_CERT_FILE": str(ca), "NODE_EXTRA_CA_CERTS": str(ca)} if ca else {})
-    command = [interpreter(environment), *program, url]
+Drive = Callable[..., list[dict[str, object]]]
+"""(environment, client, URL, file of what signs what it meets at https) -> what the client printed."""
+
+
+class Driver:
+    """A process of an environment that lets its clients speak; it is started with the first conversation."""
+
+    def __init__(self, environment: str, folder: Path) -> None:
+        self.said = folder / f"{environment}.err"
+        command = [interpreter(environment), str(HERE / "python" / "drive_websocket.py")]
+        with self.said.open("wb") as err:
+            pipe = subprocess.PIPE
+            self.popen = subprocess.Popen(
+                command, env=clean_env(), stdin=pipe, stdout=pipe, stderr=err, text=True, encoding="utf-8"
+            )
+
+    def __call__(self, client: str, url: str, ca: Path | None) -> list[dict[str, object]]:
+        """Hold a conversation; AssertionError with what it said if it ends before that, or takes too long."""
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        print(json.dumps({"client": client, "url": url, "ca": str(ca or "")}), file=self.popen.stdin, flush=True)
+        patience = threading.Timer(SECONDS, self.popen.kill)
+        patience.start()
+        lines: list[dict[str, object]] = []
+        try:
+            while not lines or "end" not in lines[-1]:
+                line = self.popen.stdout.readline()
+                assert line, f"ended with {self.popen.wait()}: {self.said.read_text('utf-8')[-3000:]}"
+                lines.append(json.loads(line))
+        finally:
+            patience.cancel()
+        return lines[:-1]
+
+    def end(self) -> int:
+        """Wait for its end."""
+        self.popen.communicate(timeout=SECONDS)
+        return self.popen.returncode
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
+    """Drive clients: those in Python in one process for each environment, since importing their SDKs takes seconds."""
+    running: dict[str, Driver] = {}
+
+    def run(environment: str, client: str, url: str, ca: Path | None = None) -> list[dict[str, object]]:
+        if problem := prepare((environment,))[environment]:
+            pytest.skip(problem)
+        assert environment in ENVIRONMENTS
+        if environment == "node":
+            return in_node(url, ca)
+        if environment not in running or running[environment].popen.poll() is not None:
+            running[environment] = Driver(environment, tmp_path_factory.mktemp("websocket"))
+        return running[environment](client, url, ca)
+
+    yield run
+    assert [driver.end() for driver in running.values()] == [0] * len(running)
+
+
+def in_node(url: str, ca: Path | None) -> list[dict[str, object]]:
+    """Run the client in Node to its end; returns what it printed."""
+    env = clean_env({"NODE_EXTRA_CA_CERTS": str(ca)} if ca else {})
+    command = [interpreter("node"), str(NODE / "drive_websocket.mjs"), url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-3000:])
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -134,7 +187,9 @@ Check = Callable[[], None]
 
 @pytest.mark.sdk
 @pytest.mark.parametrize(("environment", "client"), CASES)
-def test_a_client_hears_in_replay_what_it_heard_live(environment: str, client: str, tmp_path: Path) -> None:
+def test_a_client_hears_in_replay_what_it_heard_live(
+    drive: Drive, environment: str, client: str, tmp_path: Path
+) -> None:
     """Recorded through the proxy and replayed with the upstream gone, a real client prints the very same events."""
     store = tmp_path / "x.db"
     tls = client in (

@@ -8,6 +8,8 @@ Each body stands in the first of these forms that gives its very bytes back:
     text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
     base64:  anything else
 
+Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks`).
+
 Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor made
 from their content, and as an alias after that: the file grows with the conversation, not with its square, and an edit
 of the one place changes them all. What only the recording knows (times, chunk borders) stands in `recorded`, each on a
@@ -25,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from llmproxy.core.cassette import listing
+from llmproxy.core.forks import Fork, of_member
 from llmproxy.core.formats import Source
 from llmproxy.core.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
 from llmproxy.core.formats.plain_yaml import PLAIN, Named, Same, lines, load, scalar
@@ -36,6 +39,8 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer
 FORMAT = 1
 TITLE = "llmproxy-cassette"
 _HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
+_FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
+"""The member, wherever it stands; whatever else begins so is indented."""
 _NOTE = """\
 # Recorded by llmproxy, for review; docs/cassettes.md describes the format.
 # Edit what is answered, and replay answers so. Comments are not read.
@@ -59,10 +64,12 @@ def recognises(source: Source) -> bool:
 # -- writing
 
 
-def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    """Return the text of a file."""
+def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None) -> str:
+    """Return the text of a file; `fork` says whose child the cassette is."""
     shared = _Shared(recorded)
     parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
+    if fork is not None:
+        parts += _joined(lines({"fork": fork.to_member()}))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _request(each, shared), "response": _response(each)}
@@ -192,6 +199,17 @@ def name_of(source: Source) -> str:
         return found[1] if found else ""
     value = load(found[0], source.name).get("cassette")
     return str(value) if isinstance(value, str | int | float) else ""
+
+
+def fork_in(source: Source) -> Fork | None:
+    """Return whose child the cassette of a file is; None for nobody's. Raises CassetteCorrupt."""
+    if not _FORK.search(source.text):
+        return None
+    try:
+        tree = load(source.text, source.name)
+        return of_member(name_of(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+    except ValueError as error:
+        raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
 
 def read(source: Source) -> list[Recorded]:

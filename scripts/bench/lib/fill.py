@@ -70,8 +70,9 @@ def main(store: Path, count: int, *, long: bool) -> None:
 
 def derived(recorder: Engine, numbers: range) -> Iterator[str]:
     """Derive the keys of these requests as the proxy does."""
+    place = recorder.place("POST", traffic.PATH, None, HEADERS)
     for number in numbers:
-        exchange = recorder.arrive("POST", traffic.PATH, None, HEADERS)
+        exchange = recorder.begin(place)
         recorder.identify(exchange, traffic.body(number))
         yield exchange.key or ""
 

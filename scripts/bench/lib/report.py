@@ -8,7 +8,7 @@ import math
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -130,45 +130,3 @@ def options(description: str, more: Callable[[argparse.ArgumentParser], object] 
     if given.quick:
         given.rounds, given.seconds, given.peers = 1, 0.2, "none"
     return given
-
-
-def svg(series: Mapping[str, Mapping[int, float]], path: Path) -> None:
-    """Draw requests a second over the number of recordings, both axes logarithmic."""
-    width, height, left, top, right, bottom = 720, 380, 64, 40, 170, 48
-    xs = sorted({x for points in series.values() for x in points})
-    highest = 10 ** math.ceil(math.log10(max(y for points in series.values() for y in points.values())))
-    across = max(1.0, math.log10(xs[-1] or 1))
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        """Return where a point lies."""
-        u, v = math.log10(x) / across, math.log10(max(y, 1)) / math.log10(highest)
-        return left + u * (width - left - right), height - bottom - v * (height - top - bottom)
-
-    ink = ["#d7263d", "#1b6ca8", "#2e933c", "#8d5a97", "#c57b00", "#4d5359", "#00838a", "#a33b20"]
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{left}" y="20" font-size="14">Requests a second, one processor, by number of recordings</text>',
-    ]
-    for power in range(int(math.log10(highest)) + 1):
-        x, y = at(1, 10**power)
-        out.append(
-            f'<path d="M{x:.0f} {y:.1f}H{width - right}" stroke="#ddd"/><text x="{x - 8:.0f}" y="{y + 4:.1f}" text-anchor="end">{10**power:,}</text>'
-        )
-    for x in xs:
-        u, _ = at(x, 1)
-        out.append(f'<text x="{u:.0f}" y="{height - bottom + 18}" text-anchor="middle">{x:,}</text>')
-    out.append(f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle">recordings</text>')
-    labels: list[tuple[float, float, str, str]] = []
-    for (name, points), colour in zip(series.items(), ink * 3, strict=False):
-        spots = [at(x, y) for x, y in sorted(points.items())]
-        out.append(
-            f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in spots)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        )
-        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in spots]
-        labels.append((spots[-1][1], spots[-1][0], name, colour))
-    lowest = -math.inf
-    for y, x, name, colour in sorted(labels):
-        lowest = max(y, lowest + 14)
-        out.append(f'<text x="{x + 9:.0f}" y="{lowest + 4:.1f}" fill="{colour}">{name}</text>')
-    path.write_text("\n".join([*out, "</svg>"]) + "\n")

@@ -12,10 +12,12 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.adopt import adopt, release
 from llmproxy.core.cassette import read as read_vcr
+from llmproxy.core.forks import Fork
 from llmproxy.core.formats import Source, review
 from llmproxy.core.formats.styles import written
 from llmproxy.core.interaction import Interaction
 from llmproxy.core.normalize import Rules
+from llmproxy.core.overrides import typed
 from llmproxy.core.recorded import Recorded
 from llmproxy.core.redact import Redactor
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -118,6 +120,21 @@ def test_names(source: Callable[..., Source]) -> None:
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
         assert review.name_of(source(review.dumps([], name))) == name
     assert review.name_of(source("llmproxy-cassette: 1\n")) == ""
+
+
+def test_whose_child_it_is(source: Callable[..., Source]) -> None:
+    """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
+    fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=typed(["t#2=yes", 'u={"a": 1}'], []))
+    text = review.dumps([one()], "x", fork)
+    assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
+    assert review.fork_in(source(text)) == fork
+    assert review.fork_in(source(review.dumps([one(b"fork: no")], "x"))) is None
+    head, member = text.split("fork:\n")
+    member, rest = member.split("interactions:\n")
+    moved = f'{head}interactions:\n{rest.removesuffix("...\n")}{" " * 70_000}\n"fork":\n{member}...\n'
+    assert review.fork_in(source(moved)) == fork
+    with pytest.raises(CassetteCorrupt, match="`fork` says no `parent`"):
+        review.fork_in(source(text.replace("  parent: trip\n", "")))
 
 
 def test_hand_written() -> None:

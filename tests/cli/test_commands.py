@@ -1,0 +1,62 @@
+"""The list of commands: what it says is what they say, and none is imported before it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.cli.commands import COMMANDS, load
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_listed_command_is_there_and_says_what_the_list_says(name: str) -> None:
+    """It is in its module, under its name, and the list has the first paragraph of its help."""
+    command = load(name)
+    assert command.name == name
+    assert command.help.partition("\n\n")[0] == COMMANDS[name].help
+
+
+def test_every_command_of_a_module_is_listed() -> None:
+    """A command cannot be registered and then be forgotten in the list."""
+    import importlib
+    from pathlib import Path
+
+    import typer
+
+    import llmproxy.cli
+    from llmproxy.cli.commands import application
+
+    registered = set()
+    for path in Path(llmproxy.cli.__file__).parent.glob("*.py"):
+        module = importlib.import_module(f"llmproxy.cli.{path.stem}")
+        if hasattr(module, "register"):
+            app: typer.Typer = application()
+            module.register(app)
+            registered |= {each.name for each in app.registered_commands} | {
+                each.name for each in app.registered_groups
+            }
+    assert registered == set(COMMANDS)
+
+
+def test_the_help_lists_the_commands_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, cut where the line ends."""
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2].splitlines()
+    assert [line.split()[0] for line in listed if line.strip()] == list(COMMANDS)
+
+
+def test_a_command_imports_only_itself() -> None:
+    """Neither the help of all nor that of one brings the other commands along."""
+    probe = (
+        "import sys\nfrom llmproxy.cli import main\nmain(sys.argv[1:])\n"
+        "print('MODULES', *(name for name in sys.modules if name.startswith('llmproxy.cli.')))"
+    )
+    for arguments, more in ((["--help"], set()), (["env", "--help"], {"env"})):
+        done = subprocess.run(
+            [sys.executable, "-c", probe, *arguments], capture_output=True, text=True, check=True, timeout=60
+        )
+        imported = {name.rpartition(".")[2] for name in done.stdout.rpartition("MODULES")[2].split()}
+        assert imported & ({each.module for each in COMMANDS.values()} | {"compare", "keep"}) == more

@@ -1,0 +1,59 @@
+"""The short way of an answer's pieces: the same bytes in the same order, whatever else the answer waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from mitmproxy import http
+
+from llmproxy.mitm.recorder import Recorder
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import chat
+from tests.provider import Provider, Reply, Script, Step
+from tests.provider.answer import Answer, Framing, Piece
+
+PARTS = tuple(b"data: %d\n\n" % number for number in range(30))
+SSE = (("content-type", "text/event-stream"),)
+
+
+class Late(Recorder):
+    """A recorder that has to think about a head while pieces are coming already."""
+
+    def responseheaders(self, flow: http.HTTPFlow):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        return self._later(flow)
+
+    async def _later(self, flow: http.HTTPFlow) -> None:
+        await asyncio.sleep(0.1)
+        super().responseheaders(flow)
+
+
+@pytest.mark.parametrize("recorder", [Recorder, Late])
+@pytest.mark.parametrize("framing", ["chunked", "close", "length"])
+def test_pieces_keep_their_order_and_framing(tmp_path: Path, framing: Framing, recorder: type[Recorder]) -> None:
+    """None overtakes its head, an end or another piece, and what is recorded is what the client got."""
+    answer = Answer(200, SSE, tuple(Piece(part, 0.01 if n % 5 == 0 else 0) for n, part in enumerate(PARTS)), framing)
+    steps = (Step(answer, times=None),)
+    store = tmp_path / "x.db"
+    with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}, recorder=recorder) as rig:
+        for _ in range(2):
+            with rig.client() as c:
+                got = c.ask(chat("one", stream=True))
+                assert (got.body, got.whole) == (b"".join(PARTS), True)
+                if framing == "chunked":
+                    assert b"".join(got.frames) == got.body
+        rig.wait_idle()
+    assert recorded(store)[0].response.body == b"".join(PARTS)
+
+
+def test_the_connection_goes_on(tmp_path: Path) -> None:
+    """Streams and plain answers in turn, all over one connection to the client and one to the upstream."""
+    stream = Answer(200, SSE, tuple(Piece(part) for part in PARTS), "chunked")
+    steps = tuple(Step(answer) for _ in range(4) for answer in (stream, Reply("plain")))
+    with Provider(Script(steps)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+        for number in range(8):
+            got = c.ask(chat(f"{number}", stream=number % 2 == 0))
+            assert got.whole
+            assert (got.body == b"".join(PARTS)) == (number % 2 == 0)
+        assert p.connections == 1
