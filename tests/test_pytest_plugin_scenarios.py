@@ -12,7 +12,7 @@ import pytest
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.support.process import ROOT
-from tests.support.pytest_run import run, write
+from tests.support.pytest_run import APP, run, write
 
 PLAIN = """
 import pytest
@@ -63,23 +63,17 @@ REPORT = [
     "*. good - PASSED in *s (agent: *s)",
     "   Reasoning: fine",
 ]
-APP = """
-from openai import OpenAI
-from llmproxy import scenario
-client = OpenAI(max_retries=0)
-
-class Support(scenario.AgentAdapter):
-    async def call(self, input):
-        said = client.chat.completions.create(model="gpt-4o", messages=input.messages)
-        return said.choices[0].message.content
-"""
 LIVE = """
 import os
 import pytest
-from app import Support
+from app import ask
 from llmproxy import scenario
 
 scenario.configure(default_model="openai/gpt-4.1-mini", verbose=False)
+
+class Support(scenario.AgentAdapter):
+    async def call(self, input):
+        return ask(input.last_new_user_message_str())
 
 def agents():
     return [Support(), scenario.UserSimulatorAgent(), scenario.JudgeAgent(criteria=["Agent is polite"])]
@@ -137,7 +131,7 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
             "never recorded:",
             "*nA lamp is missing.*nAnother lamp is missing.*",
             'record what is missing: pytest --llmproxy-mode auto "test_live.py::test_lamp"',
-            'run it again: pytest "test_live.py::test_lamp"',
+            'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"',
         ]
     )
 

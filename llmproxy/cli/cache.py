@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import asdict
@@ -37,13 +38,16 @@ def register(app: typer.Typer) -> None:
 
 def stats(as_json: bool = _JSON) -> None:
     """Show how much is kept, and how often it answered."""
+    from llmproxy.report.console import counted
+
     store = _store()
     found = store.stats()
     if as_json:
         dump({**asdict(found), "path": str(found.path), "mode": str(store.mode)})
         return
     there = "" if found.path.exists() else " (not made yet)"
-    say(f"{found.path}{there}: {found.entries} values, {size(found.size)}, {found.hits} hits, {found.misses} misses")
+    kept = f"{counted(found.entries, 'value')}, {size(found.size)}"
+    say(f"{found.path}{there}: {kept}, {counted(found.hits, 'hit')}, {counted(found.misses, 'miss', 'misses')}")
     if store.mode != "auto":
         say(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
     for name, count in found.by_name.items():
@@ -53,7 +57,7 @@ def stats(as_json: bool = _JSON) -> None:
 def entries(
     name: str | None = _NAME,
     limit: int = typer.Option(50, "--limit", "-n", min=1, help="How many, newest first."),
-    values: bool = typer.Option(False, "--values", help="Print the values too, as they are kept."),
+    values: bool = typer.Option(False, "--values", help="Print the values too."),
     as_json: bool = _JSON,
 ) -> None:
     """List what is kept, newest first."""
@@ -69,7 +73,15 @@ def entries(
     head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
     table(head, [_row(each) for each in found])
     for each in found if values else ():
-        say(f"\n{each.key}\n{line(texts[each.key] or '')}")
+        say(f"\n{each.key}\n{line(_readable(texts[each.key] or ''))}")
+
+
+def _readable(kept: str) -> str:
+    """Return a value for people: kept as ASCII, shown as it was said."""
+    try:
+        return json.dumps(json.loads(kept), ensure_ascii=False)
+    except ValueError:
+        return kept
 
 
 def _row(each: Entry) -> list[str]:
@@ -85,9 +97,11 @@ def clear(
     ),
 ) -> None:
     """Forget what is kept: all of it, or what the options name."""
+    from llmproxy.report.console import counted
+
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()
-    say(f"{store.path}: {store.clear(name, cache_key=cache_key, before=before)} values forgotten.")
+    say(f"{store.path}: {counted(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten.")
 
 
 def _store() -> CacheStore:

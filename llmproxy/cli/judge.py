@@ -59,6 +59,7 @@ def calibrate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Let a judge decide about conversations that people labelled: agreement, kappa, flips on order and repetition."""
+    from llmproxy.report.console import counted
     from llmproxy.scenario.calibration import calibrate as measured, looks_of
     from llmproxy.scenario.labels import read_labels
 
@@ -66,7 +67,7 @@ def calibrate(
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
         asked = looks_of(labelled, repeats, order=order)
-        say(f"{labels}: {len(labelled)} conversations, {asked} looks of {line(model)}")
+        say(f"{labels}: {counted(len(labelled), 'conversation')}, {counted(asked, 'look')} of {line(model)}")
     found = asyncio.run(
         measured(
             labelled,
@@ -109,7 +110,9 @@ def _text(path: Path | None) -> str | None:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--system-prompt {path} cannot be read: {error}.") from error
+        raise SettingsError(
+            f"--system-prompt {path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def _show(found: Calibration, *, as_json: bool) -> None:
@@ -118,6 +121,8 @@ def _show(found: Calibration, *, as_json: bool) -> None:
         return
     for text in found.lines():
         say(text if text.startswith(" ") else line(text))
+    if found.missed:
+        say("  to record what is missing: llmproxy start --mode auto, then the same again")
     for each in found.disagreements[:_SHOWN]:
         say(f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}")
     if len(found.disagreements) > _SHOWN:

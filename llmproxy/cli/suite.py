@@ -122,7 +122,9 @@ def from_session(
     _schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
     copied = _copied(store, name, sample, cassette_name(made.suite, made.scenario), folder)
-    typer.echo(f"wrote {copied}: its recording")
+    here = Path.cwd()
+    shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
+    typer.echo(f"wrote {shown}: its recording")
     typer.echo(f"now: llmproxy test {target}")
     for note in made.notes:
         typer.echo(f"  {note}")
@@ -143,17 +145,19 @@ def _copied(store: Path, name: str, sample: int, cassette: str, folder: Path) ->
     from llmproxy.core.adopt import release
     from llmproxy.core.cassette import write_text
     from llmproxy.core.cassette_dir import slug
+    from llmproxy.core.forks import fork_of
     from llmproxy.core.formats import review
     from llmproxy.core.store import Store
 
     with closing(Store.open(store, writable=False, now=time.time)) as opened:
         recorded = [release(replace(each, sample=1)) for each in opened.interactions(name, sample)]
+        fork = fork_of(opened, name, sample)
     target = folder / f"{slug(cassette)}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
-    write_text(target, review.dumps(recorded, cassette))
+    write_text(target, review.dumps(recorded, cassette, fork and replace(fork, sample=1)))
     return target
 
 

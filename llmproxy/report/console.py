@@ -22,6 +22,8 @@ _COLOURS = {"REPLAY": "32", "RECORD": "36", "PASS": "33", "REFUSE": "31", "MISS"
 """ANSI attributes of a word."""
 _LONGEST = 100
 """Characters of a name from the wire that are shown."""
+_NOTE = 300
+"""Characters of a note: an address and a reason."""
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
@@ -113,7 +115,7 @@ def _extras(outcome: Outcome) -> list[str]:
     nearest = f"nearest #{outcome.nearest}" if outcome.nearest is not None else ""
     session = _clean(outcome.session) if outcome.session != DEFAULT_SESSION else ""
     party = f"({_clean(outcome.party)})" if outcome.party != AGENT else ""
-    return [text for text in (row or key, session, party, nearest, _clean(outcome.note)) if text]
+    return [text for text in (row or key, session, party, nearest, _clean(outcome.note, _NOTE)) if text]
 
 
 def _tokens(outcome: Outcome) -> str:

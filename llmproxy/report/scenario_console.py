@@ -14,22 +14,26 @@ __all__ = ["ScenarioConsole"]
 
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""
+_NAMED = 2
+"""How verbose one is who wants the scenario's name on each line."""
 _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red": "31"}
 
 
 class ScenarioConsole:
-    """Prints to a stream, in colours where that is a terminal; from verbose 2 on each line names its scenario."""
+    """Prints to a stream, in colours where that is a terminal. Each line says which of several runs it is of, from verbose 2 on its scenario."""
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
         """Print to `stream`, else to what is standard output then."""
         self._verbose = verbose
         self._stream = stream
-        self._name = ""
+        self._prefix = ""
 
     def handle(self, event: Event) -> None:
         """Print what of an event a reader wants to see."""
         if isinstance(event, Started):
-            self._name = event.name
+            which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""
+            named = f"Scenario: {event.name}" if self._verbose >= _NAMED else ""
+            self._prefix = f"[{' '.join(filter(None, (named, which)))}] " if named or which else ""
             self._print("")
         elif isinstance(event, Message):
             self._message(event)
@@ -57,7 +61,7 @@ class ScenarioConsole:
             self._line("magenta", f"{str(role).capitalize()}:", content)
 
     def _line(self, colour: str, title: str, text: object) -> None:
-        prefix = self._coloured("yellow", f"[Scenario: {self._name}] ") if self._verbose >= 2 else ""
+        prefix = self._coloured("yellow", self._prefix) if self._prefix else ""
         self._print(f"{prefix}{self._coloured(colour, title)} {text}")
 
     def _coloured(self, colour: str, text: str) -> str:

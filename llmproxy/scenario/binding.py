@@ -27,7 +27,7 @@ from llmproxy.client.variables import BASE_URLS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_SESSION, SESSION_PREFIX
 
-__all__ = ["Queue", "bound", "outside", "own_sessions", "queue_of", "turn"]
+__all__ = ["Queue", "bound", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
 
 PATIENCE = 120.0
 """Seconds to wait for a session that another process has bound."""
@@ -75,6 +75,8 @@ class Queue:
 _PROCESS = Queue()
 _SERVICES: dict[tuple[str, str], Queue] = {}
 _GUARD = threading.Lock()
+_POINTED: set[tuple[str, str]] = set()
+"""Proxies, and names of this process, under which its calls have been led there."""
 _TURN: list[_Steps] = []
 """What the turn that goes on did, while it goes on; guarded by the lock."""
 
@@ -111,6 +113,11 @@ def process_session() -> str:
     return f"p-{os.getpid()}"
 
 
+def was_pointed(proxy: str) -> bool:
+    """Return whether a turn ever led this process's calls to a proxy under that name; as long as none did, nothing arrives there."""
+    return (proxy, process_session()) in _POINTED
+
+
 @asynccontextmanager
 async def turn(
     control: Control,
@@ -130,7 +137,10 @@ async def turn(
     steps = _Steps(control, session)
     try:
         since = time.monotonic()
-        sources = own_sessions(env, control.url) or (process_session(),)
+        sources = own_sessions(env, control.url)
+        if not sources:
+            sources = (process_session(),)
+            _POINTED.add((control.url, sources[0]))
         for source in sources:
             await steps.bind(source, patience)
         changes = plan(control.url, sources[0], env, replay=replay).changes

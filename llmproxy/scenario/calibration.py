@@ -17,6 +17,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
+from llmproxy.report.console import counted
 from llmproxy.report.events import Criterion, Status
 from llmproxy.scenario.judging import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.labels import Labelled
@@ -92,7 +93,7 @@ class Calibration:
 
     def lines(self) -> list[str]:
         """Return it in words."""
-        told = [f"{self.conversations} conversations, {self.labels} labels"]
+        told = [f"{counted(self.conversations, 'conversation')}, {counted(self.labels, 'label')}"]
         if self.agreement is not None:
             spread = f", 95 % interval {self.interval.low:.1%} to {self.interval.high:.1%}" if self.interval else ""
             told.append(f"agreement: {self.agreed} of {self.labels} ({self.agreement:.1%}{spread})")
@@ -101,12 +102,19 @@ class Calibration:
             f"  human {human}: " + ", ".join(f"judge {name} {n}" for name, n in row.items())
             for human, row in self.table.items()
         ]
-        told.append(
-            f"flips on repetition: {self.repetition} of pairs of looks; {self.unsteady} criteria not always the same"
-        )
-        told.append(f"flips on order: {self.order} with the criteria reversed")
-        told += [f"left out: {name}: {why}" for name, why in self.errors.items()]
-        return told
+        if self.repetition.compared:
+            unsteady = counted(self.unsteady, "criterion", "criteria")
+            told.append(f"flips on repetition: {self.repetition} pairs of looks; {unsteady} not always the same")
+        else:
+            told.append("flips on repetition: not measured")
+        told.append(f"flips on order: {self.order}" + (" with the criteria reversed" if self.order.compared else ""))
+        return [*told, *self._left_out()]
+
+    def _left_out(self) -> list[str]:
+        names: dict[str, list[str]] = {}
+        for name, why in self.errors.items():
+            names.setdefault(why, []).append(name)
+        return [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
 
     def _kappa(self) -> str:
         if self.kappa is None:

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from llmproxy.client.told import never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MissError, UpstreamError
 from llmproxy.protocol import Decision
 from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -119,7 +120,13 @@ class Caller:
         return self.session.turn(agent)
 
     async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolCall]:
-        """Look at what the session saw since the last look. Raises MissError if a request was never recorded."""
+        """Look at what the session saw since the last look.
+
+        Raises:
+            MissError: a request was never recorded.
+            UpstreamError: the agent raised, and could not reach its provider.
+
+        """
         if isinstance(error, MissError):
             self.misses.append(str(error))
         if self.session is None or isinstance(error, MissError) or agent.raises_misses:
@@ -131,6 +138,8 @@ class Caller:
             texts = await self.session.misses(before)
             self.misses.extend(texts)
             raise MissError(texts[0] if texts else next(call.note for call in calls if call.miss)) from error
+        if error is not None and agent.role is AgentRole.AGENT and (lost := never_reached(calls)):
+            raise UpstreamError(lost) from error
         return [each for each in self.wire() if each.seq > before] if agent.role is AgentRole.AGENT else ()
 
     def wire(self) -> Sequence[ToolCall]:

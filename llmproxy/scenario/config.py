@@ -63,7 +63,7 @@ class ModelConfig(Plain):
     """Where the model is served. With a proxy it is the upstream of the session."""
     api_version: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further keywords of ``litellm.completion``."""
+    """Further keywords of ``litellm.completion``; with others than plain parameters of OpenAI's, litellm makes the call."""
     _temperature_given: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.console import counted
 from llmproxy.report.events import Status
 from llmproxy.scenario.cast import players
 from llmproxy.scenario.judging import CONCURRENCY, Bench, Transcript, in_parallel
@@ -60,7 +61,7 @@ def experiment_of(live: Collection[str]) -> Experiment:
     if chosen == ("agent", "judge"):
         return Experiment.OPEN_LOOP
     raise SettingsError(
-        f"an experiment with {' and '.join(chosen) or 'nobody'} live and the rest recorded is refused: {_REFUSED[chosen]}.",
+        f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: {_REFUSED[chosen]}.",
         hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
     )
 
@@ -130,7 +131,7 @@ async def rejudge(
     """
     if repeats < 2:
         raise SettingsError(
-            f"repeats={repeats}: a judge that is asked once cannot differ from itself.", hint="repeats=5"
+            f"repeats={repeats}: a judge that is asked once cannot differ from itself.", hint="Take repeats=5, or more."
         )
     ids = [each.id for each in transcripts]
     if not ids or len(set(ids)) < len(ids):
@@ -164,12 +165,13 @@ def _judged(id: str, ended: Sequence[Ended]) -> Judged:  # noqa: A002
 def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[Ended]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
-        f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: {row.errors[0]}"
+        f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: {row.errors[0].partition(chr(10))[0]}"
         for row in rows
         if row.judged < repeats
     ]
     if len(whole) < FEWEST_TRANSCRIPTS:
-        notes.append(f"{len(whole)} transcripts: below {FEWEST_TRANSCRIPTS} only the counts say something")
+        few = counted(len(whole), "transcript")
+        notes.append(f"{few}: below {FEWEST_TRANSCRIPTS} only the counts say something")
     if ended and all(each.result.replayed for each in ended):
         notes.append("all judgements were replayed from a recording: they add no evidence to it")
     return notes

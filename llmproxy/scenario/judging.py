@@ -61,7 +61,12 @@ class Bench:
     call_timeout: float | None = CALL_TIMEOUT
 
     async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> Ended:  # noqa: ANN401
-        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings."""
+        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings.
+
+        Raises:
+            SettingsError: what was asked for cannot be meant.
+
+        """
         from llmproxy.scenario.running import Plan
         from llmproxy.scenario.script import judge as verdict
 
@@ -83,7 +88,10 @@ class Bench:
             options=options,
             threaded=False,
         )
-        return await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
+        ended = await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
+        if isinstance(ended.error, SettingsError):  # every other look would end so, too
+            raise ended.error
+        return ended
 
 
 async def in_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[T]:

@@ -55,7 +55,9 @@ def read_labels(path: Path) -> list[Labelled]:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the labels {path} cannot be read: {error}.") from error
+        raise SettingsError(
+            f"the labels {path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
     found: dict[str, Labelled] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):

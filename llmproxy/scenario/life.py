@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.host import HOST
-from llmproxy.errors import AgentError, LLMProxyError, MachineError
+from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario._events import ScenarioEventBus
 from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -78,6 +78,8 @@ class Life(Scripted):
             raise
         except BaseException as error:
             # Cancelled, or interrupted: whoever waits must not wait for a proxy.
+            if self.session is not None:
+                self.session.interrupted = True
             self.narrator.started(criteria=self.criteria)
             self._end(self._measured(self.broken(error), ()), broken=True)
             await self._close_anyway()
@@ -120,19 +122,29 @@ class Life(Scripted):
             self._at_work = self._cast.opening.role if self._cast.opening else None
             raise
 
-    async def _open_session(self) -> RunSession | None:
+    async def _proxy(self) -> str | None:
         said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
         if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
             return None
-        from llmproxy.scenario.binding import queue_of
-        from llmproxy.scenario.model_route import upstreams_of_models
-        from llmproxy.scenario.session import RunSession, proxy_of
+        from llmproxy.scenario.session import proxy_of
 
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
-        proxy = await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
+        return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
+
+    async def _open_session(self) -> RunSession | None:
+        proxy = await self._proxy()
         if not proxy:
+            if self.options.mode:  # who asks for a replay must not be sent to the provider
+                raise SettingsError(
+                    f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
+                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
+                )
             return None
+        from llmproxy.scenario.binding import queue_of
+        from llmproxy.scenario.model_route import upstreams_of_models
+        from llmproxy.scenario.session import RunSession
+
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
         sample = self.options.sample

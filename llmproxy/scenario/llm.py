@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from llmproxy.client.control import session_url
@@ -54,16 +54,24 @@ class LLM:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
+        urls, env = _addresses(self.proxy, self.session)
         return {
             "proxy": self.proxy,
             "session": self.session,
-            "base_urls": {provider: self.base_url(provider) for provider in _paths()},
+            "base_urls": dict(urls),
             "headers": self.headers,
-            "env": {**plan(self.proxy, self.session, {}, replay=False).base_urls, URL_VARIABLE: self.proxy},
+            "env": {**env, URL_VARIABLE: self.proxy},
         }
 
     def _plan(self, env: Mapping[str, str]) -> dict[str, str]:
         return plan(self.proxy, self.session, env, replay=self.replay).changes
+
+
+@lru_cache(maxsize=64)
+def _addresses(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return base URLs by provider and by variable; an agent is told them with every message."""
+    llm = LLM(proxy, session)
+    return {name: llm.base_url(name) for name in _paths()}, plan(proxy, session, {}, replay=False).base_urls
 
 
 @cache

@@ -1,18 +1,19 @@
-"""What an exception of litellm means: a miss, a refused parameter, a provider that has a bad moment, or just an error.
+"""What a failed call of a model means: a miss, a refused parameter, a provider that has a bad moment, or just an error.
 
-litellm wraps an answer's body into its own text, each provider in another way. A text of the proxy is found again by its first word.
+A call fails with our own `CallFailed`, or with an exception of litellm, which wraps an answer's body into its own text, each provider in
+another way. A text of the proxy is found again by its first word.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError, UpstreamError
 
-__all__ = ["ModelError", "Refused", "failure", "is_transient", "our_text", "refused"]
+__all__ = ["CallFailed", "ModelError", "Refused", "failure", "is_transient", "our_text", "refused"]
 
 OURS = "llmproxy: "
 MISS = "no recorded response"
@@ -28,6 +29,49 @@ class ModelError(UpstreamError):
 
     code = "llmproxy_model"
     exit_code = Exit.ENVIRONMENT
+
+
+class CallFailed(Exception):
+    """A call that litellm did not make came to nothing; kinds and statuses are those that litellm has for the same."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        kind: str = "",
+        code: object = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Say what happened; `status` is that of the answer, or of what it amounts to."""
+        super().__init__(message)
+        self.status_code = status
+        self.kind = kind or _kind(status)
+        self.code = code
+        """The provider's word for it."""
+        self.headers: Mapping[str, str] = headers or {}
+        self.body = body
+
+
+_KINDS = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    408: "Timeout",
+    422: "BadRequestError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+    504: "Timeout",
+}
+_SERVER_ERROR = 500
+
+
+def _kind(status: int | None) -> str:
+    if status is None:
+        return "APIError"
+    return _KINDS.get(status, "InternalServerError" if status >= _SERVER_ERROR else "APIError")
 
 
 class Refused(Enum):
@@ -77,7 +121,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def failure(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
-    """Return an exception of litellm as one of ours. `temperature` is the one that the user chose."""
+    """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
     ours = our_text(error)
     if ours is not None:
         told = ours.removeprefix(OURS)
@@ -90,7 +134,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",
         )
-    kind = type(error).__name__
+    kind = error.kind if isinstance(error, CallFailed) else type(error).__name__
     if model.startswith(("vertex_ai", "gemini-")):
         return ModelError(
             f"{model} ({party}) could not be called at Vertex AI: {kind}: {text}",

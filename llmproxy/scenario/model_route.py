@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.model_direct import is_openai
 
 if TYPE_CHECKING:
     from llmproxy.scenario.session import RunSession
@@ -95,6 +96,8 @@ def provider_of(model: str) -> str:
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
         return prefix
+    if is_openai(model):
+        return "openai"
     bare = model.rsplit("/", 1)[-1]
     if prefix.startswith("vertex_ai") or (not slash and model.startswith("gemini-")):
         raise SettingsError(

@@ -6,7 +6,8 @@
 
 Never two of them. What is sent holds nothing that a re-run changes. A call is made anew at most a few times and the same way each time, so
 that a replay takes the same steps: a temperature that nobody chose is left out when the model refuses it, a bad moment of the provider is
-waited out. litellm is imported when the first model is called, and fetches nothing then.
+waited out. What is OpenAI's chat completions already is sent as it is (`model_direct` decides); everything else litellm translates, which is
+imported when the first such call is made, and fetches nothing then.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.variables import PLACEHOLDER
-from llmproxy.errors import MachineError
+from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import Mode
+from llmproxy.scenario.binding import outside
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.context import context_scenario
+from llmproxy.scenario.model_answer import Answer, Called, spoken
+from llmproxy.scenario.model_direct import request_of
 from llmproxy.scenario.model_errors import ModelError, Refused, failure, is_transient, refused
 from llmproxy.scenario.model_loop import elsewhere
 from llmproxy.scenario.model_route import route, upstreams_of_models
@@ -48,40 +51,6 @@ __all__ = [
 
 PAUSES = (0.5, 2.0)
 """Seconds before a call is repeated that met a bad moment of the provider."""
-_THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A tool that the model wants to be called."""
-
-    name: str
-    arguments: str
-    """As the model wrote them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model answered."""
-
-    text: str
-    """Without reasoning, and without white space around it."""
-    tool_calls: tuple[Called, ...] = ()
-    finish_reason: str | None = None
-    usage: Mapping[str, int] | None = None
-    """Tokens, as far as the provider told: prompt, completion, total."""
-
-    @classmethod
-    def of(cls, kept: str) -> Answer:
-        """Read what :meth:`kept` wrote."""
-        value = json.loads(kept)
-        calls = tuple(Called(**call) for call in value.pop("tool_calls"))
-        return cls(**value, tool_calls=calls)
-
-    def kept(self) -> str:
-        """Return it as a text that can be kept."""
-        return json.dumps(asdict(self), ensure_ascii=False)
 
 
 class RefusedChoice(ModelError):
@@ -155,7 +124,7 @@ async def complete(
     sent = {**model.extra, **asked}
 
     async def call() -> Answer:
-        return await elsewhere(_called(sent, model, party, session, timeout))
+        return await _called(sent, model, party, session, timeout)
 
     if session is not None:
         return await call()
@@ -195,16 +164,16 @@ async def _called(
     session: RunSession | None,
     timeout: float | None,  # noqa: ASYNC109
 ) -> Answer:
-    """Call litellm, as often as it makes sense, and return the answer."""
+    """Call the model, as often as it makes sense, and return the answer."""
     chosen = model.temperature if model.temperature_given else None
-    sent = asked | _where(model, party, session)
+    sent = {"timeout": timeout} | asked | _where(model, party, session)
     replays = session is not None and session.mode == Mode.REPLAY
-    # The first import takes seconds, in which this loop must not stand still for the others.
-    litellm = imported() if hasattr(sys.modules.get("litellm"), "acompletion") else await asyncio.to_thread(imported)
     pauses = iter(PAUSES)
     while True:
         try:
-            found = await litellm.acompletion(**{"timeout": timeout} | sent | {"num_retries": 0, "max_retries": 0})
+            return await _once(sent, session, served=bool(model.api_base))
+        except LLMProxyError:
+            raise
         except Exception as error:
             what = refused(error)
             if what is Refused.TEMPERATURE and chosen is None and "temperature" in sent:
@@ -216,8 +185,26 @@ async def _called(
             if pause is None:
                 raise failure(error, model.model, party, temperature=chosen) from error
             await asyncio.sleep(0 if replays else pause)
-        else:
-            return _read(found)
+
+
+async def _once(sent: Mapping[str, Any], session: RunSession | None, *, served: bool) -> Answer:
+    """Make one call; `served` says whether the user told where the model is served."""
+    env = outside() if session is None else os.environ
+    direct = request_of(sent, env, sys.modules.get("litellm"), served=served)
+    if direct is None:
+        return await elsewhere(_translated(sent))
+    from llmproxy.scenario.model_openai import ask
+
+    connections = None if session is None else session.connections()
+    return await (elsewhere(ask(direct)) if connections is None else ask(direct, connections))
+
+
+async def _translated(sent: Mapping[str, Any]) -> Answer:
+    """Make one call by litellm."""
+    # The first import takes seconds, in which this loop must not stand still for the others.
+    known = hasattr(sys.modules.get("litellm"), "acompletion")
+    litellm = imported() if known else await asyncio.to_thread(imported)
+    return _read(await litellm.acompletion(**{**sent, "num_retries": 0, "max_retries": 0}))
 
 
 def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
@@ -248,16 +235,6 @@ def _read(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
     numbers = {name: getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion", "total")}
     counted = {name: value for name, value in numbers.items() if isinstance(value, int)}
     return Answer(spoken(message.content), calls, choices[0].finish_reason, counted or None)
-
-
-def spoken(content: object) -> str:
-    """Return what was said aloud: text, without the reasoning that some models put into it."""
-    if isinstance(content, list):
-        content = "".join(
-            part.get("text", "") for part in content if isinstance(part, dict) and part.get("type") == "text"
-        )
-    text = content if isinstance(content, str) else ""
-    return _THOUGHT_END.sub("", _THOUGHT.sub("", text)).strip()
 
 
 def imported() -> Any:  # noqa: ANN401 (a module)

@@ -205,7 +205,7 @@ def _section(run: Run, result: ScenarioResult | None, test: str) -> tuple[str, s
     if misses:
         parts.append("\n\n".join(["never recorded:", *misses]))
         parts.append(f'record what is missing: pytest --llmproxy-mode auto "{test}"')
-    parts.append(f'run it again: pytest "{test}"')
+    parts.append(f"run it again: {start.rerun}")
     return title, "\n\n".join(parts)
 
 

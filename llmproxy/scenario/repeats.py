@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RepeatResult", "Sample", "run_many"]
 
+_REASON = 200
+"""Characters of why a run did not pass, in the sum of all."""
 CONCURRENCY = 8
 """Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account take."""
 
@@ -183,7 +185,7 @@ def _summed(
         on = "" if recorded_at is None else f" on {dt.datetime.fromtimestamp(recorded_at, dt.UTC):%Y-%m-%d}"
         lines.append(f"{len(samples)} samples recorded{on or ' earlier'}: replaying them adds no evidence")
     lines += [
-        f"sample {each.sample}: {each.status.value}: {each.error or each.result.reasoning or ''}"
+        f"sample {each.sample}: {each.status.value}: {_short(each.error or each.result.reasoning or '')}"
         for each in samples
         if each.status is not Status.PASSED
     ]
@@ -258,3 +260,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 def _all(values: Iterable[bool | None]) -> bool | None:
     found = list(values)
     return None if None in found else all(found)
+
+
+def _short(reason: str) -> str:
+    """Return why a run did not pass on one line; the sample has all of it."""
+    said = " ".join(reason.split())
+    return said if len(said) <= _REASON else f"{said[: _REASON - 1]}…"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
@@ -24,6 +24,7 @@ from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
+    from llmproxy.scenario.repeats import RepeatResult
 
 __all__ = ["Ended", "Plan", "arun", "run", "run_sync"]
 
@@ -123,6 +124,27 @@ def _limit(number: int | None) -> asyncio.Semaphore | None:
     return known.setdefault(number, asyncio.Semaphore(number))
 
 
+# The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
+# fmt: off
+@overload
+async def run(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> RepeatResult: ...
+@overload
+async def run(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> ScenarioResult: ...
+# fmt: on
 async def run(
     name: str,
     description: str,
@@ -180,6 +202,27 @@ async def run(
     return await _run(locals(), threaded=True)
 
 
+# The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
+# fmt: off
+@overload
+async def arun(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> RepeatResult: ...
+@overload
+async def arun(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> ScenarioResult: ...
+# fmt: on
 async def arun(
     name: str,
     description: str,

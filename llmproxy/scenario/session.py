@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.client.attach import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.client.control import CONFLICT, Control, ControlError, ProxyGone, Report
 from llmproxy.client.environment import upstreams_of
+from llmproxy.client.wires import Wires
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import PARTY_HEADER, SESSION_HEADER, Mode
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, Mode
 from llmproxy.scenario.aside import aside
-from llmproxy.scenario.binding import bound, outside, own_sessions, process_session, turn
+from llmproxy.scenario.binding import bound, outside, own_sessions, process_session, turn, was_pointed
 from llmproxy.scenario.llm import LLM
 from llmproxy.scenario.types import AgentRole
 
@@ -28,10 +29,16 @@ if TYPE_CHECKING:
     from llmproxy.client.process import Proxy
     from llmproxy.report.events import PartyUse
     from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.scenario.connections import Connections
 
 __all__ = ["RunSession", "proxy_of"]
 
 NOT_FOUND = 404
+_WIRES = Wires()
+"""To proxies, for the control calls of all runs."""
+atexit.register(_WIRES.close)
+_SILENT: set[tuple[str, str]] = set()
+"""Proxies, and names of this process, under which nothing had arrived when one was asked."""
 
 
 class RunSession:
@@ -48,10 +55,13 @@ class RunSession:
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
         self.llm = LLM(self.proxy, self.name, replay=self.mode == Mode.REPLAY)
+        self.interrupted = False
+        """Whether the run ends before its end, so that mode `once` records it anew."""
         self._closed: Report | None = None
         self._before: dict[str, int] = {}
         """Calls that names which are watched had seen before; without a name, none."""
         self._watched: set[str] = set()
+        self._links: tuple[asyncio.AbstractEventLoop, Connections] | None = None
 
     @classmethod
     async def open(
@@ -78,7 +88,7 @@ class RunSession:
             raise SettingsError(
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
-        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""))
+        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), wires=_WIRES)
         towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None}
         try:
@@ -97,9 +107,20 @@ class RunSession:
     async def begin(self) -> None:
         """Remember what had arrived before."""
         self._watched = set(own_sessions(outside(), self.proxy) or (process_session(),)) - {self.name}
-        self._before = await aside(self._arrived, self._watched)
+        self._before = await self._heard(self._watched)
 
     # -- who takes part
+
+    def connections(self) -> Connections | None:
+        """Return connections to the proxy for calls of models in the loop of this run; None where another loop has them, or for https."""
+        if self._closed is not None or not self.proxy.startswith("http:"):
+            return None
+        here = asyncio.get_running_loop()
+        if self._links is None:
+            from llmproxy.scenario.connections import Connections
+
+            self._links = here, Connections()
+        return self._links[1] if self._links[0] is here else None
 
     def party_headers(self, party: str) -> dict[str, str]:
         """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
@@ -148,10 +169,11 @@ class RunSession:
         return report.miss_texts[-count:] if count else ()
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party; what is not known is None."""
+        """Return calls, tokens and cost by party, the agent's first; what is not known is None."""
         from llmproxy.report.events import PartyUse
 
         report = await self.report()
+        parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
             party: PartyUse(
                 calls=use.calls,
@@ -159,7 +181,7 @@ class RunSession:
                 output_tokens=_known(use.output, use.calls),
                 cost_usd=None if use.cost is None else format(use.cost, "f"),
             )
-            for party, use in report.parties.items()
+            for party, use in parties
         }
 
     async def watch(self, source: str) -> None:
@@ -173,13 +195,16 @@ class RunSession:
 
         With runs in parallel each of them sees the same ones: whose they are is not known.
         """
-        now = await aside(self._arrived, self._watched)
+        now = await self._heard(self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def close(self) -> Report:
         """End the session and return what it came to; again, the same."""
+        links, self._links = self._links, None
+        if links is not None and links[0] is asyncio.get_running_loop():
+            await links[1].aclose()
         if self._closed is None:
-            self._closed = await aside(self.control.close, self.name)
+            self._closed = await aside(self.control.close, self.name, complete=not self.interrupted)
         return self._closed
 
     def _arrived(self, names: set[str]) -> dict[str, int]:
@@ -191,7 +216,14 @@ class RunSession:
             except ControlError as error:
                 if error.status != NOT_FOUND:
                     raise
+            if name == process_session() and not found.get(name):
+                _SILENT.add((self.proxy, name))
         return found
+
+    async def _heard(self, names: set[str]) -> dict[str, int]:
+        """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about again."""
+        silent = set() if was_pointed(self.proxy) else {name for name in names if (self.proxy, name) in _SILENT}
+        return await aside(self._arrived, names - silent) if names - silent else {}
 
 
 def _known(tokens: int, calls: int) -> int | None:

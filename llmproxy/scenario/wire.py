@@ -11,6 +11,7 @@ or the last. Conversations and results are `llmproxy.trace`'s business.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,8 @@ _OURS = frozenset({"function_call", "custom_tool_call", "tool_use", "computer_ca
 _RETRIES = "x-stainless-retry-count"
 """By this the SDKs of OpenAI and Anthropic say how often a request was sent before."""
 _OTHERS = frozenset({"server_tool_use", "mcp_tool_use"})
+_WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
+"""Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def tool_calls(calls: Iterable[Call], party: str | None = AGENT) -> list[ToolCal
     from llmproxy.trace.wire import interactions
 
     told = [call for call in calls if call.recording is not None and party in (None, call.party)]
+    if not any(_may_call(call.recording) for call in told):
+        return []  # most agents have no tools, and reading whole conversations after each message adds up
     # Of its own place in the session, or two arrivals of one recording would be one span.
     found = [replace(each, occurrence=call.seq) for call, each in zip(told, interactions(told), strict=True)]
     spans = {span.id: span for span in build(found)}
@@ -80,6 +85,12 @@ def tool_calls(calls: Iterable[Call], party: str | None = AGENT) -> list[ToolCal
         if each.operation in CHAT
     ]
     return [each for said in _counted(answers) for each in said]
+
+
+def _may_call(recording: Mapping[str, Any] | None) -> bool:
+    """Return whether there may be a tool call in an answer: whatever the dialect, its words are among these."""
+    body = (recording or {}).get("response_body")
+    return not isinstance(body, str) or _WORDS.search(body) is not None
 
 
 class _Answer(NamedTuple):

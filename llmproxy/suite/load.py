@@ -168,6 +168,8 @@ class Loader:
             for raw, where in found:
                 filled = with_defaults(raw, defaults, whole.get("defaultTags"))
                 scenario = self.scenario(filled, variables)
+                if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
+                    self.unique(raw["id"], place_of(raw, "id"))
                 if scenario is not None:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
@@ -177,6 +179,13 @@ class Loader:
             self.suites.append(suite)
             for scenario, where, filled in made:
                 self.expand(scenario, filled, suite, where, path.parent)
+
+    def unique(self, name: str, at: Place | None) -> None:
+        """Keep the id of a scenario, or say that it is there already."""
+        if name in self.ids:
+            first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
+            self.problems.add(at, first, "ids are unique in a run")
+        self.ids.setdefault(name, at)
 
     def from_files(self, folder: Path, entry: str, at: Place | None, read: set[Path]) -> list[tuple[Map, Path]]:
         """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is one."""
@@ -236,12 +245,8 @@ class Loader:
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             at = scenario.at("parametrize", i) if sets else scenario.at("id")
-            if name in self.ids:
-                self.problems.add(
-                    at, f"the id `{name}` stands here twice, first at {self.ids[name]}", "ids are unique in a run"
-                )
-                continue
-            self.ids[name] = at
+            if sets:
+                self.unique(name, at)
             values = {**base, **_without_id(parameters)}
             title, about = (_static(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:

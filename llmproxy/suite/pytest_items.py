@@ -184,7 +184,11 @@ class SuiteItem(pytest.Item):
     def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:
         from llmproxy.suite.pytest_subtests import sub_report
 
-        told = [_told(events) for events in heard.by_run()]
+        # `llmproxy test` says once for all scenarios that nothing is recorded; here each item is read alone.
+        told = [
+            _told(events) or str(each.error or "").partition("; record it:")[0]
+            for events, each in zip(heard.by_run(), ran, strict=True)
+        ]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False

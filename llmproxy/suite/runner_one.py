@@ -231,6 +231,8 @@ class _Run:
         notes: Sequence[str] = ()
         report: Report | None = None
         if self.open is not None:
+            if stage is not None and stage.session is not None:
+                stage.session.interrupted = not isinstance(error, Exception | None)
             notes, report = await closed(self.open)
         ran = self._ran(error, report)
         usage = {} if self.open is None or self.open.stage.session is None else await self.open.stage.session.usage()

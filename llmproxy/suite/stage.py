@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.errors import MissError
+from llmproxy.client.told import never_reached
+from llmproxy.errors import MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.suite.conversations import Conversation, Conversations, Spoken, speak
@@ -156,6 +157,7 @@ class Stage:
 
         Raises:
             MissError: a request of it was never recorded, whatever it answered or raised.
+            UpstreamError: it raised, and could not reach a provider.
             AgentError, AgentUnreachable: as `speak`.
 
         """
@@ -177,8 +179,10 @@ class Stage:
                 clock=self.clock,
                 user=self.user,
             )
-        except Exception:
+        except Exception as error:
             await self.pull()
+            if lost := never_reached(call for call in self.calls if call.seq > start):
+                raise UpstreamError(lost) from error
             raise
         if (declared := getattr(self.agent, "declared", None)) is not None:
             self.declared.append((self.index, declared))

@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
     store = CacheStore.open(tmp_path / "cache.db", now=lambda: 1_800_000_000.0)
     store.put("call:a", '"Fine.\x1b[2J"', {"name": "agent.ask", "cache_key": "v1"})
-    store.put("call:b", "2", {"name": "agent.ask", "cache_key": "v2", "sample": 3})
+    store.put("call:b", r'"\u4e2d"', {"name": "agent.ask", "cache_key": "v2", "sample": 3})
     store.put("llm:c", "3", {"name": "model call of judge", "cache_key": "v2", "model": "gpt"})
     store.get("call:a")
     store.close()
@@ -36,7 +36,7 @@ def test_stats_say_how_much_there_is(folder: Path, capsys: pytest.CaptureFixture
     code, out = run(capsys, "stats")
     assert code == 0
     assert out.splitlines() == [
-        f"{folder / 'cache.db'}: 3 values, 13 bytes, 1 hits, 0 misses",
+        f"{folder / 'cache.db'}: 3 values, 20 bytes, 1 hit, 0 misses",
         "       2  agent.ask",
         "       1  model call of judge",
     ]
@@ -51,6 +51,7 @@ def test_list_shows_what_is_kept(folder: Path, capsys: pytest.CaptureFixture[str
     assert "call:b" in out
     assert "2027-01-15 08:00" in out
     assert '"Fine.\\u001b[2J"' in out
+    assert '"\N{CJK UNIFIED IDEOGRAPH-4E2D}"' in out
     assert "judge" not in out
     found = json.loads(run(capsys, "list", "--json", "--values", "-n", "1")[1])
     assert [(each["key"], each["value"], each["sample"]) for each in found] == [("call:a", '"Fine.\x1b[2J"', 1)]
@@ -60,9 +61,9 @@ def test_list_shows_what_is_kept(folder: Path, capsys: pytest.CaptureFixture[str
 def test_clear_forgets_what_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By name, cache key, age; without any, all."""
     assert run(capsys, "clear", "--older-than", "5000w")[1].endswith(": 0 values forgotten.\n")
-    assert run(capsys, "clear", "ask", "--cache-key", "v2")[1].endswith(": 1 values forgotten.\n")
-    assert run(capsys, "clear", "--cache-key", "v2")[1].endswith(": 1 values forgotten.\n")
-    assert run(capsys, "clear")[1].endswith(": 1 values forgotten.\n")
+    assert run(capsys, "clear", "ask", "--cache-key", "v2")[1].endswith(": 1 value forgotten.\n")
+    assert run(capsys, "clear", "--cache-key", "v2")[1].endswith(": 1 value forgotten.\n")
+    assert run(capsys, "clear")[1].endswith(": 1 value forgotten.\n")
     code, out = run(capsys, "clear", "--older-than", "soon")
     assert (code, "'soon' is no age" in out) == (2, True)
 

@@ -96,18 +96,21 @@ def test_a_judge_is_compared_with_people_and_with_itself(
         assert run(capsys, *typed, "--proxy", px.url, "--min-kappa", "0.8")[0] == 1
         code, out = run(capsys, str(labels), "--model", "openai/gpt-4o-mini", "--repeats", "3", "--proxy", px.url)
     assert (code, "left out: t1:" in out, "Traceback" in out) == (4, True, False)
+    assert "record what is missing: llmproxy start --mode auto" in out
 
 
 def test_what_is_wrong_is_said_before_anything_is_asked(
     labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No file, a wrong line, no model, a vote that there is not, no instructions."""
+    """No file, a wrong line, no model, a vote that there is not, no instructions, a mode without a proxy."""
     assert run(capsys, str(tmp_path / "nowhere"), "--model", "m")[0] == 2
     code, out = run(capsys, str(labels))
     assert (code, "--model" in out) == (2, True)
     for more in (("--vote", "loudest"), ("--system-prompt", str(tmp_path / "nowhere"))):
         code, out = run(capsys, str(labels), "--model", "openai/m", *more)
         assert (code, more[1] in out, "Traceback" in out) == (2, True, False)
+    code, out = run(capsys, str(labels), "--model", "openai/m", "--mode", "replay")  # live, if it were taken
+    assert (code, "there is none" in out) == (2, True)
     labels.write_text("{")
     code, out = run(capsys, str(labels), "--model", "openai/m")
     assert (code, f"{labels}:1: this is not JSON" in out) == (2, True)

@@ -62,6 +62,7 @@ def test_from_session(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 'response: {contains: "Fine, thanks."}' in text
     (cassette,) = (folder / "tests" / "cassettes").glob("*.yaml")
     assert "talk/talk" in cassette.read_text()
+    assert f"wrote {Path('tests/cassettes', cassette.name)}: its recording\n" in capsys.readouterr().out
     assert main(["suite", "from-session", "talk"]) == 2
     assert "--force" in capsys.readouterr().err
     assert main(["suite", "from-session", "talk", "--force", "-o", "tests/talk.suite.yaml"]) == 0

@@ -71,3 +71,13 @@ def test_colours_are_for_terminals() -> None:
     """No escapes elsewhere."""
     assert printed(said(role="user", content="hi"), stream=Terminal()).startswith("\x1b[32mUser:\x1b[0m hi")
     assert "\x1b" not in printed(said(role="user", content="hi"), verbose=2)
+
+
+def test_every_line_says_which_of_several_runs_it_is_of() -> None:
+    """Runs at the same time print between each other."""
+    for verbose, prefix in ((1, "[2/4] "), (2, "[Scenario: x 2/4] ")):
+        stream = io.StringIO()
+        console = ScenarioConsole(verbose, stream)
+        console.handle(Started(run_id="r", scenario="x", name="x", sample=2, runs=4))
+        console.handle(said(role="user", content="hi"))
+        assert stream.getvalue() == f"\n{prefix}User: hi\n"

@@ -1,4 +1,4 @@
-"""What tests of simulators and judges need: models that say what they are told to say, behind a real litellm."""
+"""What tests of simulators and judges need: models that say what they are told to say, behind real HTTP."""
 
 # ruff: noqa: A002, ANN401 (adapters as their users write them; JSON)
 

@@ -1,4 +1,4 @@
-"""End to end, as a user has it: an agent with two tools in Python and in Node, simulator and judge by litellm, two processes.
+"""End to end, as a user has it: an agent with two tools in Python and in Node, simulator and judge (by litellm, too), two processes.
 
 The upstream is a scripted dialogue that refuses what it does not expect, and counts at its own door what arrives. It is recorded by one
 process and replayed by another, with a proxy of its own, while the upstream is gone.
@@ -14,10 +14,24 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider
-from tests.scenario.shop import CALLS, CRITERIA, DONE, LOST, PLEASE, SHALL, dialogue, found, play, served
+from tests.scenario.shop import (
+    CALLS,
+    CRITERIA,
+    DONE,
+    LOST,
+    PLAIN,
+    PLEASE,
+    SHALL,
+    TRANSLATED,
+    dialogue,
+    found,
+    play,
+    served,
+)
 from tests.support import Proxy, proxy
 
-WAYS = ["python", "node-lines", "node-http"]
+WAYS = {"python": TRANSLATED, "node-lines": PLAIN, "node-http": PLAIN}
+"""Agents, each with its judge."""
 TOOLS = [
     ["look_up_order", {"id": "A-1"}, {"item": "lamp", "status": "delivered on May 2", "paid": 30}],
     ["refund", {"id": "A-1", "amount": 30}, {"order": "A-1", "refunded": 30}],
@@ -31,10 +45,10 @@ def agent_of(way: str, px: Proxy, folder: Path) -> Iterator[str]:
         yield stack.enter_context(served(folder, px.session_url("shop") + "/v1")) if way == "node-http" else way
 
 
-def once(way: str, px: Proxy, folder: Path, *options: str, **env: str) -> dict[str, Any]:
+def once(way: str, px: Proxy, folder: Path, *options: str, judge: str = PLAIN, **env: str) -> dict[str, Any]:
     """Run the scenario in a process of its own and return what it found."""
     with agent_of(way, px, folder) as agent:
-        return found(play(folder, agent, px.url, *options, env=env))
+        return found(play(folder, agent, px.url, *options, judge=judge, env=env))
 
 
 def both(provider: Provider) -> dict[str, str]:
@@ -45,14 +59,15 @@ def both(provider: Provider) -> dict[str, str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_comes_back_offline_in_another_process(way: str, tmp_path: Path) -> None:
     """Same messages, verdict, evidence, tools and tokens; nothing reaches the upstream, which is asked itself."""
-    with Provider(dialogue()) as provider:
+    judge = WAYS[way]
+    with Provider(dialogue(judge=judge)) as provider:
         with proxy("record", tmp_path / "x.db", upstreams=both(provider)) as px:
-            first = once(way, px, tmp_path, OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k")
+            first = once(way, px, tmp_path, judge=judge, OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k")
         provider.finish()
         assert len(provider.requests) == CALLS
         assert provider.header_names().isdisjoint({"x-llmproxy-session", "x-llmproxy-party"})
     with Provider() as silent, proxy("replay", tmp_path / "x.db", upstreams=both(silent)) as px:
-        second = once(way, px, tmp_path)
+        second = once(way, px, tmp_path, judge=judge)
     assert (silent.connections, silent.requests) == (0, [])
     assert [message["content"] for message in first["messages"]] == [LOST, SHALL, PLEASE, DONE]
     assert (first["success"], [each["text"] for each in first["criteria"]]) == (True, list(CRITERIA))

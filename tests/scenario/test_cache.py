@@ -440,7 +440,7 @@ def test_samples_are_kept_apart() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = asyncio.run(scenario.run(**given))
-    texts = [[sample.result.messages for sample in result.samples] for result in (first, again)]  # type: ignore[attr-defined]
+    texts = [[sample.result.messages for sample in result.samples] for result in (first, again)]
     assert texts[0] == texts[1]
     assert len({json.dumps(each) for each in texts[0]}) == 3
 

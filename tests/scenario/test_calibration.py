@@ -133,6 +133,12 @@ def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
     assert set(found.errors.values()) == {"the judge did not say something about every criterion"}
     assert (found.agreement, found.kappa, found.labels) == (None, None, 0)
     assert "nothing to compare" in "\n".join(found.lines())
+    assert found.lines()[0] == "0 conversations, 0 labels"
+    assert found.lines()[2:] == [
+        "flips on repetition: not measured",
+        "flips on order: not measured",
+        "left out: t1, t2, t3, t4: the judge did not say something about every criterion",
+    ]
 
 
 def test_the_number_of_looks_is_known_before() -> None:

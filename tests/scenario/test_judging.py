@@ -98,3 +98,12 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         asyncio.run(go(fail=True))
     assert len(most) < 6
+
+
+def test_what_cannot_be_meant_is_no_look() -> None:
+    """A mode of the proxy without one would send a replay to the provider: refused, and nobody is asked."""
+    judge = Judge(lambda given: scenario.ScenarioResult(success=True, messages=[]))
+    bench = Bench(name="test", proxy=False, mode="replay")
+    with pytest.raises(SettingsError, match="mode='replay' is a mode of the proxy"):
+        asyncio.run(bench.ask(judge, Transcript(id="t", messages=SAID)))
+    assert judge.inputs == []

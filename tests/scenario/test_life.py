@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 import pytest
 
 from llmproxy import scenario
-from llmproxy.errors import MachineError, MissError
+from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
 from llmproxy.report.events import Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
 from llmproxy.scenario.session import RunSession
@@ -144,6 +144,38 @@ def test_a_miss_is_an_error_whatever_the_agent_says(tmp_path: Path, agent: type[
     assert ear.kinds().endswith("Step Finished")
 
 
+def test_a_provider_that_cannot_be_reached_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+    """It raises, since nobody answered it: who could not be reached is said, and nothing about the agent."""
+    ear, url = Ear(), f"http://127.0.0.1:{free_port()}"
+    with (
+        proxy("record", tmp_path / "x.db", upstreams={"openai": url}) as px,
+        pytest.raises(UpstreamError, match=f"^openai at {url} could not be reached: Connection refused"),
+    ):
+        run(px, Calls(), ear)
+    assert finished(ear).status == Status.ENVIRONMENT_ERROR
+
+
+def test_an_agent_that_breaks_after_a_retry_broke_by_itself(tmp_path: Path) -> None:
+    """A provider that was there the second time is no excuse."""
+    port = free_port()
+
+    class Breaks(Calls):
+        async def call(self, input: AgentInput) -> str:
+            with pytest.raises(HTTPError):
+                await super().call(input)
+            with Provider([step(say="hello")], port=port):
+                await super().call(input)
+            raise RuntimeError("a bug of mine")
+
+    ear = Ear()
+    with (
+        proxy("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}) as px,
+        pytest.raises(RuntimeError, match="a bug of mine"),
+    ):
+        run(px, Breaks(), ear)
+    assert finished(ear).status == Status.AGENT_ERROR
+
+
 def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
     """Agents that read the environment take turns, one that uses the session need not; each lands in its own run."""
     steps = [step(user=f"weather {n}?", say=f"sunny {n}") for n in range(6)]
@@ -232,6 +264,14 @@ def test_a_proxy_that_is_not_there_is_an_error_of_the_environment() -> None:
     ear, user = Ear(), User()
     with pytest.raises(MachineError, match="no llmproxy answers"):
         asyncio.run(executor(user, proxy=f"http://127.0.0.1:{free_port()}", ear=ear).run())
+    assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
+
+
+def test_a_mode_without_a_proxy_is_refused() -> None:
+    """Who asks for a replay must not be sent to the provider: nobody is called."""
+    ear, user = Ear(), User()
+    with pytest.raises(SettingsError, match="there is none"):
+        asyncio.run(executor(user, proxy=False, mode="replay", ear=ear).run())
     assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
 
 

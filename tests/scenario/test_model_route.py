@@ -109,9 +109,9 @@ def test_one_name_cannot_be_two_places() -> None:
 
 
 def test_the_table_needs_no_litellm() -> None:
-    """The route of a provider in the table is known without the seconds that litellm's import takes."""
+    """The route of a provider in the table, and of OpenAI's plain models, is known without the seconds that litellm's import takes."""
     code = (
-        "import sys; from llmproxy.scenario.model_route import route; route('openai/x', 'http://h'); "
+        "import sys; from llmproxy.scenario.model_route import route; route('openai/x', 'http://h'); route('gpt-4.1-mini', 'http://h'); "
         "sys.exit('litellm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -17,7 +17,7 @@ from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.context import context_scenario
 from llmproxy.scenario.model_errors import ModelError
-from llmproxy.scenario.models import Answer, Called, RefusedChoice, complete, configured, spoken
+from llmproxy.scenario.models import Answer, RefusedChoice, complete, configured
 from llmproxy.scenario.session import RunSession
 from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, raw, refusal, served
@@ -90,34 +90,10 @@ def test_a_chosen_temperature_is_never_dropped() -> None:
 # -- what comes back
 
 
-@pytest.mark.parametrize(
-    ("said", "heard"),
-    [
-        ("hello", "hello"),
-        ("<think>he wants a refund</think>\n\nI want a refund", "I want a refund"),
-        ("<Thinking>a</Thinking>b<think>c</think>d", "bd"),
-        ("he wants a refund</think>I want a refund", "I want a refund"),
-        ("<think>never ends", ""),
-        ("i think <b>so</b>", "i think <b>so</b>"),
-        (None, ""),
-        ([{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}], "a"),
-    ],
-)
-def test_reasoning_is_stripped(said: object, heard: str) -> None:
-    """Row 32: what a model thought aloud is not what it said."""
-    assert spoken(said) == heard
-
-
 def test_reasoning_beside_the_text_is_left_out() -> None:
     """Row 32: providers that send reasoning in a member of its own are read without it."""
     with model(raw({"content": "hi there", "reasoning_content": "let me pretend"})) as (config, _):
         assert ask(config).text == "hi there"
-
-
-def test_an_answer_survives_keeping() -> None:
-    """What is kept in cache.db comes back as it was."""
-    answer = Answer("größe", (Called("f", '{"a": 1}'),), "stop", {"prompt": 3})
-    assert Answer.of(answer.kept()) == answer
 
 
 def test_no_choices_is_an_error() -> None:

@@ -117,7 +117,8 @@ def story(*statuses: Status, **finished: Any) -> Story:  # noqa: ANN401
     made = Story()
     for number, status in enumerate(statuses, 1):
         who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}
-        made.add(Started(**who, name="refund", sample=number, runs=len(statuses), criteria=["is polite"]))
+        more: dict[str, Any] = {"rerun": 'pytest "t.py::test_it"', "criteria": ["is polite"]}
+        made.add(Started(**who, name="refund", sample=number, runs=len(statuses), **more))
         made.add(Message(run_id=who["run_id"], message={"role": "user", "content": f"hi {number}"}))
         made.add(Finished(**who, status=status, **finished))
     return made

@@ -215,6 +215,18 @@ def _by_sample(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
     return scenario.fail() if sample == 3 else scenario.succeed()
 
 
+def test_the_sum_says_on_one_line_why_a_run_did_not_pass() -> None:
+    """The sample has all of it."""
+    script = [lambda _state: scenario.fail("first\n\nsecond " + "x" * 300)]
+    found = asyncio.run(scenario.run("n", "d", [Agent()], runs=2, script=script, proxy=False, verbose=False))
+    assert isinstance(found, RepeatResult)
+    told = (found.reasoning or "").splitlines()[-1]
+    assert told.startswith("sample 2: failed: first second xxx")
+    assert told.endswith("x…")
+    assert len(told) < 250
+    assert "second " + "x" * 300 in (found.samples[1].result.reasoning or "")
+
+
 def test_four_recorded_conversations_are_four_when_replayed(tmp_path: Path) -> None:
     """Equal requests, different answers, an agent that crashes: recorded once, then the same four again without a call."""
     sides: Sequence[str] = ("heads", "tails", "crash", "heads")

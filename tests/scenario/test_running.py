@@ -34,7 +34,8 @@ def untouched() -> Iterator[None]:
 
 def quiet(*agents: Any, **given: Any) -> scenario.ScenarioResult:
     """Run without printing."""
-    return asyncio.run(scenario.run("n", "d", list(agents), verbose=False, **given))
+    found: scenario.ScenarioResult = asyncio.run(scenario.run("n", "d", list(agents), verbose=False, **given))
+    return found
 
 
 def test_the_documented_signature() -> None:

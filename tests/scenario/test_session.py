@@ -15,7 +15,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control import ControlError
+from llmproxy.client.control import Control, ControlError, Report
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.binding import process_session
@@ -272,17 +272,70 @@ def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
 
 
 def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy) -> None:
-    """It is nobody's: not in the session, and not hidden."""
+    """It is nobody's: not in the session, and not hidden. A turn has led the agent there, which asks once more when it is over."""
+
+    async def nothing(text: str) -> None:
+        assert text
 
     async def run() -> tuple[int, int]:
         session = await RunSession.open(px.url, cassette="attributed")
         try:
+            async with session.turn(Calls(nothing)):
+                pass
             await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
             return await session.unattributed(), len(await session.calls())
         finally:
             await session.close()
 
     assert asyncio.run(run()) == (1, 0)
+
+
+def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
+    """As long as no turn led anybody there, nothing arrives under the process's own name, and no call is spent on it."""
+    code = (
+        "import asyncio, sys; from llmproxy.scenario.session import RunSession\n"
+        "from llmproxy.client.control import Control\n"
+        "asked = []\n"
+        "class Counting(Control):\n"
+        "    def report(self, name):\n"
+        "        asked.append(name)\n"
+        "        return super().report(name)\n"
+        "async def run(number):\n"
+        "    session = RunSession(Counting(sys.argv[1]), Control(sys.argv[1]).open(f'once-{number}'))\n"
+        "    await session.begin()\n"
+        "    assert await session.unattributed() == 0\n"
+        "    await session.close()\n"
+        "for number in range(3): asyncio.run(run(number))\n"
+        "assert len(asked) == 1, asked"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.endswith(("_BASE_URL", "_API_BASE"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code, px.url], check=False, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_connections_belong_to_the_loop_of_the_run(px: Proxy) -> None:
+    """A call of a model in another loop makes its own; after the end, and over https, there are none."""
+
+    async def run() -> list[bool]:
+        session = await RunSession.open(px.url, cassette="connections")
+
+        async def there() -> object:
+            return session.connections()
+
+        first = session.connections()
+        found = [
+            first is not None,
+            session.connections() is first,
+            await asyncio.to_thread(asyncio.run, there()) is None,
+        ]
+        await session.close()
+        return [*found, session.connections() is None]
+
+    assert asyncio.run(run()) == [True] * 4
+    safe = RunSession(Control("https://127.0.0.1:1"), Report(name="a", cassette="a", mode="replay"))
+    assert safe.connections() is None
 
 
 def test_a_run_says_who_used_what(px: Proxy) -> None:
@@ -298,7 +351,7 @@ def test_a_run_says_who_used_what(px: Proxy) -> None:
             await session.close()
 
     usage = asyncio.run(run())
-    assert {party: use.calls for party, use in usage.items()} == {"agent": 1, "user": 1, "judge.2": 1}
+    assert [(party, use.calls) for party, use in usage.items()] == [("agent", 1), ("judge.2", 1), ("user", 1)]
 
 
 def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -> None:

@@ -50,7 +50,7 @@ WEAKNESSES = {
     30: "test_messages::test_what_becomes_of_each_type",
     31: "test_user_simulator_agent::test_tool_internals_are_hidden test_transcript::test_tools_can_be_shown",
     32: "test_user_simulator_agent::test_the_goal_is_done test_user_simulator_agent::test_an_empty_answer_is_asked_for_again "
-    "test_models::test_reasoning_is_stripped",
+    "test_model_answer::test_reasoning_is_stripped",
     33: "test_api_examples::test_importing_opens_nothing_and_needs_no_llm_library",
     34: "test_verdicts::test_agent_errors_count_and_environment_errors_do_not test_statistics::test_wilson_holds_the_rate_and_stays_a_share",
     35: "test_cast::test_an_object_with_a_life_belongs_to_one_run_at_a_time test_cast::test_classes_and_functions_make_an_adapter_for_each_run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -244,6 +245,27 @@ def test_a_call_can_be_written_as_a_message_lists_it() -> None:
     """For whoever looks for tool calls in messages."""
     (found,) = tool_calls([call(1, FIRST, answer(WEATHER))])
     assert found.to_message() == WEATHER["tool_calls"][0]
+
+
+def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
+    """Answers without any word of a tool call are not looked into; an escape may hide the word."""
+    said = (
+        json.dumps(answer(WEATHER))
+        .replace("tool_calls", "\\u0074ool_c\\u0061lls")
+        .replace("function", "f\\u0075nction")
+    )
+    assert "tool" not in said
+    assert [each.name for each in tool_calls([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
+
+
+def test_an_answer_that_is_no_text_is_read() -> None:
+    """What is compressed, or in frames of bytes, may hold a tool call as well."""
+    said = gzip.compress(json.dumps(answer(WEATHER)).encode(), mtime=0)
+    made = call(1, {"messages": [USER]}, said)
+    assert made.recording is not None
+    made.recording["response_headers"].append(["content-encoding", "gzip"])
+    assert isinstance(made.recording["response_body"], dict)
+    tool_calls([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
 
 
 def test_nothing_asked_is_nothing_called() -> None:

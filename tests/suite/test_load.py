@@ -110,6 +110,16 @@ def test_all_files_are_read_before_anything_is_said(tmp_path: Path) -> None:
     assert len(told) == len(expected)
 
 
+def test_an_id_that_stands_twice_is_told_with_what_is_wrong_in_its_scenarios(tmp_path: Path) -> None:
+    """Neither waits until the other is mended."""
+    told = refused(tmp_path, f"name: s\nscenarios:\n- {{id: a, {STEPS}, tag: x}}\n- {{id: a, {STEPS}, tag: x}}\n")
+    assert [line.partition(" (")[0] for line in told] == [
+        "suite.yaml:3:51: unknown key `tag`",
+        "suite.yaml:4:8: the id `a` stands here twice, first at suite.yaml:3:8",
+        "suite.yaml:4:51: unknown key `tag`",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

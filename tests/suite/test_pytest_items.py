@@ -15,7 +15,7 @@ import pytest
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support.process import ROOT, clean_env
-from tests.support.pytest_run import run
+from tests.support.pytest_run import APP, run, write
 
 SUITE = """
 name: t
@@ -118,6 +118,10 @@ scenarios:
     command = [sys.executable, "-m", "llmproxy", "test", "greet.suite.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    project(tmp_path, f"{text}  - {{id: other, steps: [{{chat: hi, totalToolCalls: 0}}]}}\n", "greet.suite.yaml")
+    more = run(tmp_path, "-k", "other")
+    more.assert_outcomes(failed=1, deselected=1)
+    more.stdout.fnmatch_lines(["FAILED greet.suite.yaml::other - nothing is recorded for other"])
 
 
 def test_what_is_wrong_in_a_file_is_a_collection_error_with_its_place(tmp_path: Path) -> None:
@@ -154,14 +158,9 @@ def test_suites_and_the_fixture_have_proxies_of_their_own(tmp_path: Path) -> Non
     agent = json.dumps(rig.lines(tmp_path / "rows.db"))
     text = f"name: hello\nagent: {agent}\nscenarios:\n  - {{id: greets, steps: [{{chat: Say hello, response: {{contains: hello}}}}]}}\n"
     project(tmp_path, text, "a.suite.yaml")
-    (tmp_path / "test_b.py").write_text(
-        "from openai import OpenAI\n"
-        "client = OpenAI(max_retries=0)\n"
-        "def test_it(llmproxy):\n"
-        "    messages = [{'role': 'user', 'content': 'Say hello'}]\n"
-        "    said = client.chat.completions.create(model='gpt-4o', messages=messages)\n"
-        "    assert said.choices[0].message.content == 'hello' and llmproxy.report().calls == 1\n"
-    )
+    test = "from app import ask\ndef test_it(llmproxy):\n    assert ask('Say hello') == 'hello' and llmproxy.report().calls == 1\n"
+    write(tmp_path, app=APP, test_b=test)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     with Provider([step(user="Say hello", say="hello", times=None)]) as provider:
         env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
         run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=2)

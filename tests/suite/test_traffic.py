@@ -12,10 +12,10 @@ import pytest
 from llmproxy.report.events import Status
 from tests.provider import Provider, step
 from tests.suite import rig
-from tests.support import proxy
+from tests.support import free_port, proxy
 
 AGENT = """
-import json, os, threading, time, urllib.request
+import json, os, threading, time, urllib.error, urllib.request
 
 def ask(text, party=None):
     body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]}
@@ -24,8 +24,12 @@ def ask(text, party=None):
     if party:
         request.add_header("x-llmproxy-party", party)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as answer:
-        return json.load(answer)["choices"][0]["message"]
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return json.load(answer)["choices"][0]["message"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
 
 def answer(message):
     if message == "silent":
@@ -120,6 +124,15 @@ def test_a_miss_makes_the_run_an_error_whatever_the_agent_answers(tmp_path: Path
     assert found.told.finished[0].misses
     assert "llmproxy start" not in found.told.finished[0].error
     assert "--id one --mode auto" in found.told.finished[0].error
+
+
+def test_a_provider_that_cannot_be_reached_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+    """It broke, since nobody answered it: who could not be reached is said, and nothing about the agent."""
+    url = f"http://127.0.0.1:{free_port()}"
+    with proxy("record", tmp_path / "x.db", upstreams={"openai": url}) as px:
+        found = run(tmp_path, px.url, "{chat: hi, totalToolCalls: 0}")
+    assert (found.statuses, found.tested.exit_code) == (["environment_error"], 3)
+    assert f"openai at {url} could not be reached: Connection refused" in str(found.told.events)
 
 
 def test_nothing_recorded_is_one_line_with_the_command(tmp_path: Path, recording: str) -> None:

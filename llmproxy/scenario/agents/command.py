@@ -102,7 +102,9 @@ class CommandAgent(AgentAdapter):
         """End the processes, and what they started."""
         children, self._children = list(self._children.values()), {}
         if children:
-            await asyncio.shield(asyncio.gather(*(asyncio.to_thread(child.end) for child in children)))
+            loop = asyncio.get_running_loop()
+            # No tasks, which Ctrl-C cancels all: what is under way is neither lost nor complained about.
+            await asyncio.shield(asyncio.gather(*(loop.run_in_executor(None, child.end) for child in children)))
 
     def clone(self) -> Self:
         """Return one with processes of its own."""

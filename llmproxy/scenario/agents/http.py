@@ -174,14 +174,14 @@ class HttpAdapter(AgentAdapter):
         # Variables of this process may name our own proxy; what is on this machine is asked directly.
         local = urlsplit(self.url).hostname in _LOCAL
         secure = self.url.startswith("https:")
-        return httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=CONNECT),
-            trust_env=not local,
-            verify=secure or not local,
-            # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice, so that
-            # would look like a crash.
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        timeout = httpx.Timeout(None, connect=CONNECT)
+        # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice, so that
+        # would look like a crash.
+        if local and not secure:
+            from llmproxy.scenario.connections import Connections
+
+            return httpx.AsyncClient(timeout=timeout, trust_env=False, transport=Connections(keep=False))
+        return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))
 
     def _refused(self, status: int, location: str, answer: Answered) -> AgentError:
         if status in _REDIRECTS:

@@ -143,12 +143,18 @@ def serve(kind, port):
 
 def players(who, agent):
     """Return the library that is measured, and what makes the agents of a scenario."""
-    if who == "llmproxy":
+    model = "openai/gpt-4.1-mini"
+    if who.startswith("llmproxy"):
         from llmproxy import scenario
         from llmproxy.scenario.agents import HttpAgent
 
         def under_test():
             return HttpAgent(agent, body={"messages": "$messages"}, headers={"x-llmproxy-session": "$session"})
+
+        if who != "llmproxy":
+            from llmproxy.scenario import ModelConfig
+
+            model = ModelConfig(model=model, extra={"num_retries": 0})
     else:
         import httpx
         import scenario
@@ -165,7 +171,7 @@ def players(who, agent):
                 return asked(plain)
 
         under_test = Http
-    scenario.configure(default_model="openai/gpt-4.1-mini", verbose=False, cache_key="bench")
+    scenario.configure(default_model=model, verbose=False, cache_key="bench")
     return scenario, under_test
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -276,3 +277,23 @@ def test_a_run_that_is_cancelled_leaves_no_process() -> None:
         return time.monotonic() - since
 
     assert asyncio.run(run()) < 12
+
+
+def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
+    """`asyncio.run` cancels every task then: the end goes on in its thread, and no exception is left that nobody asks for."""
+    complaints: list[dict[str, Any]] = []
+
+    async def run() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        agent = CommandAgent([sys.executable, "-c", "import json, os\nwhile input(): print(json.dumps({'text': str(os.getpid())}), flush=True)"])  # fmt: skip
+        said = int(str(await agent.call(given())))
+        closing = asyncio.ensure_future(agent.close())
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        return said
+
+    process = asyncio.run(run())
+    gc.collect()
+    assert (complaints, running(process)) == ([], False)

@@ -22,13 +22,16 @@ LOST, SHALL, PLEASE, DONE = (
     "Refunded.",
 )
 CRITERIA = ("Agent looks the order up", "Agent refunds the lamp")
-AGENT, USER, JUDGE = "gpt-4o", "gpt-4.1-mini", "claude-sonnet-4-5"
+AGENT, USER = "gpt-4o", "gpt-4.1-mini"
+TRANSLATED, PLAIN = "anthropic/claude-sonnet-4-5", "openai/gpt-4.1"
+"""Judges: one whose dialect only litellm speaks, which takes seconds to import, and one that is asked without it."""
 CALLS = 8
 """LLM calls of a run: the user twice, the agent four times, the judge twice."""
 
 
-def dialogue(first: str = LOST, last: str = DONE, *, refund: str = "passed") -> list[Step]:
-    """Return what the models say in one run: agent and user over OpenAI's dialect, the judge over Anthropic's."""
+def dialogue(first: str = LOST, last: str = DONE, *, refund: str = "passed", judge: str = PLAIN) -> list[Step]:
+    """Return what the models say in one run: agent and user over OpenAI's dialect, the judge over its own."""
+    asked = judge.partition("/")[2]
     findings = {
         "c1": {"status": "passed", "evidence": 'look_up_order({"id": "A-1"})', "reason": "it did"},
         "c2": {"status": refund, "evidence": last, "reason": "it says so"},
@@ -38,7 +41,7 @@ def dialogue(first: str = LOST, last: str = DONE, *, refund: str = "passed") -> 
         step(model=USER, user="Hello, how can I help you today?", say=first),
         step(model=AGENT, user=first, call=[{"name": "look_up_order", "arguments": {"id": "A-1"}}]),
         step(model=AGENT, user=first, tool_result="delivered", say=SHALL),
-        step(model=JUDGE, contains=f"user: {first}", call=[{"name": "continue_test", "arguments": {}}]),
+        step(model=asked, contains=f"user: {first}", call=[{"name": "continue_test", "arguments": {}}]),
         step(model=USER, user=SHALL, say=PLEASE),
         step(
             model=AGENT,
@@ -47,15 +50,17 @@ def dialogue(first: str = LOST, last: str = DONE, *, refund: str = "passed") -> 
             call=[{"name": "refund", "arguments": {"id": "A-1", "amount": 30}}],
         ),
         step(model=AGENT, user=PLEASE, tool_result="30", contains=first, say=last),
-        step(model=JUDGE, contains=f"assistant: {last}", call=[{"name": "finish_test", "arguments": verdict}]),
+        step(model=asked, contains=f"assistant: {last}", call=[{"name": "finish_test", "arguments": verdict}]),
     ]
 
 
-def play(folder: Path, agent: str, url: str, *options: str, env: dict[str, str] | None = None) -> Process:
+def play(
+    folder: Path, agent: str, url: str, *options: str, judge: str = PLAIN, env: dict[str, str] | None = None
+) -> Process:
     """Run the scenario in a process of its own, as a user would, and wait for its end; what it found is :func:`found`."""
     command = [sys.executable, str(HERE / "run.py"), agent, *options]
     root = HERE.parents[2]
-    told = clean_env({"LLMPROXY_URL": url, "PYTHONPATH": str(root), **(env or {})})
+    told = clean_env({"LLMPROXY_URL": url, "PYTHONPATH": str(root), "SHOP_JUDGE": judge, **(env or {})})
     child = Process(command, folder, f"run-{len(list(folder.glob('run-*')))}", told, cwd=root)
     child.wait(90)
     return child

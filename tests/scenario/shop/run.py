@@ -56,7 +56,7 @@ async def main(name: str, runs: int | None) -> Any:  # noqa: ANN401 - JSON
         agents=[
             agent(name),
             scenario.UserSimulatorAgent(model="openai/gpt-4.1-mini"),
-            scenario.JudgeAgent(model="anthropic/claude-sonnet-4-5", criteria=list(CRITERIA)),
+            scenario.JudgeAgent(model=os.environ["SHOP_JUDGE"], criteria=list(CRITERIA)),
         ],
         script=[scenario.proceed(turns=1), uses_the_order, scenario.proceed()],
         max_turns=5,
