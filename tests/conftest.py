@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TRAFFIC = Path(__file__).resolve().parents[1] / "../shared/traffic"
 _PERSONAL = re.compile(
@@ -20,6 +23,17 @@ def pytest_configure() -> None:
     for name in [name for name in os.environ if _PERSONAL.search(name)]:
         del os.environ[name]
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
+    # A shell ignores interrupts for what it runs in the background, and children would inherit it: ending one would take for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A busy machine is no fault of an example; in CI hypothesis says the same.
+    settings.register_profile("patient", settings(), deadline=None)
+    settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Put thousands of collected tests aside: the garbage collector would go through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

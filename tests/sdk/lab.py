@@ -1,4 +1,4 @@
-"""One upstream, all drivers, four acts: record, upstream away, replay (twice), ask what was never recorded.
+"""One upstream, all drivers, four acts: record, upstream away, replay (twice), ask what was never recorded (behind the second replay).
 
 The acts are run once for all drivers that pytest selected; the tests only look at what came out. All drivers share one
 recording proxy and one replaying proxy, each in a session of its own (`/s/<driver>`), two at a time. When the upstream has been
@@ -21,12 +21,19 @@ from .environments import NODE
 
 PROVIDERS = ("openai", "anthropic", "gemini", "ollama", "mistral", "cohere")
 TWIST = " (changed)"
+STAR = "*"
+"""At the end of a case's name: with the prompt changed."""
 AT_ONCE = 2
 
 
 def probes(driver: Driver, upstream: str) -> list[str]:
     """Cases whose changed prompt must be a miss: each route's plain and streamed one."""
     return [case for case in driver.cases_on(upstream) if case.rpartition("_")[2] in ("plain", "stream")]
+
+
+def again(driver: Driver, upstream: str) -> list[str]:
+    """Cases of the second replay: all, and those that must be a miss."""
+    return [*driver.cases_on(upstream), *(case + STAR for case in probes(driver, upstream))]
 
 
 @dataclass
@@ -92,10 +99,9 @@ class Lab:
             px = stack.enter_context(proxy("replay", self.store, upstreams=upstreams))
             self.proxies.append(px)
             self.replayed = self._all("replay", lambda d: self._run(px, d, "replay", d.cases_on(self.upstream), {}))
-            self.again = self._all("again", lambda d: self._run(px, d, "again", d.cases_on(self.upstream), {}))
-            self.missed = self._all(
-                "miss", lambda d: self._run(px, d, "miss", probes(d, self.upstream), {"TWIST": TWIST})
-            )
+            last = self._all("again", lambda d: self._run(px, d, "again", again(d, self.upstream), {"TWIST": TWIST}))
+        self.again = {name: {c: line for c, line in each.items() if c[-1] != STAR} for name, each in last.items()}
+        self.missed = {name: {c[:-1]: line for c, line in each.items() if c[-1] == STAR} for name, each in last.items()}
         # The printed lines, one for each request that arrived, so that a silent retry is seen; complete once the proxy ended.
         refused = [line.split() for line in px.stdout.splitlines() if line.split()[1:2] == ["MISS"]]
         self.misses = {d.name: sum(d.name in words for words in refused) for d in self.drivers}

@@ -108,7 +108,8 @@ def test_a_recorded_retry_replays_without_its_pause(
     """429 with retry-after 1 and then 200: a second while recording, nothing in replay."""
     lab = performed(labs, environments, upstream, driver)
     assert lab.recorded[driver.name]["retry"]["seconds"] >= 1
-    assert lab.replayed[driver.name]["retry"]["seconds"] < 0.5
+    # A pause is there each time, what a busy machine adds is not.
+    assert min(outcome[driver.name]["retry"]["seconds"] for outcome in (lab.replayed, lab.again)) < 0.5
 
 
 @by_upstream

@@ -15,6 +15,18 @@ KNOWN = any(each.value == "llmproxy.pytest_plugin" for each in entry_points(grou
 PLUGIN = () if KNOWN else ("-p", "llmproxy.pytest_plugin")
 """Loaded by hand where the package's entry point is not installed."""
 
+APP = """
+import json, os, urllib.request
+url = os.environ.get("OPENAI_BASE_URL", "")      # read at import, when most applications make their client
+
+def ask(text):
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}
+    sent = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(sent) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+"""
+"""An application under test, for app.py; importing an SDK would take longer than all the rest of a run."""
+
 
 def write(folder: Path, **files: str) -> None:
     """Write Python files; ``test_x=text`` is test_x.py."""

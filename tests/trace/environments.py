@@ -6,6 +6,7 @@ skips its tests loudly; they are marked `sdk`, so LLMPROXY_TEST_REQUIRE=all make
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,13 @@ SECONDS = 180
 def python(name: str, *requirements: str) -> str:
     """Return the interpreter of ``.venv-<name>`` with these packages, built if need be; skips where it cannot be."""
     place = ROOT / f".venv-{name}"
+    place.mkdir(exist_ok=True)
+    with (place / ".building").open("w") as lock:  # not ".lock": uv waits for that one itself
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests in another process may want it at this moment
+        return _built(place, requirements)
+
+
+def _built(place: Path, requirements: tuple[str, ...]) -> str:
     interpreter, stamp = place / "bin/python", place / ".requirements"
     wanted = "\n".join(requirements)
     if stamp.is_file() and stamp.read_text("utf-8") == wanted and interpreter.exists():

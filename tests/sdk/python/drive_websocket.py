@@ -1,8 +1,11 @@
 """WebSocket clients as their makers ship them: one conversation each, printed as JSON lines.
 
-    python drive_websocket.py CLIENT BASE_URL
+    python drive_websocket.py < conversations.jsonl
 
-CLIENT: openai-realtime, openai-realtime-async, openai-responses, genai-live, websockets. What each hears is printed, so that two runs
+Each line in is {"client", "url", "ca"}; `ca` signs what is met at https, if anything. Each conversation's end is a line {"end": true}:
+importing the SDKs takes far longer than speaking through them, so one process holds many.
+
+client: openai-realtime, openai-realtime-async, openai-responses, genai-live, websockets. What each hears is printed, so that two runs
 can be compared; the conversation is the one that tests/mitm/test_websocket_clients.py's upstream expects.
 """
 
@@ -114,8 +117,20 @@ CLIENTS = {
     "websockets": plain,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Hold the conversations that are asked for, one after the other."""
     os.environ["NO_PROXY"] = "127.0.0.1"
-    running = CLIENTS[sys.argv[1]](sys.argv[2])
-    if running is not None:
-        asyncio.run(running)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        os.environ.pop("SSL_CERT_FILE", None)
+        if asked["ca"]:
+            os.environ["SSL_CERT_FILE"] = asked["ca"]
+        running = CLIENTS[asked["client"]](asked["url"])
+        if running is not None:
+            asyncio.run(running)
+        say({"end": True})
+
+
+if __name__ == "__main__":
+    main()

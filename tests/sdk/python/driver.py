@@ -1,7 +1,7 @@
 """What all Python drivers share: run the named cases, print one JSON object for each.
 
-Environment: CASES (names with commas between; empty: all), TWIST (text put behind every prompt, for a request that was never
-recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
+Environment: CASES (names with commas between; empty: all), TWIST (text put behind every prompt of a case that is named with a star
+at its end, ``plain*``, for a request that was never recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
 llmproxy. A line is {"case", "seconds", "result"} or {"case", "seconds", "error": {"class", "message", "status"}}.
 """
 
@@ -29,9 +29,13 @@ SCHEMA = {
 }
 
 
+running = ""
+"""Name of the case that runs, as it was given."""
+
+
 def prompt(case: str, turn: int = 0) -> str:
     """User text of a case."""
-    return DIALOGUE[case][turn]["user"] + os.environ.get("TWIST", "")
+    return DIALOGUE[case][turn]["user"] + (os.environ["TWIST"] if running.endswith("*") else "")
 
 
 def key(name: str) -> str:
@@ -61,11 +65,12 @@ def status_of(error):
 
 def main(cases) -> None:
     """Run the cases that CASES names."""
+    global running
     wanted = [name for name in os.environ.get("CASES", "").split(",") if name] or list(cases)
     for name in wanted:
-        begun = time.monotonic()
+        running, begun = name, time.monotonic()
         try:
-            line = {"result": plain(cases[name]())}
+            line = {"result": plain(cases[name.rstrip("*")]())}
         except Exception as error:
             line = {"error": {"class": type(error).__name__, "message": str(error), "status": status_of(error)}}
         print(json.dumps({"case": name, "seconds": round(time.monotonic() - begun, 3), **line}), flush=True)

@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -55,11 +56,39 @@ def loads(text: str) -> object:
         return text
 
 
+@cache
+def client_of(kind: str, base: str) -> Any:  # noqa: ANN401 - each SDK has its own
+    """Return a client of an SDK: one for all exchanges, since each takes as long to make as many answers to parse."""
+    if kind == "openai":
+        from openai import OpenAI
+
+        return OpenAI(api_key="x", base_url=f"{base}/v1", max_retries=0)
+    if kind == "anthropic":
+        from anthropic import Anthropic
+
+        return Anthropic(api_key="x", base_url=base, max_retries=0)
+    if kind == "genai":
+        from google import genai
+
+        return genai.Client(api_key="x", http_options={"base_url": base})
+    if kind == "ollama":
+        from ollama import Client
+
+        return Client(host=base)
+    if kind == "bedrock":
+        import boto3
+
+        return boto3.client("bedrock-runtime", endpoint_url=base, region_name="us-east-1",
+                            aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
+    import cohere
+
+    return {"cohere 1": cohere.Client, "cohere 2": cohere.ClientV2}[kind](api_key="x", base_url=base)
+
+
 def openai_chat(base: str, each: dict[str, Any]) -> Parsed:
-    from openai import OpenAI
     from openai.lib.streaming.chat import ChatCompletionStreamState
 
-    client = OpenAI(api_key="x", base_url=f"{base}/v1", max_retries=0)
+    client = client_of("openai", base)
     if each["stream"]:
         state = ChatCompletionStreamState()
         for chunk in client.chat.completions.create(model="m", messages=ASK, stream=True):
@@ -80,9 +109,7 @@ def openai_chat(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def openai_completions(base: str, each: dict[str, Any]) -> Parsed:
-    from openai import OpenAI
-
-    client = OpenAI(api_key="x", base_url=f"{base}/v1", max_retries=0)
+    client = client_of("openai", base)
     answer = client.completions.create(model="m", prompt="x", stream=each["stream"])
     parts = list(answer) if each["stream"] else [answer]
     text = "".join(part.choices[0].text or "" for part in parts if part.choices and part.choices[0].index == 0)
@@ -91,22 +118,19 @@ def openai_completions(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def openai_responses(base: str, each: dict[str, Any]) -> Parsed:
-    from openai import OpenAI
-
-    client = OpenAI(api_key="x", base_url=f"{base}/v1", max_retries=0)
+    client = client_of("openai", base)
     answer = client.responses.create(model="m", input="x", stream=each["stream"])
     if each["stream"]:
         ends = ("response.completed", "response.incomplete", "response.failed")
-        answer = next(event.response for event in answer if event.type in ends)
+        events = list(answer)  # to its end: the connection is used again
+        answer = next(event.response for event in events if event.type in ends)
     calls = [[item.name, loads(item.arguments)] for item in answer.output if item.type in ("function_call", "mcp_call")]
     usage = answer.usage
     return said(answer.output_text, calls, usage and usage.input_tokens, usage and usage.output_tokens)
 
 
 def anthropic_messages(base: str, each: dict[str, Any]) -> Parsed:
-    from anthropic import Anthropic
-
-    client = Anthropic(api_key="x", base_url=base, max_retries=0)
+    client = client_of("anthropic", base)
     if each["stream"]:
         with client.messages.stream(model="m", max_tokens=9, messages=ASK) as stream:
             done = stream.get_final_message()
@@ -120,9 +144,7 @@ def anthropic_messages(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def gemini(base: str, each: dict[str, Any]) -> Parsed:
-    from google import genai
-
-    client = genai.Client(api_key="x", http_options={"base_url": base})
+    client = client_of("genai", base)
     if each["stream"]:
         parts = list(client.models.generate_content_stream(model="m", contents="x"))
     else:
@@ -136,10 +158,7 @@ def gemini(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def converse(base: str, each: dict[str, Any]) -> Parsed:
-    import boto3
-
-    client = boto3.client("bedrock-runtime", endpoint_url=base, region_name="us-east-1",
-                          aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
+    client = client_of("bedrock", base)
     ask = {"modelId": "m", "messages": [{"role": "user", "content": [{"text": "x"}]}]}
     if not each["stream"]:
         done = client.converse(**ask)
@@ -162,9 +181,7 @@ def converse(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def ollama_chat(base: str, each: dict[str, Any]) -> Parsed:
-    from ollama import Client
-
-    answer = Client(host=base).chat(model="m", messages=ASK, stream=each["stream"])
+    answer = client_of("ollama", base).chat(model="m", messages=ASK, stream=each["stream"])
     parts = list(answer) if each["stream"] else [answer]
     calls = [
         [call.function.name, dict(call.function.arguments)] for part in parts for call in part.message.tool_calls or ()
@@ -174,18 +191,14 @@ def ollama_chat(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def ollama_generate(base: str, each: dict[str, Any]) -> Parsed:
-    from ollama import Client
-
-    answer = Client(host=base).generate(model="m", prompt="x", stream=each["stream"])
+    answer = client_of("ollama", base).generate(model="m", prompt="x", stream=each["stream"])
     parts = list(answer) if each["stream"] else [answer]
     text = "".join(part.response or "" for part in parts)
     return said(text, [], parts[-1].prompt_eval_count, parts[-1].eval_count)
 
 
 def cohere_v2(base: str, each: dict[str, Any]) -> Parsed:
-    import cohere
-
-    client = cohere.ClientV2(api_key="x", base_url=base)
+    client = client_of("cohere 2", base)
     if not each["stream"]:
         done = client.chat(model="m", messages=ASK)
         text = "".join(block.text for block in done.message.content or () if block.type == "text")
@@ -209,9 +222,7 @@ def cohere_v2(base: str, each: dict[str, Any]) -> Parsed:
 
 
 def cohere_v1(base: str, each: dict[str, Any]) -> Parsed:
-    import cohere
-
-    client = cohere.Client(api_key="x", base_url=base)
+    client = client_of("cohere 1", base)
     if each["stream"]:
         done = None
         for event in client.chat_stream(message="x"):
