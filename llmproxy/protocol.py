@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What a session does with a hit and with a miss (see `core.decide`)."""
+    """What a session does with a hit and with a miss (see `core.engine.decide`)."""
 
     REPLAY = "replay"
     AUTO = "auto"

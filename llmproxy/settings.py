@@ -97,7 +97,7 @@ class Normalize(_Frozen):
     """JSON paths that are left out of the key."""
     scrub: tuple[Scrub, ...] = ()
     packs: tuple[str, ...] = ()
-    """Names of rule sets that llmproxy brings along; `core.normalize` knows them."""
+    """Names of rule sets that llmproxy brings along; `core.keys.normalize` knows them."""
 
 
 @dataclass(frozen=True, slots=True)

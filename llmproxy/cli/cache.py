@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.printing import dump, line, say, size, table
+from llmproxy.cli.parts.printing import dump, line, say, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.cache_store import CacheStore, Entry
+    from llmproxy.scenario.caching.store import CacheStore, Entry
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="[NAME]", help="Only what a function with this in its name made.")
@@ -105,7 +105,7 @@ def clear(
 
 
 def _store() -> CacheStore:
-    from llmproxy.scenario.cache_store import CacheStore
+    from llmproxy.scenario.caching.store import CacheStore
 
     store = CacheStore.here()
     if store is None:

@@ -1,7 +1,7 @@
 """``llmproxy diff``: two interactions by JSON path, or two cassettes by what the agent did, said, used and took.
 
 Of two cassettes it tells first why they differ, where one is a fork; then tools, their arguments and results, texts, tokens, cost, spans
-and latency (`trace.diff`); then what else changed request by request: models, statuses, what is no conversation (`core.cassette_diff`).
+and latency (`trace.comparing.diff`); then what else changed request by request: models, statuses, what is no conversation (`core.cassettes.changes`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.look import STORE, opened
-from llmproxy.cli.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.cassette_diff import CassetteDiff, Pair
-    from llmproxy.core.conversation import Message
-    from llmproxy.core.forks import Fork
-    from llmproxy.core.interaction import Interaction
-    from llmproxy.core.store import Store
-    from llmproxy.trace.diff import ReplayDiff
+    from llmproxy.core.cassettes.changes import CassetteDiff, Pair
+    from llmproxy.core.dialects.conversation import Message
+    from llmproxy.core.forks.table import Fork
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.interaction import Interaction
+    from llmproxy.trace.comparing.diff import ReplayDiff
 
 _PLACES = 100
 """Differences that are listed."""
@@ -109,7 +109,7 @@ class Compared:
 
 def untold(pair: Pair) -> Iterator[Any]:
     """Give the changes of a request that are not told by the trace: of one that is no conversation, all."""
-    from llmproxy.trace.exchange import CHAT
+    from llmproxy.trace.reading.exchange import CHAT
 
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     yield from (each for each in pair.changes if not chat or not each.what.startswith(_TOLD))
@@ -118,13 +118,13 @@ def untold(pair: Pair) -> Iterator[Any]:
 def compared(database: Store, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files. Raises CassetteError."""
     from llmproxy.cli.exchange import rules_of
-    from llmproxy.cli.importer import cassette_of
-    from llmproxy.cli.options import gather
-    from llmproxy.core.cassette_diff import cassette_diff
-    from llmproxy.core.forks import fork_of
-    from llmproxy.core.session import split_name
-    from llmproxy.trace.diff import ReplayDiff
-    from llmproxy.trace.recording import from_interactions
+    from llmproxy.cli.parts.importer import cassette_of
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.cassettes.changes import cassette_diff
+    from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.sessions.session import split_name
+    from llmproxy.trace.comparing.diff import ReplayDiff
+    from llmproxy.trace.reading.recording import from_interactions
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
@@ -150,7 +150,7 @@ def _print(found: Compared, form: str) -> None:
 
 
 def _plain(found: Compared) -> dict[str, Any]:
-    from llmproxy.trace.render import tree
+    from llmproxy.trace.comparing.render import tree
 
     plain: dict[str, Any] = found.requests.to_dict()
     return {**plain, "trace": tree(found.trace), "forks": [each.to_json() for each in found.forks]}
@@ -158,7 +158,7 @@ def _plain(found: Compared) -> dict[str, Any]:
 
 def _lines(found: Compared) -> Iterator[str]:
     """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
-    from llmproxy.trace.render import render
+    from llmproxy.trace.comparing.render import render
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
@@ -175,7 +175,7 @@ def _lines(found: Compared) -> Iterator[str]:
 
 
 def _markdown(found: Compared) -> Iterator[str]:
-    from llmproxy.trace.render import render
+    from llmproxy.trace.comparing.render import render
 
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)
@@ -194,7 +194,7 @@ def _markdown(found: Compared) -> Iterator[str]:
 
 def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
-    from llmproxy.core.explain import differences
+    from llmproxy.core.misses.explain import differences
 
     answers = _answer_trees(a, b)
     found = {
@@ -241,9 +241,9 @@ def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
 
 
 def _said(one: Interaction) -> Message | None:
-    from llmproxy.core.conversation import answered
-    from llmproxy.core.interaction import header
-    from llmproxy.core.providers import family_of
+    from llmproxy.core.dialects.conversation import answered
+    from llmproxy.core.providers.routing import family_of
+    from llmproxy.core.traffic.interaction import header
 
     kind = header(one.response.headers, "content-type") or ""
     return answered(family_of(one.provider, one.operation), one.operation, kind, one.response.body)

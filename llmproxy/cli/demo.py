@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def demo() -> None:
     """See a recording replayed to a real SDK client: no key, no network, nothing left behind."""
-    from llmproxy.cli.demo_agent import talk
+    from llmproxy.cli.parts.demo_agent import talk
 
     client_of = _openai()
     with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
@@ -80,7 +80,7 @@ def _miss(client: OpenAI) -> None:
     """Ask what was never recorded, and show what a developer reads in their own traceback."""
     import openai
 
-    from llmproxy.cli.demo_agent import talk
+    from llmproxy.cli.parts.demo_agent import talk
 
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:
@@ -104,12 +104,12 @@ def _dollars(recorded: _Recorded) -> str:
 
 def _unpack(store: Path) -> _Recorded:
     """Import the bundled recording into a store of its own."""
-    from llmproxy.core.adopt import adopt
-    from llmproxy.core.cassette import parse
-    from llmproxy.core.normalize import Rules
-    from llmproxy.core.redact import Redactor
-    from llmproxy.core.store import Store
-    from llmproxy.core.usage import cost_of
+    from llmproxy.core.cassettes.adopt import adopt
+    from llmproxy.core.cassettes.formats.vcr_yaml import parse
+    from llmproxy.core.dialects.usage import cost_of
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.secrets.redact import Redactor
+    from llmproxy.core.store.store import Store
 
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.cli.run import Asked
-    from llmproxy.client.examine import Finding
-    from llmproxy.client.witness import Address, Witness
+    from llmproxy.client.doctor.examine import Finding
+    from llmproxy.client.doctor.witness import Address, Witness
 
 WATCHED = 3.0
 """Seconds that a running agent is watched."""
@@ -49,9 +49,9 @@ def doctor(
 def _of_now(env: Mapping[str, str], pid: int) -> list[Finding]:
     """Examine this shell, or the process `pid`."""
     from llmproxy.cli.env import address
-    from llmproxy.client.control import Control, ControlError
-    from llmproxy.client.examine import Finding, Verdict, certificates, no_proxy, processes, traffic, variables
-    from llmproxy.client.witness import Witness
+    from llmproxy.client.control.client import Control, ControlError
+    from llmproxy.client.doctor.examine import Finding, Verdict, certificates, no_proxy, processes, traffic, variables
+    from llmproxy.client.doctor.witness import Witness
 
     witness = Witness()
     seen = _watch(witness, pid) if pid else {}
@@ -101,10 +101,7 @@ def _watch(witness: Witness, pid: int) -> dict[str, str]:
 def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
     """Run a command with the proxy, watch it, and examine both."""
     from llmproxy.cli.run import open_session, plan_for, start_options
-    from llmproxy.client import child
-    from llmproxy.client.attach import attached
-    from llmproxy.client.environment import upstreams_of
-    from llmproxy.client.examine import (
+    from llmproxy.client.doctor.examine import (
         Finding,
         Verdict,
         addresses_of,
@@ -114,7 +111,10 @@ def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
         traffic,
         variables,
     )
-    from llmproxy.client.witness import Witness
+    from llmproxy.client.doctor.witness import Witness
+    from llmproxy.client.environment.build import upstreams_of
+    from llmproxy.client.process import child
+    from llmproxy.client.process.attach import attached
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
@@ -150,7 +150,7 @@ def _place(url: str) -> Address:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    from llmproxy.cli.printing import line, say
+    from llmproxy.cli.parts.printing import line, say
 
     for each in findings:
         say(f"{each.verdict:<4}  {line(each.text)}")

@@ -14,8 +14,8 @@ from llmproxy.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.client.control import Health
-    from llmproxy.client.environment import Interception
+    from llmproxy.client.control.client import Health
+    from llmproxy.client.environment.build import Interception
 
 _BUNDLE = "llmproxy-bundle.pem"
 
@@ -39,9 +39,9 @@ def env(
     ),
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
-    from llmproxy.client.control import Control
-    from llmproxy.client.environment import plan
-    from llmproxy.client.shells import FORMATS, render, render_unset
+    from llmproxy.client.control.client import Control
+    from llmproxy.client.environment.build import plan
+    from llmproxy.client.environment.shells import FORMATS, render, render_unset
 
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
@@ -67,7 +67,7 @@ def env(
 
 def address(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is to be looked for: LLMPROXY_URL, else where `start` listens by its settings."""
-    from llmproxy.client.attach import reachable, running_at
+    from llmproxy.client.process.attach import reachable, running_at
     from llmproxy.settings import load
 
     if found := running_at(environ):
@@ -79,8 +79,8 @@ def address(environ: Mapping[str, str]) -> str:
 
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.environment import URL_VARIABLE, is_ours
-    from llmproxy.client.variables import BASE_URLS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER, PROXIES
+    from llmproxy.client.environment.build import URL_VARIABLE, is_ours
+    from llmproxy.client.environment.variables import BASE_URLS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER, PROXIES
 
     url = address(environ)
     names = [
@@ -97,8 +97,8 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
 
 def _files(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.certificates import combine, java_truststore, presets
-    from llmproxy.client.environment import Interception
+    from llmproxy.client.environment.build import Interception
+    from llmproxy.client.environment.certificates import combine, java_truststore, presets
     from llmproxy.errors import MachineError
 
     if health.ca is None:

@@ -12,11 +12,11 @@ import typer
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.forks import Fork
-    from llmproxy.core.formats import Format
-    from llmproxy.core.interaction import Interaction
-    from llmproxy.core.normalize import Rules
-    from llmproxy.core.store import Store
+    from llmproxy.core.cassettes.formats import Format
+    from llmproxy.core.forks.table import Fork
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.interaction import Interaction
     from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE...", help="Files of recordings, or folders of them.")
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def rules_of(loaded: Loaded) -> Rules:
     """Return the normalisation rules of these settings."""
-    from llmproxy.core.normalize import Rules
+    from llmproxy.core.keys.normalize import Rules
 
     return Rules.from_config(loaded.settings.normalize.model_dump())
 
@@ -61,10 +61,10 @@ def import_(
 
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
-    from llmproxy.cli.importer import Importer, by_cassette, progress
-    from llmproxy.cli.options import gather
-    from llmproxy.core.formats import named
-    from llmproxy.core.store import Store
+    from llmproxy.cli.parts.importer import Importer, by_cassette, progress
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.cassettes.formats import named
+    from llmproxy.core.store.store import Store
 
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
     work = by_cassette(files, loaded.settings.cassette if cassette else None, named(form) if form else None)
@@ -103,8 +103,8 @@ def export(
     ),
 ) -> None:
     """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file) or OTLP."""
-    from llmproxy.cli.options import gather
-    from llmproxy.core.store import Store
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.store.store import Store
 
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
@@ -119,7 +119,7 @@ def export(
         if everything:
             typer.echo(_export_all(database, Path(file), written, force=force))
             return
-        from llmproxy.cli.importer import count, nothing
+        from llmproxy.cli.parts.importer import count, nothing
 
         found = list(database.interactions(settings.cassette, sample))
         if not found:
@@ -134,7 +134,7 @@ def export(
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
     """Write what an agent did as spans: a trace file, or OTLP JSON lines for a telemetry backend."""
-    from llmproxy.trace.export import write_otlp, write_trace
+    from llmproxy.trace.files.export import write_otlp, write_trace
 
     write = write_trace if form == "spans" else write_otlp
     if file == "-":
@@ -149,10 +149,10 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
-    from llmproxy.core.adopt import release
-    from llmproxy.core.forks import fork_of
-    from llmproxy.core.formats import review
-    from llmproxy.core.store import Store
+    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.formats import review
+    from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.store.store import Store
 
     with Store.open(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
@@ -162,7 +162,7 @@ def textconv(
 
 def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
-    from llmproxy.core.formats import FORMATS, named
+    from llmproxy.core.cassettes.formats import FORMATS, named
 
     suffix = Path(file).suffix.lower()
     usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "vcr")
@@ -174,8 +174,8 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 
 
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> str:
-    from llmproxy.cli.importer import count
-    from llmproxy.core.cassette_dir import CassetteDir, slug
+    from llmproxy.cli.parts.importer import count
+    from llmproxy.core.cassettes.folder import CassetteDir, slug
 
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
@@ -191,7 +191,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
 
 def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
-    from llmproxy.core.forks import fork_of
+    from llmproxy.core.forks.table import fork_of
 
     fork = fork_of(database, cassette, 1)
     if fork is None or written.name == "review":
@@ -204,8 +204,8 @@ def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
 
 
 def _text(found: list[Interaction], cassette: str, written: Format, fork: Fork | None) -> str:
-    from llmproxy.core.adopt import release
-    from llmproxy.core.formats import review
+    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.formats import review
 
     recorded = [release(each) for each in found]
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
@@ -215,8 +215,8 @@ def _write(
     path: Path, found: list[Interaction], cassette: str, written: Format, fork: Fork | None, *, force: bool
 ) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    from llmproxy.core import cassette as yaml_file
-    from llmproxy.core.adopt import release
+    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.formats import vcr_yaml as yaml_file
 
     if written.name == "vcr":
         yaml_file.write(path, [release(each) for each in found], cassette, force=force)
@@ -227,7 +227,7 @@ def _write(
 
 
 def _check_ours(path: Path, written: Format) -> None:
-    from llmproxy.core.formats import open_source
+    from llmproxy.core.cassettes.formats import open_source
 
     source = open_source(path)
     ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)

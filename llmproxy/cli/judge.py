@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.calibration import Calibration
+    from llmproxy.scenario.lab.calibration import Calibration
 
 _SHOWN = 20
 """Disagreements that are listed."""
@@ -60,8 +60,8 @@ def calibrate(
 ) -> None:
     """Let a judge decide about conversations that people labelled: agreement, kappa, flips on order and repetition."""
     from llmproxy.report.console import counted
-    from llmproxy.scenario.calibration import calibrate as measured, looks_of
-    from llmproxy.scenario.labels import read_labels
+    from llmproxy.scenario.lab.calibration import calibrate as measured, looks_of
+    from llmproxy.scenario.lab.labels import read_labels
 
     labelled = read_labels(labels)
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.look import STORE, opened
-from llmproxy.cli.printing import line, say, size
+from llmproxy.cli.parts.printing import line, say, size
 from llmproxy.errors import Exit, MachineError
 
 if TYPE_CHECKING:
-    from llmproxy.core.rederive import Rekeyed
-    from llmproxy.core.rows import Summary
-    from llmproxy.core.store import Store
+    from llmproxy.core.store.rederive import Rekeyed
+    from llmproxy.core.store.rows import Summary
+    from llmproxy.core.store.store import Store
 
 _SHOWN = 20
 """Groups of changed keys that are listed one by one."""
@@ -34,10 +34,10 @@ def verify(
     rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
-    from llmproxy.cli.options import gather
-    from llmproxy.core.normalize import Rules
-    from llmproxy.core.rederive import merges, rekey as rekey_all, rekeyed, splits
-    from llmproxy.core.upkeep import damages
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.store.rederive import merges, rekey as rekey_all, rekeyed, splits
+    from llmproxy.core.store.upkeep import damages
 
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.model_dump())
@@ -94,7 +94,7 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete recordings that are not wanted any more, after saying which and asking."""
-    from llmproxy.core.upkeep import prune as delete, stored_bytes
+    from llmproxy.core.store.upkeep import prune as delete, stored_bytes
 
     with opened(store, writable=True) as database:
         rows = database.summaries(cassette, superseded=True)
@@ -130,7 +130,7 @@ def _chosen(database: Store, rows: Collection[Summary], *, superseded: bool, unu
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
-        from llmproxy.core.journal import read_served
+        from llmproxy.core.sessions.journal import read_served
 
         journal = Path(f"{database.path}.state.db")
         served = read_served(journal)

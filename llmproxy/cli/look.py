@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.printing import body_text, dump, line, paragraphs, say, table
+from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
 
 if TYPE_CHECKING:
-    from llmproxy.core.conversation import Message
-    from llmproxy.core.forks import Fork
-    from llmproxy.core.interaction import Interaction
-    from llmproxy.core.rows import Summary
-    from llmproxy.core.store import CassetteInfo, Store
+    from llmproxy.core.dialects.conversation import Message
+    from llmproxy.core.forks.table import Fork
+    from llmproxy.core.store.rows import Summary
+    from llmproxy.core.store.store import CassetteInfo, Store
+    from llmproxy.core.traffic.interaction import Interaction
 
 STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -33,14 +33,14 @@ def register(app: typer.Typer) -> None:
 
 def store_path(given: Path | None) -> Path:
     """Return the store that was asked for, here, in the environment or in pyproject.toml."""
-    from llmproxy.cli.options import gather
+    from llmproxy.cli.parts.options import gather
 
     return Path(gather({"store": given}).settings.store)
 
 
 def opened(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store; looking never changes it. Raises CassetteError."""
-    from llmproxy.core.store import Store
+    from llmproxy.core.store.store import Store
 
     return Store.open(store_path(given), writable=writable, now=time.time)
 
@@ -56,7 +56,7 @@ def ls(
     as_json: bool = _JSON,
 ) -> None:
     """List cassettes and the interactions recorded in them."""
-    from llmproxy.core.forks import forks
+    from llmproxy.core.forks.table import forks
 
     with opened(store) as database:
         infos = [info for info in database.cassettes() if cassette in (None, info.name)]
@@ -126,7 +126,7 @@ def _number(value: int | None) -> str:
 
 
 def _when(unix: float) -> str:
-    from llmproxy.core.rows import when
+    from llmproxy.core.store.rows import when
 
     return when(unix) if unix else ""  # an import whose file does not say when
 
@@ -142,8 +142,8 @@ def show(
     as_json: bool = _JSON,
 ) -> None:
     """Show one interaction: the conversation, the answer, tool calls, tokens and timing."""
-    from llmproxy.core.forks import fork_of
-    from llmproxy.core.frames import is_frames, transcript
+    from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.traffic.frames import is_frames, transcript
 
     with opened(store) as database:
         found = database.load(interaction)
@@ -182,9 +182,9 @@ def show(
 
 
 def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
-    from llmproxy.core.conversation import answered, asked
-    from llmproxy.core.providers import family_of
-    from llmproxy.core.rows import content_type
+    from llmproxy.core.dialects.conversation import answered, asked
+    from llmproxy.core.providers.routing import family_of
+    from llmproxy.core.store.rows import content_type
 
     family = family_of(found.provider, found.operation)
     kind = content_type(found.response.headers)
@@ -196,7 +196,7 @@ def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
 
 def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
-    from llmproxy.core.usage import cost_of
+    from llmproxy.core.dialects.usage import cost_of
 
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
@@ -265,7 +265,7 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
-    from llmproxy.core.journal import read_misses
+    from llmproxy.core.sessions.journal import read_misses
 
     path = Path(f"{store_path(store)}.state.db")
     found = read_misses(path, number)

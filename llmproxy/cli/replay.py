@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.look import STORE, opened
-from llmproxy.cli.options import OnAFreePort, flags_of, gather
-from llmproxy.cli.printing import line, say
-from llmproxy.cli.replayed import Ending, tell
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.replayed import Ending, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 
 if TYPE_CHECKING:
-    from llmproxy.client.attach import Attached
-    from llmproxy.client.control import Report
-    from llmproxy.core.overrides import Overrides
+    from llmproxy.client.control.client import Report
+    from llmproxy.client.process.attach import Attached
+    from llmproxy.core.forks.overrides import Overrides
     from llmproxy.settings import Loaded
 
 
@@ -67,7 +67,7 @@ def replay(
     ),
 ) -> None:
     """Run an agent on its recording, with results of tools or answers of the model overridden."""
-    from llmproxy.core.overrides import typed
+    from llmproxy.core.forks.overrides import typed
 
     if not live and (from_ is not None or as_ is not None):
         raise SettingsError(
@@ -109,8 +109,8 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
 
     """
     from llmproxy.cli import run
-    from llmproxy.client import child
-    from llmproxy.client.attach import attached, running_at
+    from llmproxy.client.process import child
+    from llmproxy.client.process.attach import attached, running_at
 
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
     if asked.live and not running_at(env):
@@ -141,7 +141,7 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
 
 def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
     """Open the session, over a cassette that holds something."""
-    from llmproxy.client.control import CONFLICT, ControlError
+    from llmproxy.client.control.client import CONFLICT, ControlError
 
     settings = loaded.settings
     try:
@@ -189,8 +189,8 @@ def fork(
     """Make a new cassette that begins as another one does."""
     import platform
 
-    from llmproxy.core.forks import by_hand
-    from llmproxy.core.session import split_name
+    from llmproxy.core.forks.table import by_hand
+    from llmproxy.core.sessions.session import split_name
     from llmproxy.report.console import counted
 
     with opened(store, writable=True) as database:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.client.attach import Attached
-    from llmproxy.client.control import Report
-    from llmproxy.client.environment import Interception, Plan
+    from llmproxy.client.control.client import Report
+    from llmproxy.client.environment.build import Interception, Plan
+    from llmproxy.client.process.attach import Attached
     from llmproxy.settings import Loaded
 
 _OF_THE_CHILD = ("fail_on_miss", "quiet", "mode", "cassette", "speed", "exhausted", "verbose")
@@ -83,8 +83,8 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         LLMProxyError: nothing was run.
 
     """
-    from llmproxy.client import child
-    from llmproxy.client.attach import attached, running_at
+    from llmproxy.client.process import child
+    from llmproxy.client.process.attach import attached, running_at
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
@@ -128,7 +128,7 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list
 
 def open_session(proxy: Attached, loaded: Loaded, env: Mapping[str, str]) -> Report:
     """Open the session that the child's URLs name: the cassette's."""
-    from llmproxy.client.environment import upstreams_of
+    from llmproxy.client.environment.build import upstreams_of
 
     settings, sources = loaded.settings, loaded.sources
     if proxy.process is not None:
@@ -144,7 +144,7 @@ def open_session(proxy: Attached, loaded: Loaded, env: Mapping[str, str]) -> Rep
 
 def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: Asked, folder: Path) -> Plan:
     """Return the child's variables."""
-    from llmproxy.client.environment import plan
+    from llmproxy.client.environment.build import plan
     from llmproxy.protocol import Mode
 
     interception = intercept_files(proxy, env, folder) if asked.intercept else None
@@ -162,8 +162,8 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
         MachineError: the proxy does not intercept, or its certificate is gone.
 
     """
-    from llmproxy.client.certificates import combine, java_truststore, presets
-    from llmproxy.client.environment import Interception
+    from llmproxy.client.environment.build import Interception
+    from llmproxy.client.environment.certificates import combine, java_truststore, presets
 
     ca = proxy.control.health().ca
     if ca is None:
@@ -211,7 +211,7 @@ class Ending:
 
     def close(self) -> None:
         """Close the session and end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code."""
-        from llmproxy.client.control import ControlError
+        from llmproxy.client.control.client import ControlError
 
         try:
             self.refused = self._refused()
@@ -226,7 +226,7 @@ class Ending:
 
     def _refused(self) -> tuple[str, ...]:
         """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
-        from llmproxy.client.control import ControlError
+        from llmproxy.client.control.client import ControlError
         from llmproxy.protocol import Decision
 
         with suppress(ControlError):
@@ -238,7 +238,7 @@ class Ending:
 
     def tell(self, code: int, log: str, plan: Plan) -> int:
         """Say what it came to, and return the exit code."""
-        from llmproxy.client.summary import first_lines, one_line
+        from llmproxy.client.control.summary import first_lines, one_line
 
         if self.trouble or self.report is None:
             _say(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
@@ -275,7 +275,7 @@ ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 def never_used(plan: Plan, url: str) -> list[str]:
     """Return what to say when no request arrived."""
-    from llmproxy.client.variables import PROXIES
+    from llmproxy.client.environment.variables import PROXIES
 
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
     given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from llmproxy.cli.options import gather
+from llmproxy.cli.parts.options import gather
 
 
 def register(app: typer.Typer) -> None:

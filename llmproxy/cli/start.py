@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.parts.options import SettingsCommand, flags_of, gather
 from llmproxy.errors import MachineError
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.options import OwnFirst, flags_of, gather
+from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.test import CASSETTES, STORE
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.suite.load import Loaded
+    from llmproxy.suite.reading.load import Loaded
 
 _PATHS = typer.Argument(None, metavar="[SUITE]...", help="Files, folders, globs. Default: this folder.")
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _loaded(paths: Sequence[str] | None) -> Loaded:
-    from llmproxy.suite.load import load
+    from llmproxy.suite.reading.load import load
 
     return load(paths or ["."])
 
@@ -49,7 +49,7 @@ def validate(paths: list[str] = _PATHS) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of suites, for editors."""
-    from llmproxy.suite.json_schema import text
+    from llmproxy.suite.reading.json_schema import text
 
     typer.echo(text(), nl=False)
 
@@ -64,8 +64,8 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="As JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and what each is recorded as."""
-    from llmproxy.suite.selection import Wanted, select
-    from llmproxy.suite.world import cassette_name
+    from llmproxy.suite.choose.selection import Wanted, select
+    from llmproxy.suite.run.world import cassette_name
 
     cases = select(_loaded(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
@@ -106,10 +106,10 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
     """Make a suite of a recorded conversation; it passes in replay at once."""
-    from llmproxy.suite.from_session import suite_of
-    from llmproxy.suite.init import placed
-    from llmproxy.suite.project import described
-    from llmproxy.suite.world import cassette_name
+    from llmproxy.suite.choose.project import described
+    from llmproxy.suite.make.from_session import suite_of
+    from llmproxy.suite.make.init import placed
+    from llmproxy.suite.run.world import cassette_name
 
     loaded = gather(flags_of(ctx))
     store = _store(loaded.settings.store, given=loaded.sources["store"] != "default")
@@ -142,12 +142,12 @@ def _copied(store: Path, name: str, sample: int, cassette: str, folder: Path) ->
     from contextlib import closing
     from dataclasses import replace
 
-    from llmproxy.core.adopt import release
-    from llmproxy.core.cassette import write_text
-    from llmproxy.core.cassette_dir import slug
-    from llmproxy.core.forks import fork_of
-    from llmproxy.core.formats import review
-    from llmproxy.core.store import Store
+    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.folder import slug
+    from llmproxy.core.cassettes.formats import review
+    from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+    from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.store.store import Store
 
     with closing(Store.open(store, writable=False, now=time.time)) as opened:
         recorded = [release(replace(each, sample=1)) for each in opened.interactions(name, sample)]
@@ -178,7 +178,7 @@ def _write(target: Path, text: str, *, force: bool = False, hint: str = "") -> N
 
 def _schema(target: Path) -> None:
     """Write the schema that the suite names, for editors."""
-    from llmproxy.suite.json_schema import beside
+    from llmproxy.suite.reading.json_schema import beside
 
     try:
         made = beside(target)
@@ -190,7 +190,7 @@ def _schema(target: Path) -> None:
 
 def write_first(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
-    from llmproxy.suite.init import first_suite, placed, reached_by
+    from llmproxy.suite.make.init import first_suite, placed, reached_by
 
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.options import OwnFirst, flags_of, gather
+from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.client.attach import Attached
+    from llmproxy.client.process.attach import Attached
     from llmproxy.report.events import Handler
     from llmproxy.settings import Loaded as LoadedSettings
-    from llmproxy.suite.load import Case, Loaded
-    from llmproxy.suite.runner import Tested
+    from llmproxy.suite.reading.load import Case, Loaded
+    from llmproxy.suite.run.runner import Tested
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
@@ -130,8 +130,8 @@ class Asked:
 
         """
         from llmproxy.report.choices import handler_of
-        from llmproxy.suite.load import load
-        from llmproxy.suite.update import refuse_in_ci
+        from llmproxy.suite.checks.update import refuse_in_ci
+        from llmproxy.suite.reading.load import load
 
         if self.update:
             refuse_in_ci(env)
@@ -151,15 +151,15 @@ class Asked:
         finally:
             for handler in handlers:
                 handler.close()
-        from llmproxy.suite.history import remember
+        from llmproxy.suite.choose.last_failed import remember
 
         remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
     def selected(self, loaded: Loaded) -> list[Case]:
         """Return the cases that were asked for. Raises SuiteError."""
-        from llmproxy.suite.history import last_failed
-        from llmproxy.suite.selection import Wanted, select
+        from llmproxy.suite.choose.last_failed import last_failed
+        from llmproxy.suite.choose.selection import Wanted, select
 
         only = None
         if self.last_failed:
@@ -175,7 +175,7 @@ class Asked:
         """Run cases at a proxy: the running one, or one of our own."""
         import tempfile
 
-        from llmproxy.client.attach import attached, running_at
+        from llmproxy.client.process.attach import attached, running_at
 
         mode = str(settings.settings.mode) if settings.sources["mode"] != "default" else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
@@ -190,11 +190,11 @@ class Asked:
         self, proxy: Attached, cases: Sequence[Case], handlers: Sequence[Handler], mode: str, settings: LoadedSettings
     ) -> Tested:
         """Run cases at a proxy that serves."""
-        from llmproxy.suite.cost import refuse_costs
-        from llmproxy.suite.options import Options
-        from llmproxy.suite.project import described, project
-        from llmproxy.suite.runner import run_cases
-        from llmproxy.suite.world import World
+        from llmproxy.suite.choose.cost import refuse_costs
+        from llmproxy.suite.choose.options import Options
+        from llmproxy.suite.choose.project import described, project
+        from llmproxy.suite.run.runner import run_cases
+        from llmproxy.suite.run.world import World
 
         defaults, folder = project(Path.cwd())
         options = Options(
@@ -232,7 +232,7 @@ class Asked:
 
     def watch(self, env: Mapping[str, str]) -> int:
         """Run, and run again after each change, until Ctrl-C."""
-        from llmproxy.suite.watch import watch
+        from llmproxy.suite.choose.watch import watch
 
         return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 

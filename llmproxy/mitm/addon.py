@@ -17,12 +17,12 @@ from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.outcome import Outcome, Summary, Totals
-from llmproxy.core.upstreams import from_environment
+from llmproxy.core.providers.upstreams import from_environment
+from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.build import Built, build
 from llmproxy.mitm.first_choice import FirstChoice
-from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder, deny
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.report.console import line, summary_lines

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmproxy.core.engine import Config, Engine
-from llmproxy.core.journal import Journal
-from llmproxy.core.normalize import Rules
-from llmproxy.core.outcome import Outcome
-from llmproxy.core.redact import Redactor
-from llmproxy.core.store import Store
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, MachineError
-from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import STARTED_BY_VARIABLE, Mode
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings
@@ -127,7 +127,7 @@ def from_files(config: Config) -> list[str]:
             return []  # it is made with the first recording
         hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
         raise CassetteNotFound(f"there is no folder {shown(config.cassette_dir)} of cassettes.", hint=hint)
-    from llmproxy.core.cassette_dir import CassetteDir
+    from llmproxy.core.cassettes.folder import CassetteDir
 
     with Store.open(config.store, writable=True, now=time.time) as store:
         found = CassetteDir(config.cassette_dir, now=time.time).load_into(

@@ -11,8 +11,8 @@ import logging
 from mitmproxy.proxy import commands, events, layer, layers
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from llmproxy.mitm.intercept import is_us
-from llmproxy.mitm.replay_layer import ReplayLayer
+from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.https.intercept import is_us
 from llmproxy.mitm.shell import Shell
 
 log = logging.getLogger(__name__)

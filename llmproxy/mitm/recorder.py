@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.engine import Exchange
-from llmproxy.core.frames import SWITCHING
-from llmproxy.core.interaction import Headers
+from llmproxy.core.engine.engine import Exchange
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError, UpstreamError
-from llmproxy.mitm.intercept import is_tunnel
-from llmproxy.mitm.settled import Fields, Settled
+from llmproxy.mitm.faster.settled import Fields, Settled
+from llmproxy.mitm.https.intercept import is_tunnel
 from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket.recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 log = logging.getLogger(__name__)

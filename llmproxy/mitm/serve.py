@@ -20,14 +20,14 @@ import time
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.outcome import Outcome, Reporter, Started, Totals
+from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Totals
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.build import build, shown
+from llmproxy.mitm.faster.late_tls import LateTls
 from llmproxy.mitm.first_choice import FirstChoice
-from llmproxy.mitm.front import Front, Fronted
-from llmproxy.mitm.intercept import Intercept
-from llmproxy.mitm.late_tls import LateTls
+from llmproxy.mitm.http1.front import Front, Fronted
+from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
+from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.settings import Loaded, Settings

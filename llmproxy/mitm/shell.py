@@ -14,19 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.core.engine import Engine, Exchange
-from llmproxy.core.envelopes import envelope
-from llmproxy.core.hits import Hit
-from llmproxy.core.interaction import Headers, Interaction, Usage
-from llmproxy.core.outcome import Outcome
-from llmproxy.core.providers import Family
-from llmproxy.core.replay import head_bytes
-from llmproxy.core.session import Session
+from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.engine.hits import Hit
+from llmproxy.core.providers.error_shapes import envelope
+from llmproxy.core.providers.routing import Family
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
+from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.protocol import CACHE_HEADER, Decision
 
 if TYPE_CHECKING:
-    from llmproxy.mitm.front import Front
+    from llmproxy.mitm.http1.front import Front
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ TOGETHER = 16
 
 def plain_spans(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
-    from llmproxy.trace import wire
+    from llmproxy.trace.reading import told as wire
 
     return list(wire.plain_spans(made))
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from shlex import quote
 from typing import TextIO
 
-from llmproxy.core.outcome import Outcome, Started, Summary
+from llmproxy.core.sessions.outcome import Outcome, Started, Summary
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
 
 __all__ = ["Console", "line", "summary_lines", "wants_colour"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
 
 __all__ = ["AgentAdapter"]
 

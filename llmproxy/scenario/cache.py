@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, overload
 
-from llmproxy.scenario.cache_key import Function, NotKeyable
-from llmproxy.scenario.cache_store import CacheStore
-from llmproxy.scenario.cache_values import NotCacheable, NotRebuildable, decode, encode
+from llmproxy.scenario.caching.key import Function, NotKeyable
+from llmproxy.scenario.caching.store import CacheStore
+from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, decode, encode
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.context import context_scenario
+from llmproxy.scenario.values.context import context_scenario
 
 __all__ = ["CacheWarning", "cache", "context_scenario", "get_cache", "memory", "scenario_cache"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmproxy.scenario.plain import Plain, names_of
+from llmproxy.scenario.values.plain import Plain, names_of
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler

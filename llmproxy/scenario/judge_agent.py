@@ -18,17 +18,17 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Criterion
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
-from llmproxy.scenario.criteria import Criteria, Standing, checked
-from llmproxy.scenario.judge_question import JudgeError, Question, Ruling
-from llmproxy.scenario.models import configured
-from llmproxy.scenario.prompting import fenced, prompt
-from llmproxy.scenario.surroundings import description_of, is_unscripted, session_of, wire_of
-from llmproxy.scenario.transcript import transcript
+from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
+from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of
+from llmproxy.scenario.models.models import configured
+from llmproxy.scenario.prompts.load import fenced, prompt
+from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, wire_of
+from llmproxy.scenario.prompts.transcript import transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
-from llmproxy.scenario.voting import Vote, combined, parties, vote_of
+from llmproxy.scenario.values.criteria import Criteria, Standing, checked
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
 
 __all__ = ["JudgeAgent", "JudgeError"]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from llmproxy.client.host import HOST
 from llmproxy.report.events import Handler
-from llmproxy.scenario._events import ScenarioEventBus, Stream
+from llmproxy.report.langwatch import ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.cast import Cast, players
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
-from llmproxy.scenario.engine import settled
-from llmproxy.scenario.fault import status_of, told
-from llmproxy.scenario.life import Life
-from llmproxy.scenario.messages import copies
-from llmproxy.scenario.naming import DEFAULT_SET, batch_run_id, cassette_of, run_id
-from llmproxy.scenario.narrator import Identity, Narrator
-from llmproxy.scenario.options import RunOptions
+from llmproxy.scenario.running.cast import Cast, players
+from llmproxy.scenario.running.conversation import settled
+from llmproxy.scenario.running.life import Life
+from llmproxy.scenario.running.narrator import Identity, Narrator
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, ScenarioResult, ScriptStep
+from llmproxy.scenario.values.fault import status_of, told
+from llmproxy.scenario.values.messages import copies
+from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, cassette_of, run_id
+from llmproxy.scenario.values.options import RunOptions
 
 __all__ = ["ScenarioExecutor"]
 
@@ -90,7 +90,7 @@ class ScenarioExecutor(Life):
         if not history:
             return
         if isinstance(history, str):
-            from llmproxy.scenario.seeding import messages_from
+            from llmproxy.scenario.running.seeding import messages_from
 
             history = await settled(messages_from(history))
         self.add_messages(copies(history))

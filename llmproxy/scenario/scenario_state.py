@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.plain import Plain
 from llmproxy.scenario.types import Message
+from llmproxy.scenario.values.plain import Plain
 
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_executor import ScenarioExecutor

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.scenario.context import context_scenario
 from llmproxy.scenario.types import Message, ScenarioResult
+from llmproxy.scenario.values.context import context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_executor import ScenarioExecutor

@@ -11,10 +11,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.scenario.plain import Plain
+from llmproxy.scenario.values.plain import Plain
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.llm import LLM
+    from llmproxy.scenario.proxy.llm import LLM
     from llmproxy.scenario.scenario_state import ScenarioState
 
 __all__ = ["AgentInput", "AgentReturnTypes", "AgentRole", "Message", "ScenarioResult", "ScriptStep"]

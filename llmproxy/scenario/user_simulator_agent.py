@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
-from llmproxy.scenario.farewell import Farewell
-from llmproxy.scenario.model_errors import ModelError
-from llmproxy.scenario.models import Answer, RefusedChoice, complete, configured
-from llmproxy.scenario.personas import Persona, persona_of
-from llmproxy.scenario.prompting import prompt
-from llmproxy.scenario.surroundings import description_of, is_unscripted, session_of
-from llmproxy.scenario.transcript import without_tools
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
+from llmproxy.scenario.prompts.load import prompt
+from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of
+from llmproxy.scenario.prompts.transcript import without_tools
+from llmproxy.scenario.simulator.personas import Persona, persona_of
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
+from llmproxy.scenario.values.farewell import Farewell
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
 
 __all__ = ["UserSimulatorAgent", "reverse_roles"]
 

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmproxy.trace.assertions import (
+    from llmproxy.trace.asserting.outputs import (
         cost_under as cost_under,
         evaluate as evaluate,
         latency_under as latency_under,
@@ -27,25 +27,29 @@ if TYPE_CHECKING:
         output_matches as output_matches,
         token_count_under as token_count_under,
     )
-    from llmproxy.trace.behavior import behavior_fingerprint as behavior_fingerprint
-    from llmproxy.trace.called import (
+    from llmproxy.trace.asserting.tools import (
         no_tool_called as no_tool_called,
         same_tool_calls as same_tool_calls,
         tool_called as tool_called,
         tool_order as tool_order,
         tool_trajectory as tool_trajectory,
     )
-    from llmproxy.trace.cassette import Cassette as Cassette
-    from llmproxy.trace.diff import ReplayDiff as ReplayDiff
-    from llmproxy.trace.engine import (
+    from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff
+    from llmproxy.trace.comparing.pairing import ToolFieldChange as ToolFieldChange
+    from llmproxy.trace.comparing.render import render as render
+    from llmproxy.trace.files.cassette import Cassette as Cassette
+    from llmproxy.trace.files.export import write_otlp as write_otlp, write_trace as write_trace
+    from llmproxy.trace.files.otel import otlp as otlp
+    from llmproxy.trace.reading.recording import spans_of as spans_of
+    from llmproxy.trace.replaying.engine import (
         OverrideNotUsed as OverrideNotUsed,
         OverrideWarning as OverrideWarning,
         ReplayEngine as ReplayEngine,
         replay as replay,
     )
-    from llmproxy.trace.export import write_otlp as write_otlp, write_trace as write_trace
-    from llmproxy.trace.guard import NetworkBlocked as NetworkBlocked, NetworkGuard as NetworkGuard
-    from llmproxy.trace.model import (
+    from llmproxy.trace.replaying.guard import NetworkBlocked as NetworkBlocked, NetworkGuard as NetworkGuard
+    from llmproxy.trace.values.behavior import behavior_fingerprint as behavior_fingerprint
+    from llmproxy.trace.values.model import (
         AgentRun as AgentRun,
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
@@ -54,26 +58,22 @@ if TYPE_CHECKING:
         SpanKind as SpanKind,
         TokenUsage as TokenUsage,
     )
-    from llmproxy.trace.otel import otlp as otlp
-    from llmproxy.trace.pairing import ToolFieldChange as ToolFieldChange
-    from llmproxy.trace.recording import spans_of as spans_of
-    from llmproxy.trace.render import render as render
 
 _HOMES = {
-    "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
+    "asserting.outputs": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
                    "output_json_schema", "output_matches", "token_count_under"),
-    "behavior": ("behavior_fingerprint",),
-    "called": ("no_tool_called", "same_tool_calls", "tool_called", "tool_order", "tool_trajectory"),
-    "cassette": ("Cassette",),
-    "diff": ("ReplayDiff",),
-    "engine": ("OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
-    "export": ("write_otlp", "write_trace"),
-    "guard": ("NetworkBlocked", "NetworkGuard"),
-    "model": ("AgentRun", "AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
-    "otel": ("otlp",),
-    "pairing": ("ToolFieldChange",),
-    "recording": ("spans_of",),
-    "render": ("render",),
+    "values.behavior": ("behavior_fingerprint",),
+    "asserting.tools": ("no_tool_called", "same_tool_calls", "tool_called", "tool_order", "tool_trajectory"),
+    "files.cassette": ("Cassette",),
+    "comparing.diff": ("ReplayDiff",),
+    "replaying.engine": ("OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
+    "files.export": ("write_otlp", "write_trace"),
+    "replaying.guard": ("NetworkBlocked", "NetworkGuard"),
+    "values.model": ("AgentRun", "AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "files.otel": ("otlp",),
+    "comparing.pairing": ("ToolFieldChange",),
+    "reading.recording": ("spans_of",),
+    "comparing.render": ("render",),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -86,7 +86,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
     """Import a public name when it is first asked for; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
     plain = name.removeprefix("assert_")
     home = _MODULE.get(plain)
-    if home is None or (plain != name and home not in ("assertions", "called")):
+    if home is None or (plain != name and home not in ("asserting.outputs", "asserting.tools")):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(f"{__name__}.{home}"), plain)
     globals()[name] = found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.scenario.cache_store import CacheStore
+from llmproxy.scenario.caching.store import CacheStore
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Chunk, Interaction, Response
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
 from tests.support.chats import NOW, chat, fill, run
 
 

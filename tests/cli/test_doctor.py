@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.witness import Witness
+from llmproxy.client.doctor.witness import Witness
 from tests.cli.test_run import asking
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import proxy

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.cassette import Recorded, dumps, read
-from llmproxy.core.cassette_dir import slug
-from llmproxy.core.forks import Fork, fork_of, put
-from llmproxy.core.interaction import Interaction
-from llmproxy.core.overrides import typed
-from llmproxy.core.store import Store
+from llmproxy.core.cassettes.folder import slug
+from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, read
+from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
 OPENAI = ("--upstream", "openai=http://127.0.0.1:9911/v1")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Key
-from llmproxy.core.journal import Journal
-from llmproxy.core.outcome import Outcome
-from llmproxy.core.store import Store
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from tests.support.chats import NOW, chat, fill, run
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.interaction import Chunk, Ending, Request, Response
-from llmproxy.core.journal import Journal
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
 
 
@@ -163,7 +163,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
 
 def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
-    from llmproxy.core.frames import CONTENT_TYPE, Frame, chunks
+    from llmproxy.core.traffic.frames import CONTENT_TYPE, Frame, chunks
 
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
     frames = [

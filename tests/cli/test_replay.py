@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.forks import fork_of
-from llmproxy.core.store import Store
+from llmproxy.core.forks.table import fork_of
+from llmproxy.core.store.store import Store
 from tests.provider import Provider, step
 from tests.support.process import clean_env
 from tests.support.proxy import proxy

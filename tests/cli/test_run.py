@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.run import LOOKED_AT, Ending
-from llmproxy.client.attach import Attached
-from llmproxy.client.control import Call, Control, ControlError, Report
+from llmproxy.client.control.client import Call, Control, ControlError, Report
+from llmproxy.client.process.attach import Attached
 from llmproxy.settings import load
 from tests.provider import Provider, step
 from tests.support.process import clean_env, free_port, needed

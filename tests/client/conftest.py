@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control.client import Control
 from tests.support.proxy import Proxy, proxy
 
 

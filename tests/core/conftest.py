@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from llmproxy.core.interaction import Request
-from llmproxy.core.providers import Route, route_host
+from llmproxy.core.providers.routing import Route, route_host
+from llmproxy.core.traffic.interaction import Request
 
 VLLM = {"vllm": "http://localhost:8000/v1"}
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core import upkeep
-from llmproxy.core.engine import Config, Engine
-from llmproxy.core.exchange import Place
-from llmproxy.core.interaction import Headers
-from llmproxy.core.journal import Journal
-from llmproxy.core.redact import Redactor
-from llmproxy.core.replay import Client
-from llmproxy.core.store import Store
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.store import upkeep
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.response_bytes import Client
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
-from tests.core.test_engine import CHAT, answered, body, engine
+from tests.core.engine.test_engine import CHAT, answered, body, engine
 
 SESSIONS = ["default", "a", "w"]
 SECRET = "sk-credential-{}-0123456789"

@@ -18,18 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from llmproxy.core.engine import Engine
-from llmproxy.core.interaction import Interaction
-from llmproxy.core.journal import Journal
-from llmproxy.core.outcome import Outcome
-from llmproxy.core.redact import Redactor
-from llmproxy.core.store import Store
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.build import config_of
 from llmproxy.mitm.first_choice import FirstChoice
-from llmproxy.mitm.front import Front
-from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.http1.front import Front
+from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.replay_layer import ReplayLayer
 from llmproxy.mitm.serve import Proxy
 from llmproxy.mitm.shell import Shell
 from llmproxy.settings import Settings

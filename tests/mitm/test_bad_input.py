@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Ending
+from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import BAD, CHAT, body_of, chat, chunked, request

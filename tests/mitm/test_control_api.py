@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request

@@ -12,11 +12,11 @@ import pytest
 from mitmproxy import http
 from mitmproxy.proxy import layer
 
-from llmproxy.core.engine import Engine, Exchange
+from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.mitm.first_choice import FirstChoice
-from llmproxy.mitm.front import Front
+from llmproxy.mitm.http1.front import Front
+from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.replay_layer import ReplayLayer
 from llmproxy.mitm.shell import Shell
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request

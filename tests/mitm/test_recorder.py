@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Ending
+from llmproxy.core.traffic.interaction import Ending
+from llmproxy.mitm.faster.settled import Fields
 from llmproxy.mitm.recorder import forwarded, plain
-from llmproxy.mitm.settled import Fields
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request

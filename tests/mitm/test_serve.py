@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.interaction import Ending
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.serve import claim_port
 from tests.mitm.rig import recorded

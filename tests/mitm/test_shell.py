@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine import Engine, Exchange
-from llmproxy.core.interaction import Interaction, Usage
+from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import shell as module
 from llmproxy.mitm.shell import Shell, whole_response

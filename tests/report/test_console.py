@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.core.interaction import Key, Usage
-from llmproxy.core.outcome import Outcome, Reporter, Started, Summary
+from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary
+from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.console import Console, line, summary_lines, wants_colour
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from llmproxy import scenario
 from llmproxy.report.events import Event, Finished
-from llmproxy.scenario.options import RunOptions
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.values.options import RunOptions
 
 __all__ = ["Agent", "Ear", "Judge", "Person", "User", "after", "executor", "finished", "play", "roles", "said"]
 

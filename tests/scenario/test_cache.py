@@ -22,7 +22,7 @@ from llmproxy import scenario
 from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
-from llmproxy.scenario.cache_store import CacheCorrupt, CacheStore
+from llmproxy.scenario.caching.store import CacheCorrupt, CacheStore
 from llmproxy.scenario.config import Defaults, ScenarioConfig
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, User, play
@@ -464,7 +464,7 @@ def test_a_wrong_use_is_refused_where_it_is_written(wrong: dict[str, Any]) -> No
 
 def test_the_names_of_the_original_are_there(folder: Path) -> None:
     """`cache` is a function and a module; memory decorates, says where it is, and can be cleared."""
-    from llmproxy.scenario.context import context_scenario
+    from llmproxy.scenario.values.context import context_scenario
 
     module: Any = sys.modules["llmproxy.scenario.cache"]
     assert scenario.cache is module.cache is module.scenario_cache

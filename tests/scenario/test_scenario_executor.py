@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
+from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
-from llmproxy.scenario._events import ScenarioEventBus
 from tests.scenario.people import Agent, Judge, User, executor, play, said
 
 

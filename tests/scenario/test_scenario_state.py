@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.scenario.wire import ToolCall
+from llmproxy.scenario.proxy.wire import ToolCall
 from tests.scenario.people import Agent, executor
 
 

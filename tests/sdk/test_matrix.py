@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
 from tests.support import needed, proxy
 
 from .drivers import CANARY, run

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
-from llmproxy.suite.load import Case, load
-from llmproxy.suite.options import Options
-from llmproxy.suite.runner import Tested, run_cases
-from llmproxy.suite.world import World
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.run.runner import Tested, run_cases
+from llmproxy.suite.run.world import World
 from tests.support.process import ROOT
 
 AGENT = ROOT / "fixtures" / "agents" / "tasks.py"

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.cleanup import Cleaner
-from llmproxy.suite.entities import Entities
-from llmproxy.suite.entity_items import Looking
+from llmproxy.suite.checks.cleanup import Cleaner
+from llmproxy.suite.checks.entities import Entities
+from llmproxy.suite.checks.entity_items import Looking
+from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import Shape
-from llmproxy.suite.variables import Scope
 
 COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.load import Case, load
+from llmproxy.suite.reading.load import Case, load
 from llmproxy.suite.stores import Kind
 from tests.provider import Provider
 from tests.suite import rig

@@ -15,10 +15,10 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.suite.cleanup import Cleaner
-from llmproxy.suite.entities import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.checks.cleanup import Cleaner
+from llmproxy.suite.checks.entities import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
-from llmproxy.suite.variables import Scope
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
 from tests.support import needed, proxy

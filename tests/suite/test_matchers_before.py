@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.matchers import MODIFIERS, REGISTRY, examine, examine_number
-from llmproxy.suite.places import Map, Place, Problems
-from llmproxy.suite.yaml12 import read
+from llmproxy.suite.matchers.table import MODIFIERS, REGISTRY, examine, examine_number
+from llmproxy.suite.yaml.places import Map, Place, Problems
+from llmproxy.suite.yaml.reader import read
 
 
 def objections(text: str) -> list[str]:

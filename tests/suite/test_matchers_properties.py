@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers import ABSENT, Unknown, check, evaluate
-from llmproxy.suite.variables import Scope
+from llmproxy.suite.matchers.table import ABSENT, Unknown, check, evaluate
+from llmproxy.suite.matchers.variables import Scope
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 

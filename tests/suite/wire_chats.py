@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.client.control import Call
-from llmproxy.core.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.core.providers_table import Family
-from llmproxy.core.usage import usage_of
-from llmproxy.suite.measure import Wire
+from llmproxy.client.control.client import Call
+from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.providers.table import Family
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
+from llmproxy.suite.wire.measure import Wire
 
 NOW = 1_800_000_000.0
 JSON = (("content-type", "application/json"),)

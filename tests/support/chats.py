@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.interaction import Chunk, Ending, Interaction, Request, Response, Usage
-from llmproxy.core.key import key_of
-from llmproxy.core.normalize import Rules, canonicalize
-from llmproxy.core.providers import route
-from llmproxy.core.store import Store
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.providers.routing import route
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
 
 NOW = 1_800_000_000.0
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202e"

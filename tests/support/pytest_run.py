@@ -11,8 +11,8 @@ import pytest
 
 from .process import ROOT, clean_env
 
-KNOWN = any(each.value == "llmproxy.pytest_plugin" for each in entry_points(group="pytest11"))
-PLUGIN = () if KNOWN else ("-p", "llmproxy.pytest_plugin")
+KNOWN = any(each.value == "llmproxy.pytest.plugin" for each in entry_points(group="pytest11"))
+PLUGIN = () if KNOWN else ("-p", "llmproxy.pytest.plugin")
 """Loaded by hand where the package's entry point is not installed."""
 
 APP = """

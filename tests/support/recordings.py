@@ -8,8 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from llmproxy.core.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 
 NOW = 1_800_000_000.0
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llmproxy.core.interaction import Headers
-from llmproxy.core.providers import Route, route_host
+from llmproxy.core.providers.routing import Route, route_host
+from llmproxy.core.traffic.interaction import Headers
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage
 
 Json = Any

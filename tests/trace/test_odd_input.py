@@ -7,10 +7,10 @@ import json
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from llmproxy.core.interaction import Chunk, Ending, Interaction, Key, Response
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
 from llmproxy.trace import Cassette, otlp
-from llmproxy.trace.exchange import CHAT
-from llmproxy.trace.spans import build
+from llmproxy.trace.reading.exchange import CHAT
+from llmproxy.trace.reading.spans import build
 from tests.trace.runs import JSON, SSE, Json, chat, says
 
 MEMBERS = st.sampled_from([

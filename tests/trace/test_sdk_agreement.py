@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.adopt import adopt
-from llmproxy.core.cassette import read
-from llmproxy.core.interaction import Ending, Interaction, header
-from llmproxy.core.normalize import Rules
-from llmproxy.core.redact import Redactor
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.formats.vcr_yaml import read
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
-from llmproxy.trace.exchange import CHAT
-from llmproxy.trace.spans import build
+from llmproxy.trace.reading.exchange import CHAT
+from llmproxy.trace.reading.spans import build
 from tests.sdk.environments import interpreter, prepare
 from tests.trace.environments import python
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.importer import by_cassette, read_pieces
-from llmproxy.core.adopt import Adopted, adopt
-from llmproxy.core.encoding import decode
-from llmproxy.core.interaction import Headers, header
-from llmproxy.core.normalize import Rules
-from llmproxy.core.recorded import Recorded
-from llmproxy.core.redact import Redactor
+from llmproxy.cli.parts.importer import by_cassette, read_pieces
+from llmproxy.core.cassettes.adopt import Adopted, adopt
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Headers, header
 
 NOT_SENT = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "expect"})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.adopt import Adopted
+from llmproxy.core.cassettes.adopt import Adopted
 from tests.support.process import Process, clean_env
 from tests.support.proxy import proxy
 from tests.traffic.resend import ByBaseURL, ByInterception, Row, exchanges, render, resend, strangers

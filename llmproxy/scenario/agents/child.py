@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from llmproxy.core.differences import printable
+from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentUnreachable
 
 __all__ = ["Child", "Ended", "TooLong"]

@@ -23,17 +23,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from llmproxy.core.differences import printable
+from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, Ended, TooLong
-from llmproxy.scenario.agents.replies import answer, shown, spoken, tail
-from llmproxy.scenario.binding import outside
+from llmproxy.scenario.proxy.binding import outside
+from llmproxy.scenario.values.replies import answer, shown, spoken, tail
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.llm import LLM
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.llm import LLM
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 __all__ = ["CommandAgent"]

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.replies import spoken
+from llmproxy.scenario.values.replies import spoken
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 __all__ = ["FunctionAgent"]

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from llmproxy.core.differences import printable
+from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.replies import html_title, shown, tail
 from llmproxy.scenario.agents.templates import Template
+from llmproxy.scenario.values.replies import html_title, shown, tail
 
 if TYPE_CHECKING:
     import httpx
 
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
 
 __all__ = ["Answered", "HttpAdapter", "read_url"]
 
@@ -178,7 +178,7 @@ class HttpAdapter(AgentAdapter):
         # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice, so that
         # would look like a crash.
         if local and not secure:
-            from llmproxy.scenario.connections import Connections
+            from llmproxy.scenario.proxy.connections import Connections
 
             return httpx.AsyncClient(timeout=timeout, trust_env=False, transport=Connections(keep=False))
         return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.agents.http import Answered, HttpAdapter
-from llmproxy.scenario.agents.replies import answer, pick, read_path, shown
 from llmproxy.scenario.agents.templates import Template, values_of
+from llmproxy.scenario.values.replies import answer, pick, read_path, shown
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 __all__ = ["BODY", "HttpAgent"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.core.answers import SHAPES
-from llmproxy.core.messages import Draft, as_dict
-from llmproxy.core.sse import events_of
+from llmproxy.core.dialects.answers import SHAPES
+from llmproxy.core.dialects.messages import Draft, as_dict
+from llmproxy.core.dialects.streams import events_of
 from llmproxy.errors import AgentError
 from llmproxy.scenario.agents.http import Answered, HttpAdapter
-from llmproxy.scenario.agents.replies import answer, shown
 from llmproxy.scenario.agents.templates import values_of
+from llmproxy.scenario.values.replies import answer, shown
 
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes

@@ -11,16 +11,16 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from llmproxy.client.control import ControlError
+from llmproxy.client.control.client import ControlError
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.http import HttpAdapter
-from llmproxy.scenario.binding import bound
+from llmproxy.scenario.proxy.binding import bound
 
 if TYPE_CHECKING:
-    from llmproxy.client.control import Control
-    from llmproxy.scenario.session import RunSession
+    from llmproxy.client.control.client import Control
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 __all__ = ["ServiceAgent"]

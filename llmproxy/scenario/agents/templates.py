@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.replies import spoken
+from llmproxy.scenario.values.replies import spoken
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.agents.replies import Path, pick
+from llmproxy.scenario.values.replies import Path, pick
 from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.http_map import HttpEntity, Template
 from llmproxy.suite.stores.plain import same

@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.agents.replies import Path, read_path
+from llmproxy.scenario.values.replies import Path, read_path
 from llmproxy.suite.stores.memory import Shape
 from llmproxy.values import did_you_mean
 

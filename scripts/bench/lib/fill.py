@@ -14,10 +14,10 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
 
 from lib import traffic
-from llmproxy.core.bodies import Base, encode
-from llmproxy.core.engine import Config, Engine
-from llmproxy.core.journal import Journal
-from llmproxy.core.redact import Redactor
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.store.bodies import Base, encode
 from llmproxy.protocol import Mode
 
 MANY = 1_000

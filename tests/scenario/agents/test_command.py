@@ -15,10 +15,10 @@ import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.llm import LLM
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.proxy.llm import LLM
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.proxy.wire import tool_calls
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.wire import tool_calls
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given
 from tests.support import proxy

@@ -11,9 +11,9 @@ import pytest
 
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.agents.http_json import HttpAgent
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.proxy.wire import tool_calls
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.wire import tool_calls
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
 from tests.support import proxy

@@ -10,12 +10,12 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control.client import Control
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agents.openai_http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent
-from llmproxy.scenario.session import RunSession
-from llmproxy.scenario.wire import tool_calls
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.proxy.wire import tool_calls
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, dialogue, given, http_agent
 from tests.support import proxy

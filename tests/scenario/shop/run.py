@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy import scenario
 from llmproxy.scenario import agents
-from llmproxy.scenario.repeats import RepeatResult
+from llmproxy.scenario.repeats.repeats import RepeatResult
 from tests.scenario.shop import CRITERIA, NODE
 from tests.scenario.shop.agent import Shop
 

@@ -1,0 +1,305 @@
+"""Files of recordings into a store: which file goes into which cassette, and the books of what came in."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.cassettes.adopt import Adopted
+    from llmproxy.core.cassettes.formats import Format, Source
+    from llmproxy.core.cassettes.formats.recorded import Recorded
+    from llmproxy.core.forks.table import Fork
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.interaction import Interaction
+
+_MANY = 20
+"""Files from which on a progress bar is shown."""
+_SKIPPED = 20
+"""Skipped exchanges that are listed one by one."""
+_YAML = (".yaml", ".yml")
+
+# -- which file goes into which cassette
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file that is to come in."""
+
+    path: Path
+    form: Format | None
+    """Known where it had to be looked at: in a folder, and where one was asked for. None: look when it is read."""
+
+
+def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[Piece]]:
+    """Return the files of each cassette, in order; `form` is forced on all.
+
+    Raises:
+        CassetteNotFound: a path does not exist, or a folder holds no file of recordings.
+        SettingsError: two files would become one cassette.
+
+    """
+    found: dict[str, list[Piece]] = {}
+    for path in paths:
+        for piece, own in _expanded(path, form):
+            found.setdefault(name or own, []).append(piece)
+    for own, pieces in found.items():
+        apart = all(piece.form is not None and piece.form.apart for piece in pieces)
+        if name is None and len(pieces) > 1 and not apart:
+            named = any(_inside(piece.path) for piece in pieces)
+            way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
+            raise SettingsError(
+                f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
+                hint=f"{way}, or name the cassette that takes all with --cassette.",
+            )
+    return found
+
+
+def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
+    """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the folders between.
+
+    Where every exchange has a file of its own, the folder is the cassette.
+    """
+    from llmproxy.core.cassettes.folder import slug
+    from llmproxy.core.cassettes.formats import SUFFIXES
+
+    if not path.is_dir():
+        if not path.exists():
+            raise CassetteNotFound(f"There is no file {path}.")
+        yield Piece(path, form), _inside(path) or slug(path.stem)
+        return
+    files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    pieces = [piece for file in files if (piece := _piece(file, form)) is not None]
+    if not pieces:
+        raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
+    for piece in pieces:
+        if piece.form is not None and piece.form.apart:
+            yield piece, slug(path.resolve().name)
+        else:
+            own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
+            yield piece, _inside(piece.path) or slug(own)
+
+
+def _piece(path: Path, form: Format | None) -> Piece | None:
+    """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
+    if form is not None or path.suffix in _YAML:
+        return Piece(path, form)
+    from llmproxy.core.cassettes.formats import open_source, recognise
+
+    found = recognise(open_source(path))
+    return None if found is None else Piece(path, found)
+
+
+def _inside(path: Path) -> str:
+    """Return the name that a file of ours says itself; empty for all others."""
+    from llmproxy.core.cassettes.formats import Source, review
+
+    if path.suffix not in _YAML:
+        return ""
+    with path.open("rb") as file:
+        head = Source(file.read(4096), str(path))
+    return review.name_of(head) if review.recognises(head) else ""
+
+
+def read_pieces(pieces: Sequence[Piece]) -> list[Recorded]:
+    """Return the exchanges of one cassette's files. Raises CassetteError."""
+    from llmproxy.core.cassettes.formats import open_source
+
+    sources: dict[str, list[Source]] = {}
+    forms: dict[str, Format] = {}
+    for piece in pieces:
+        source = open_source(piece.path)
+        form = piece.form or _recognised(source)
+        forms[form.name] = form
+        sources.setdefault(form.name, []).append(source)
+    return [each for name, form in forms.items() for each in form.read_all(sources[name])]
+
+
+def _fork_in(pieces: Sequence[Piece]) -> Fork | None:
+    """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
+    from llmproxy.core.cassettes.formats import open_source, review
+
+    source = open_source(pieces[0].path)
+    return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
+
+
+def _recognised(source: Source) -> Format:
+    from llmproxy.core.cassettes.formats import FORMATS, recognise
+
+    found = recognise(source)
+    if found is None:
+        raise CassetteCorrupt(
+            f"{source.name}: this is not a file of recordings of any format that we know.",
+            hint=f"--format forces one: {', '.join(FORMATS)}.",
+        )
+    return found
+
+
+def cassette_of(what: str, database: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
+    """Return a cassette that is named like a file, or like one in the store (``name`` or ``name~sample``).
+
+    Raises:
+        CassetteNotFound: there is neither.
+        CassetteError: the file cannot be read.
+
+    """
+    from llmproxy.core.cassettes.adopt import adopt
+    from llmproxy.core.secrets.redact import Redactor
+
+    if Path(what).is_file():
+        recorded = read_pieces([Piece(Path(what), None)])
+        adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
+        return [each.interaction for each in adopted if each.interaction is not None]
+    name, tilde, sample = what.rpartition("~")
+    found = list(database.interactions(what))
+    if not found and tilde and sample.isdecimal():
+        found = list(database.interactions(name, int(sample)))
+    if not found:
+        raise nothing(database, what, None)
+    return found
+
+
+def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
+    """Return the error for a cassette that is not there, with those that are."""
+    names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
+    which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
+    there = f"It holds: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else "It is empty."
+    return CassetteNotFound(f"The store {database.path} holds nothing of {which}.", hint=there)
+
+
+def progress(work: Mapping[str, list[Piece]]) -> Iterator[tuple[str, list[Piece]]]:
+    """Go through the work, with a bar on a terminal if it is much."""
+    if len(work) < _MANY or not sys.stderr.isatty():
+        yield from work.items()
+        return
+    with typer.progressbar(work.items(), label="importing", file=sys.stderr) as bar:
+        yield from bar
+
+
+# -- import
+
+
+@dataclass(slots=True)
+class _Host:
+    """What came from one host."""
+
+    provider: str = ""
+    known: bool = False
+    exchanges: int = 0
+    imported: int = 0
+    replaced: int = 0
+
+
+@dataclass(slots=True)
+class Importer:
+    """Takes files in, one after the other, and keeps the books."""
+
+    rules: Rules
+    upstreams: Mapping[str, str]
+    hosts: dict[str, _Host] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    failed: list[CassetteError] = field(default_factory=list)
+    cassettes: int = 0
+    seconds: float = 0.0
+
+    def take(self, database: Store, name: str, pieces: Sequence[Piece]) -> None:
+        """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
+        from llmproxy.core.cassettes.adopt import adopt
+        from llmproxy.core.forks.table import put
+        from llmproxy.core.secrets.redact import Redactor
+
+        started = time.perf_counter()
+        try:
+            recorded, fork = read_pieces(pieces), _fork_in(pieces)
+        except CassetteError as error:
+            self.failed.append(error)
+            return
+        adopted = adopt(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        self._store(database, name, adopted)
+        if fork is not None and any(each.interaction for each in adopted):
+            put(database, replace(fork, cassette=name))
+        self.cassettes += 1
+        self.seconds += time.perf_counter() - started
+
+    def _store(self, database: Store, name: str, adopted: Sequence[Adopted]) -> None:
+        samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
+        holder = "llmproxy import"
+        for sample in sorted(samples):
+            database.begin(name, sample, exclusive=True, holder=holder)
+        clean = False
+        try:
+            for each in adopted:
+                self._one(database, name, each)
+            clean = True
+        finally:
+            for sample in samples:
+                database.end(name, sample, holder, clean=clean)
+
+    def _one(self, database: Store, name: str, each: Adopted) -> None:
+        host = self.hosts.setdefault(each.host or "(no host)", _Host())
+        host.exchanges += 1
+        if each.interaction is None:
+            self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
+            return
+        if each.first:
+            host.replaced += _recordings(database, each.interaction)
+        database.add(each.interaction, supersede=each.first)
+        host.provider, host.known = each.interaction.provider, each.known
+        host.imported += 1
+
+    def report(self, store: Path) -> str:
+        """Return the table by host, and what to know about it."""
+        hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
+        rows: list[tuple[str, ...]] = [("host", "provider", "exchanges", "imported", "replaced")]
+        rows += [(n, h.provider, str(h.exchanges), str(h.imported), str(h.replaced)) for n, h in hosts]
+        total = Counter[str]()
+        for _, host in hosts:
+            total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
+        rows.append(("total", "", *(str(total[name]) for name in rows[0][2:])))
+        lines = list(_columns(rows)) if hosts else []
+        lines.append(
+            f"{count(self.cassettes, 'cassette')} with {count(total['imported'], 'interaction')} in {store}"
+            f" ({self.seconds:.1f} s)"
+        )
+        if total["replaced"]:
+            lines.append(
+                f"{total['replaced']} older recordings of the same requests were replaced; nothing is doubled."
+            )
+        if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
+            lines.append(
+                f"Not in the provider table, imported as OpenAI-compatible or plain HTTP: {', '.join(strangers)}."
+                f" To replay by base URL: llmproxy start --upstream {strangers[0]}=URL"
+            )
+        lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
+        if len(self.skipped) > _SKIPPED:
+            lines.append(f"and {len(self.skipped) - _SKIPPED} more skipped")
+        return "\n".join(lines)
+
+
+def _recordings(database: Store, interaction: Interaction) -> int:
+    return len(database.slots(interaction.cassette, interaction.sample, interaction.party, interaction.key))
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            text.ljust(width) if column < 2 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def count(number: int, what: str) -> str:
+    """Return "1 file", "2 files"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,114 @@
+"""Options of the command line that are not written down here: they are derived from the fields of `Settings`.
+
+A command of class :class:`SettingsCommand` has a flag for each option; :func:`gather` makes settings of them. Deriving
+needs pydantic, which takes longer to import than typer; it happens when such a command is parsed or its help is shown,
+not when it is listed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from llmproxy.settings import Loaded, Option
+
+
+_FLAGS = "llmproxy.flags"
+
+
+class SettingsCommand(TyperCommand):
+    """A command with a flag for each option of `Settings`; its function gets them with :func:`flags_of`."""
+
+    own_first = False
+    """Whether help shows the command's own options before the derived ones."""
+
+    free_port = False
+    """Whether the proxy is for the length of a command, and listens where there is room unless a port is typed."""
+
+    _derived: list[Any] | None = None
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
+        """Return the derived options and the command's own."""
+        if self._derived is None:
+            self._derived = _derived(free_port=self.free_port)
+        own = super().get_params(ctx)
+        return [*own, *self._derived] if self.own_first else [*self._derived, *own]
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
+        """Set the derived options apart: the function's signature does not have them."""
+        ctx.meta[_FLAGS] = {option.name: ctx.params.pop(option.name) for option in self._derived or ()}
+        return super().invoke(ctx)
+
+
+class OwnFirst(SettingsCommand):
+    """The same for a command whose own options matter most."""
+
+    own_first = True
+
+
+class OnAFreePort(SettingsCommand):
+    """The same for a command that starts a proxy for another command."""
+
+    free_port = True
+
+
+def flags_of(ctx: typer.Context) -> Mapping[str, object]:
+    """Return what was typed behind the derived flags, by option; None where a flag was not given."""
+    flags: Mapping[str, object] = ctx.meta[_FLAGS]
+    return flags
+
+
+def _derived(*, free_port: bool) -> list[Any]:
+    """Let typer make its parameters from a function that has one for each option."""
+    from llmproxy.settings import options
+
+    def flags() -> None:
+        """Carry a signature."""
+
+    facts = {"port": "[any free one unless given]"} if free_port else {}
+    parameters = [_parameter(option, facts.get(option.name)) for option in options() if option.has_flag]
+    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(flags)
+    return list(get_command(app).params)
+
+
+def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
+    """Return an option as a parameter of text: `settings.load` reads it, and can say who typed it.
+
+    `facts` stand where else variable and default are.
+    """
+    from llmproxy.settings import shown
+
+    kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
+    names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
+    if facts is None:
+        facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
+    metavar = None if option.boolean else option.metavar
+    declared = typer.Option(None, *names, help=f"{option.help} {facts}", metavar=metavar, show_default=False)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
+
+
+def gather(flags: Mapping[str, object]) -> Loaded:
+    """Load the settings of this process: its flags, its environment, its folder.
+
+    A provider's base-URL variable that is set, and is not our own address, becomes that provider's upstream: a
+    company's gateway key must never be sent to the public host.
+
+    Raises:
+        SettingsError: A name or value that we do not understand.
+
+    """
+    from llmproxy.core.providers.upstreams import from_environment
+    from llmproxy.settings import load
+
+    return from_environment(load(flags, os.environ, Path.cwd()), os.environ)

@@ -1,0 +1,198 @@
+"""A typed client of the control API: sessions are opened, bound, asked, reset and closed.
+
+One short connection for each call (or one of `wires`, which is used again), straight to the proxy whatever HTTP_PROXY says. Answers are
+read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError` with the proxy's own words. Nothing
+heavier than `http.client` is imported, and that when the first call is made.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from llmproxy.client.control.told import Call, Health, Miss, Party, Report, Unused
+from llmproxy.errors import MachineError
+from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.wires import Wires
+
+__all__ = ["Call", "Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
+
+CONFLICT = 409
+CREATED = 201
+OK = 200
+PAUSE = 0.1
+"""Seconds between two attempts to open a session that another client has open."""
+
+
+class ControlError(MachineError):
+    """The proxy refused a control request."""
+
+    code = "llmproxy_control"
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        """Say what the proxy said; `status` is its HTTP status."""
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ProxyGone(ControlError):
+    """Nothing that is llmproxy answers at the address."""
+
+    code = "llmproxy_proxy_gone"
+
+
+def session_url(url: str, name: str | None) -> str:
+    """Return the base URL of a session of the proxy at `url`; of the proxy's own cassette if there is no name."""
+    return f"{url.rstrip('/')}{SESSION_PREFIX}{quote(name, safe='')}" if name else url.rstrip("/")
+
+
+class Control:
+    """The control API of one proxy."""
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, wires: Wires | None = None) -> None:
+        """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
+        self.url = url.rstrip("/")
+        self._wires = wires if self.url.startswith("http:") else None
+        self._token = token
+        self._timeout = timeout
+
+    def health(self, timeout: float | None = None) -> Health:
+        """Ask whether it is there. Raises ProxyGone."""
+        value = self._ask("GET", "health", timeout=timeout)
+        if value.get("status") != "ok" or "version" not in value:
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy.")
+        return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
+
+    def sessions(self) -> tuple[Report, ...]:
+        """Return all sessions that are open."""
+        return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])
+
+    def open(
+        self,
+        name: str,
+        *,
+        mode: str | None = None,
+        speed: float | None = None,
+        exhausted: str | None = None,
+        sample: int | None = None,
+        upstreams: Mapping[str, str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        fork: Mapping[str, Any] | None = None,
+        patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Report:
+        """Open a session; what is None is the proxy's.
+
+        `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
+        `patience` is how many seconds to try again while another client has it open.
+
+        Raises:
+            ControlError: it is open, a value makes no sense, or the proxy may not go live.
+
+        """
+        given = {"mode": mode, "speed": speed, "exhausted": exhausted, "sample": sample, "upstreams": upstreams}
+        given |= {"overrides": overrides, "fork": fork}
+        body = {"name": name} | {key: value for key, value in given.items() if value is not None}
+        deadline = clock() + patience
+        while True:
+            try:
+                return Report.of(self._ask("POST", "sessions", body))
+            except ControlError as error:
+                if error.status != CONFLICT or clock() >= deadline:
+                    raise
+            time.sleep(PAUSE)
+
+    def report(self, name: str) -> Report:
+        """Return what a session comes to so far. Raises ControlError if no such session is open."""
+        return Report.of(self._ask("GET", _session(name)))
+
+    def reset(self, name: str) -> Report:
+        """Let a session walk its cassette from the start again."""
+        return Report.of(self._ask("POST", _session(name, "reset"), {}))
+
+    def close(self, name: str, *, complete: bool = True) -> Report:
+        """End a session and return what it came to. Not `complete`: it was interrupted, so mode `once` records its cassette anew."""
+        return Report.of(self._ask("POST", _session(name, "close"), {} if complete else {"complete": False}))
+
+    def bind(self, name: str, session: str) -> None:
+        """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""
+        self._ask("POST", _session(name, "bind"), {"session": session})
+
+    def unbind(self, name: str) -> None:
+        """Let what arrives under `name` be its own session again."""
+        self._ask("POST", _session(name, "unbind"), {})
+
+    def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
+        """Return the last misses, of one session or of all."""
+        query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
+        rows = self._ask("GET", query)["misses"]
+        return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
+
+    def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+        """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2 s at most.
+
+        Raises:
+            ControlError: no such session is open, or calls before the last 20,000 were asked for.
+
+        """
+        told = self._ask("GET", f"walk?session={quote(session, safe='')}&after={after}")
+        return tuple(Call.of(each) for each in told.get("calls") or ())
+
+    def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
+        """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span` reads them."""
+        query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
+        return tuple(self._ask("GET", query)["spans"])
+
+    def _ask(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Make one call and return the parsed answer."""
+        import http.client
+
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        headers = {"content-type": "application/json"} | ({} if self._wires else {"connection": "close"})
+        if self._token:
+            headers[TOKEN_HEADER] = self._token
+        try:
+            place = parts.hostname or "", parts.port, timeout or self._timeout
+            wire = self._wires.take(*place) if self._wires else kind(*place[:2], timeout=place[2])
+            try:
+                wire.request(
+                    method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
+                )
+                answer = wire.getresponse()
+                status, content = answer.status, answer.read()
+            except BaseException:
+                wire.close()
+                raise
+            if self._wires:
+                self._wires.give(wire)
+            else:
+                wire.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ProxyGone(f"no llmproxy answers at {self.url}: {str(error) or type(error).__name__}") from error
+        return self._read(status, content)
+
+    def _read(self, status: int, content: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).") from error
+        if not isinstance(value, dict):
+            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
+        if status in (OK, CREATED):
+            return value
+        said = value.get("error")
+        said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
+        message = str(said.get("message", "")).removeprefix("llmproxy: ")
+        raise ControlError(
+            f"the proxy at {self.url} answered {status}: {message}", hint=str(said.get("hint") or ""), status=status
+        )
+
+
+def _session(name: str, verb: str = "") -> str:
+    return f"sessions/{quote(name, safe='')}" + (f"/{verb}" if verb else "")

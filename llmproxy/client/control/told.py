@@ -1,0 +1,207 @@
+"""What a proxy tells over its control API, as values: of itself, of a session, of each call.
+
+Read leniently, since proxy and client may be of different versions: a newer proxy may say more, an older one less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from llmproxy.errors import UpstreamError
+from llmproxy.protocol import AGENT, Decision
+
+_NUMBERS = ("sample", "hits", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a proxy says of itself."""
+
+    version: str
+    mode: str
+    ca: str | None = None
+    """Path of the certificate (PEM) of its authority; None if it does not intercept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A recording that nobody asked for."""
+
+    id: int
+    operation: str
+    model: str | None
+    text: str | None
+    """The last thing that the user says in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """What one party (agent, user, judge) used."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cost: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a session comes to."""
+
+    name: str
+    cassette: str
+    sample: int = 1
+    mode: str = ""
+    hits: int = 0
+    misses: int = 0
+    recorded: int = 0
+    passed: int = 0
+    refused: int = 0
+    failed: int = 0
+    """Answers that should have been recorded and were lost."""
+    arrived: int = 0
+    """Number of the last call that arrived, ended or not: where :meth:`Control.walk` can go on."""
+    live_calls: int = 0
+    unpriced: int = 0
+    """Calls of a model whose price nobody knows."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_not_spent: Decimal | None = None
+    """US dollars; None when no price is known."""
+    cost_spent: Decimal | None = None
+    unused: tuple[Unused, ...] | None = None
+    """None when it is not known."""
+    parties: Mapping[str, Party] = field(default_factory=dict)
+    miss_texts: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] | None = None
+    """What was overridden and where the run forked, as the proxy says it; None for a session without."""
+
+    @property
+    def calls(self) -> int:
+        """Requests of all kinds that arrived."""
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Report:
+        """Read the JSON form."""
+        tokens, unused = value.get("tokens") or {}, value.get("unused")
+        return cls(
+            name=str(value.get("name", "")),
+            cassette=str(value.get("cassette", "")),
+            mode=str(value.get("mode", "")),
+            tokens_in=int(tokens.get("input") or 0),
+            tokens_out=int(tokens.get("output") or 0),
+            cost_not_spent=_money(value.get("cost_not_spent")),
+            cost_spent=_money(value.get("cost_spent")),
+            unused=None if unused is None else tuple(_unused(each) for each in unused),
+            overrides=value.get("overrides"),
+            parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
+            miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
+            **{name: int(value.get(name) or 0) for name in _NUMBERS},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, which :meth:`of` reads."""
+        return {
+            "name": self.name,
+            "cassette": self.cassette,
+            "mode": self.mode,
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
+            "cost_not_spent": _text(self.cost_not_spent),
+            "cost_spent": _text(self.cost_spent),
+            "unused": None if self.unused is None else [asdict(row) for row in self.unused],
+            "parties": {name: asdict(each) | {"cost": _text(each.cost)} for name, each in self.parties.items()},
+            "miss_texts": list(self.miss_texts),
+            "overrides": self.overrides,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One request that was refused because it was never recorded."""
+
+    at: float
+    session: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One exchange that a session made: the agent's or another party's."""
+
+    seq: int
+    """From 1, in order of arrival since the session was opened."""
+    at: float
+    """Unix time of arrival, seconds."""
+    ms: float
+    """Milliseconds from arrival to the end of the answer."""
+    first_ms: float | None
+    party: str
+    """``agent``, ``user``, ``judge``, ``judge.2``."""
+    decision: str
+    """``REPLAY``, ``RECORD``, ``PASS``, ``REFUSE``."""
+    status: int
+    """What the client got; 0 if the connection ended before."""
+    miss: bool
+    """It was refused because it was never recorded; `note` says what is nearest."""
+    note: str
+    key: str | None
+    occurrence: int | None
+    provider: str
+    operation: str
+    model: str | None
+    interaction: int | None
+    """Its row in the store."""
+    recording: dict[str, Any] | None = field(default=None, repr=False)
+    """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.reading.told` reads it."""
+
+    @property
+    def unreached(self) -> bool:
+        """Whether its provider could not be reached, or broke off before it answered; `note` says which and why."""
+        return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Call:
+        """Read the JSON form; what an older proxy does not say is unknown."""
+        given: dict[str, Any] = {name: value.get(name) for name in cls.__dataclass_fields__}
+        given |= {name: float(given[name] or 0) for name in ("at", "ms")}
+        given |= {name: int(given[name] or 0) for name in ("seq", "status")}
+        given |= {name: str(given[name] or "") for name in ("party", "decision", "note", "provider", "operation")}
+        return cls(**given | {"miss": bool(given["miss"])})
+
+
+def never_reached(calls: Iterable[Call]) -> str:
+    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was answered."""
+    lost: dict[str | int, str] = {}
+    for call in calls:
+        if call.party not in (AGENT, ""):
+            continue
+        asked = call.key or call.seq
+        lost.pop(asked, None)
+        if call.unreached:
+            lost[asked] = call.note.removeprefix("llmproxy: ")
+    return next(reversed(lost.values()), "")
+
+
+def _money(value: object) -> Decimal | None:
+    try:
+        return None if value is None else Decimal(str(value))
+    except InvalidOperation:
+        return None
+
+
+def _text(cost: Decimal | None) -> str | None:
+    return None if cost is None else format(cost, "f")
+
+
+def _party(value: Mapping[str, Any]) -> Party:
+    calls, given, said = (int(value.get(name) or 0) for name in ("calls", "input", "output"))
+    return Party(calls, given, said, _money(value.get("cost")))
+
+
+def _unused(value: Mapping[str, Any]) -> Unused:
+    return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))

@@ -1,0 +1,1 @@
+"""Why a client does not use the proxy: examined beforehand, watched while it runs."""

@@ -1,0 +1,184 @@
+"""The checks of `llmproxy doctor`: pure functions of an environment, of what a proxy said and of what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from llmproxy.client.control.client import Report
+from llmproxy.client.control.summary import add, one_line
+from llmproxy.client.doctor.witness import Address, Seen
+from llmproxy.client.environment.build import is_ours
+from llmproxy.client.environment.certificates import trouble
+from llmproxy.client.environment.runtimes import OTHER, runtime_of
+from llmproxy.client.environment.variables import BASE_URLS, BUNDLES, LOOPBACK, NO_PROXIES, NODE_CA, NODE_PROXY, PROXIES
+
+__all__ = ["Finding", "Verdict", "addresses_of", "certificates", "no_proxy", "processes", "traffic", "variables"]
+
+_LONG = 80
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    NOTE = "note"
+    BAD = "BAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found, and what to do about it."""
+
+    verdict: Verdict
+    text: str
+    advice: tuple[str, ...] = ()
+
+
+def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Finding]:
+    """Look at base-URL and proxy variables: do they point to the proxy at `url`?"""
+    given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
+    ours = [name for name, value in given.items() if is_ours(value, url)]
+    others = {name: value for name, value in given.items() if name not in ours}
+    proxied = [name for name in PROXIES if env.get(name) and is_ours(env[name], url)]
+    found = []
+    if ours:
+        found.append(Finding(Verdict.OK, f"{len(ours)} base-URL variables point to {url}: {_some(ours)}"))
+    for name, value in others.items():
+        text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
+        found.append(Finding(Verdict.NOTE if proxied else Verdict.BAD, text, ('eval "$(llmproxy env)" sets it',)))
+    if proxied:
+        found.append(Finding(Verdict.OK, f"{' '.join(proxied)} point to the proxy"))
+        if env.get(NODE_PROXY) != "1":
+            found.append(
+                Finding(
+                    Verdict.BAD, f"{NODE_PROXY} is not 1: Node ignores the proxy variables", (f"export {NODE_PROXY}=1",)
+                )
+            )
+    elif intercepted:
+        found.append(Finding(Verdict.BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
+    if not ours and not proxied:
+        advice = ('eval "$(llmproxy env)"          for this shell', "llmproxy run -- COMMAND         for one command")
+        found.append(Finding(Verdict.BAD, "no variable points to the proxy: nothing will use it", advice))
+    return found
+
+
+def no_proxy(env: Mapping[str, str], url: str) -> list[Finding]:
+    """See that nobody asks our address through a company's proxy, and that nothing exempts the providers from ours."""
+    foreign = [
+        name
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+        if env.get(name) and not is_ours(env[name], url)
+    ]
+    words = {word.strip().lower() for name in NO_PROXIES for word in env.get(name, "").split(",")}
+    host = (urlsplit(url).hostname or "").lower()
+    if foreign and not words & {host, "*"}:
+        text = f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never arrive"
+        return [Finding(Verdict.BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
+    ours = any(env.get(name) and is_ours(env[name], url) for name in PROXIES)
+    if ours and "*" in words:
+        return [Finding(Verdict.BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
+    return [Finding(Verdict.OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
+
+
+def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Finding]:
+    """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
+    if ca is None:
+        return [Finding(Verdict.NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
+    if problem := trouble(Path(ca), now):
+        return [Finding(Verdict.BAD, problem)]
+    mark = _body(Path(ca))
+    found = []
+    for name in (*BUNDLES, NODE_CA):
+        value = env.get(name, "")
+        if value and not Path(value).is_file():
+            found.append(Finding(Verdict.BAD, f"{name} names {value}, which does not exist"))
+        elif value and mark not in _body(Path(value)):
+            advice = ("llmproxy run --intercept makes a bundle of both",)
+            found.append(Finding(Verdict.BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
+    trusting = [name for name in (*BUNDLES, NODE_CA) if env.get(name)]
+    if not trusting:
+        found.append(Finding(Verdict.NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
+    elif not found:
+        found.append(Finding(Verdict.OK, f"the certificate {ca} is trusted by {_some(trusting)}"))
+    return found
+
+
+def _body(path: Path) -> str:
+    """Return the file without white space; for one certificate, what stands between its lines BEGIN and END."""
+    text = "".join(path.read_text("utf-8", "replace").split())
+    begin = "-----BEGINCERTIFICATE-----"
+    return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
+
+
+def traffic(reports: Iterable[Report]) -> Finding:
+    """Say what arrived."""
+    total = add(reports)
+    if not total.calls:
+        return Finding(Verdict.BAD, "no request arrived at the proxy")
+    return Finding(Verdict.OK, f"traffic arrived: {one_line(total)}")
+
+
+def processes(
+    seen: Mapping[int, Seen], past: Mapping[int, Sequence[Address]], url: str, *, intercepted: bool, arrived: bool
+) -> list[Finding]:
+    """Say which program went past the proxy, which lost its variables, and what to do for its runtime."""
+    found = []
+    for pid, addresses in past.items():
+        who = seen[pid]
+        places = ", ".join(f"{host}:{port}" for host, port in addresses[:5])
+        found.append(
+            Finding(
+                Verdict.BAD,
+                f"{who.program} ({pid}) connected to {places} itself, past the proxy",
+                _advice([who], intercepted=intercepted),
+            )
+        )
+    for pid, who in seen.items():
+        if who.env is not None and who.looks > 1 and not _has_ours(who.env, url):
+            advice = (
+                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env file may override it",
+            )
+            found.append(Finding(Verdict.BAD, f"{who.program} ({pid}) runs without our variables", advice))
+    if not arrived and not past:
+        found.append(
+            Finding(
+                Verdict.NOTE,
+                "no connection to elsewhere was seen either",
+                _advice(seen.values(), intercepted=intercepted),
+            )
+        )
+    return found
+
+
+def _has_ours(env: Mapping[str, str], url: str) -> bool:
+    names = (*(each.name for each in BASE_URLS), *PROXIES)
+    return any(is_ours(env[name], url) for name in names if env.get(name))
+
+
+def _advice(who: Iterable[Seen], *, intercepted: bool) -> tuple[str, ...]:
+    """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
+    runtimes = list(dict.fromkeys(runtime_of(each.program) for each in who))
+    known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
+    lines = []
+    for runtime in known:
+        lines.append(f"{runtime.name}, by base URL: {runtime.base_url}")
+        lines.append(f"{runtime.name}, by interception{'' if intercepted else ' (--intercept)'}: {runtime.intercept}")
+    return tuple(lines)
+
+
+def addresses_of(urls: Iterable[str]) -> frozenset[Address]:
+    """Return host and port of base URLs that name an IP address; names are not looked up."""
+    found = set()
+    for url in urls:
+        parts = urlsplit(url)
+        host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+        found.add((host, parts.port or (443 if parts.scheme == "https" else 80)))
+    return frozenset(found)
+
+
+def _some(names: Sequence[str]) -> str:
+    return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

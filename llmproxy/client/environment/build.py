@@ -1,0 +1,201 @@
+"""The environment of a child whose LLM traffic goes through the proxy: a pure function of the old environment.
+
+Base URLs name the session in their path and are overwritten where they are set (the proxy, started with the old environment, forwards
+to what they said). Proxy and certificate variables are overwritten too: CI images often preset them. NO_PROXY is merged, because
+whoever asks 127.0.0.1 through a company's proxy never arrives. In replay, keys that are absent get a placeholder, or SDKs do not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
+
+from llmproxy.client.control.client import session_url
+from llmproxy.client.environment.variables import (
+    AWS_CREDENTIALS,
+    AWS_FIRST_REGION,
+    AWS_IGNORES,
+    AWS_PLACEHOLDERS,
+    AWS_REGION,
+    AZURE,
+    BASE_URLS,
+    BUNDLES,
+    JAVA_OPTIONS,
+    JAVA_PASSWORD,
+    KEYS,
+    LOOPBACK,
+    NO_PROXIES,
+    NODE_CA,
+    NODE_PROXY,
+    OPENAI,
+    PLACEHOLDER,
+    PROXIES,
+    PROXY_PASSWORD,
+)
+
+__all__ = ["URL_VARIABLE", "Interception", "Plan", "is_ours", "plan", "upstreams_of"]
+
+URL_VARIABLE = "LLMPROXY_URL"
+"""Where the running proxy is, for whoever wants to ask it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interception:
+    """What a child needs so that its HTTPS can be read."""
+
+    ca: str
+    """File (PEM) with the proxy's certificate alone."""
+    bundle: str
+    """File (PEM) with everything that is to be trusted, the proxy's certificate included."""
+    truststore: str = ""
+    """The same for Java; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to change in an environment."""
+
+    base_urls: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Placeholders."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Proxies, certificates, NO_PROXY, where we are."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """Every variable to set."""
+        return {**self.base_urls, **self.keys, **self.others}
+
+    def applied_to(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment with the changes made."""
+        return {**env, **self.changes}
+
+
+def plan(
+    url: str,
+    session: str | None,
+    env: Mapping[str, str],
+    *,
+    replay: bool,
+    base_urls: bool = True,
+    interception: Interception | None = None,
+    aws_files: bool = False,
+) -> Plan:
+    """Return what a child of `env` needs.
+
+    Args:
+        url: Where the proxy is, ``http://127.0.0.1:8080``.
+        session: Name that goes into URLs and the proxy's user; None for the proxy's own cassette.
+        env: The environment that would be the child's.
+        replay: Whether nothing goes to a provider, so that no key is needed.
+        base_urls: False leaves base URLs alone: everything is to be intercepted.
+        interception: Set proxy and certificate variables as well.
+        aws_files: Whether AWS credentials are configured in files, so that it needs no placeholder.
+
+    """
+    notes: list[str] = []
+    urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
+    others = {URL_VARIABLE: url.rstrip("/")}
+    if urls and env.get(AWS_IGNORES, "").lower() == "true":
+        others[AWS_IGNORES] = "false"
+    if interception:
+        others |= _interception(url, session, env, interception)
+    others |= _no_proxy(url, env, intercepted=interception is not None, loopback=base_urls)
+    return Plan(urls, _keys(env, urls, aws_files=aws_files) if replay else {}, others, tuple(notes))
+
+
+def is_ours(value: str, url: str) -> bool:
+    """Tell whether a variable's value is an address of the proxy at `url`."""
+    theirs, us = urlsplit(value if "://" in value else f"http://{value}"), urlsplit(url)
+    try:
+        same_port = theirs.port == us.port
+    except ValueError:
+        return False
+    local = {theirs.hostname, us.hostname} <= set(LOOPBACK)
+    return same_port and (theirs.hostname == us.hostname or local)
+
+
+def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return where base-URL variables that are set and are not ours point to, by provider: a running proxy must forward there."""
+    from llmproxy.core.providers.routing import upstreams_from_env
+
+    return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
+
+
+def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    found = {each.name: base + each.path for each in BASE_URLS if not each.preset_only or env.get(each.name)}
+    azure_alone = any(env.get(name) for name in AZURE) and not any(
+        env.get(name) for name in (*OPENAI, "OPENAI_API_KEY")
+    )
+    if azure_alone:
+        for name in OPENAI:
+            del found[name]
+        notes.append(
+            "OPENAI_BASE_URL is not set, because an Azure endpoint is and some Azure clients refuse both; "
+            "set OPENAI_API_KEY to use OpenAI beside it"
+        )
+    return found
+
+
+def _keys(env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool) -> dict[str, str]:
+    """Return placeholders for the keys that nobody set."""
+    found = {
+        key.name: PLACEHOLDER
+        for key in KEYS
+        if not any(env.get(name) for name in (key.name, *key.instead)) and (not key.needs or env.get(key.needs))
+    }
+    if urls and "OPENAI_BASE_URL" not in urls:
+        found.pop("OPENAI_API_KEY", None)  # better no client than one that finds the public host
+    if not aws_files and not any(env.get(name) for name in AWS_CREDENTIALS):
+        found |= AWS_PLACEHOLDERS
+        region = next((env[name] for name in AWS_REGION if env.get(name)), AWS_FIRST_REGION)
+        found |= {name: region for name in AWS_REGION if not env.get(name)}
+    return found
+
+
+def _interception(url: str, session: str | None, env: Mapping[str, str], how: Interception) -> dict[str, str]:
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""
+    found = dict.fromkeys(PROXIES, f"http://{user}{place}")
+    found |= dict.fromkeys(BUNDLES, how.bundle) | {NODE_CA: how.ca, NODE_PROXY: "1"}
+    java = [
+        f"-D{kind}.proxy{what}"
+        for kind in ("https", "http")
+        for what in (f"Host={parts.hostname}", f"Port={parts.port}")
+    ]
+    java.append("-Dhttp.nonProxyHosts=localhost|127.*|[::1]")
+    if how.truststore:
+        java += [f"-Djavax.net.ssl.trustStore={how.truststore}", f"-Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD}"]
+    found[JAVA_OPTIONS] = " ".join(filter(None, [env.get(JAVA_OPTIONS, ""), *java]))
+    return found
+
+
+def _no_proxy(url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool) -> dict[str, str]:
+    """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""
+    words = [word.strip() for name in NO_PROXIES for word in env.get(name, "").split(",") if word.strip()]
+    if intercepted:
+        hosts = _provider_hosts()
+        words = [word for word in words if not _exempts(word, hosts)]
+    if loopback:
+        words += [*LOOPBACK, urlsplit(url).hostname or ""]
+    else:  # a local Ollama is to be intercepted too
+        words = [word for word in words if word.partition(":")[0] not in LOOPBACK and word not in LOOPBACK]
+    merged = "*" if "*" in words else ",".join(dict.fromkeys(filter(None, words)))
+    return dict.fromkeys(NO_PROXIES, merged)
+
+
+def _provider_hosts() -> list[str]:
+    from llmproxy.core.providers.table import PROVIDERS
+
+    hosts = [host.replace("*", "x") for provider in PROVIDERS.values() for host in provider.hosts]
+    return [host for host in hosts if not host.startswith(("127.", "localhost", "["))]
+
+
+def _exempts(word: str, hosts: Iterable[str]) -> bool:
+    """Tell whether an entry of NO_PROXY keeps a provider's traffic from the proxy."""
+    suffix = word.lstrip("*.").lower()
+    return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)

@@ -1,0 +1,292 @@
+"""An exchange that somebody else recorded becomes an interaction of ours, and the other way round.
+
+    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [Adopted, ...]        `adopt`
+    Interaction -> Recorded                                                                 `release`
+
+The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are decoded:
+*exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies decoded and
+leave the field) is dropped. A host that is in no table gets an OpenAI-compatible provider named like the host,
+``localhost:8000``: just what ``--upstream localhost:8000=http://localhost:8000`` makes of it in the proxy.
+
+What our own files say in the member ``llmproxy`` is taken back; whatever of it does not fit the rest any more (a body
+edited by hand) is left out. Key, usage, model and ids are always derived anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, content_length
+from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.streams import ending
+from llmproxy.core.dialects.usage import model_of, usage_of
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import Origin, canonicalize, new_ids
+from llmproxy.core.providers.routing import PROVIDERS, Route, route_host, streams
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import (
+    Chunk,
+    Ending,
+    Headers,
+    Interaction,
+    Key,
+    Request,
+    Response,
+    header,
+    without,
+)
+from llmproxy.protocol import AGENT
+
+if TYPE_CHECKING:
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.secrets.redact import Redactor
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What became of one recorded exchange."""
+
+    recorded: Recorded
+    host: str
+    """Lower case, with its port if that is not the scheme's; empty if the URI has none."""
+    interaction: Interaction | None
+    """None: it was skipped."""
+    why: str = ""
+    """Why it was skipped."""
+    known: bool = False
+    """Whether the host is in the provider table."""
+    first: bool = False
+    """The first of its (sample, party, key) in this file: what was recorded of it before is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    scheme: str
+    host: str
+    port: int | None
+    target: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.name}"
+
+    @property
+    def name(self) -> str:
+        bare = f"[{self.host}]" if ":" in self.host else self.host
+        return bare if self.port in (None, _DEFAULT_PORTS[self.scheme]) else f"{bare}:{self.port}"
+
+
+def adopt(
+    recorded: Sequence[Recorded],
+    cassette: str,
+    *,
+    rules: Rules,
+    redactor: Redactor,
+    upstreams: Mapping[str, str] | None = None,
+) -> list[Adopted]:
+    """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
+    places = [_place(each.uri) for each in recorded]
+    for each, place in zip(recorded, places, strict=True):
+        if place is not None:  # first all credentials: an early answer may quote one that a later request carries
+            redactor.learn(each.headers, place.target)
+    adopter = _Adopter(cassette, rules, redactor, upstreams or {})
+    return [adopter.one(each, place) for each, place in zip(recorded, places, strict=True)]
+
+
+def _place(uri: str) -> _Place | None:
+    """Take a URI apart; None if it is not an HTTP one. User info and fragment are left out."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # Some clients' stubs write URIs for people to read; on the wire there are neither blanks nor letters beyond ASCII.
+    legal = re.sub(r"[^\x21-\x7e]+", lambda match: quote(match[0], errors="surrogatepass"), target)
+    return _Place(parts.scheme, parts.hostname, port, legal)
+
+
+class _Adopter:
+    """One file on its way in: counts occurrences, and remembers which interaction made which id."""
+
+    def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
+        self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
+        self.occurrences: Counter[tuple[int, str, Key]] = Counter()
+        self.made: dict[tuple[int, str], Origin] = {}
+
+    def one(self, each: Recorded, place: _Place | None) -> Adopted:
+        if each.problem:
+            return Adopted(each, place.name if place else "", None, each.problem)
+        if place is None:
+            return Adopted(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
+        extra = _Extra(each.extra)
+        route, known = self.route(each, place, extra)
+        interaction = self.interaction(each, place, route, extra)
+        return Adopted(each, place.name, interaction, known=known, first=interaction.occurrence == 1)
+
+    def route(self, each: Recorded, place: _Place, extra: _Extra) -> tuple[Route, bool]:
+        where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
+        provider = extra.text("provider")
+        if provider and (ours := route_host(*where, {provider: place.origin})):
+            return ours, provider in PROVIDERS
+        found = route_host(*where, self.upstreams)
+        if found is not None:
+            return found, True
+        made_up = route_host(*where, {place.name: place.origin})
+        if made_up is None:
+            msg = f"{place.origin} was named as an upstream and not found"
+            raise AssertionError(msg)
+        return made_up, False
+
+    def interaction(self, each: Recorded, place: _Place, route: Route, extra: _Extra) -> Interaction:
+        headers, body = _decoded(each.headers, each.body)
+        sample, party = extra.number("sample", 1), extra.text("party") or AGENT
+        request = self.redactor.request(Request(each.method, route.target, headers, body))
+        canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
+        key = key_of(canonical)
+        self.occurrences[sample, party, key] += 1
+        response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))
+        kind, answer = header(response.headers, "content-type") or "", response.body
+        interaction = Interaction(
+            provider=route.provider.name,
+            operation=route.operation if route.known else canonical.operation,
+            key=key,
+            request=request,
+            response=response,
+            started_at=extra.real("started_at", each.recorded_at),
+            cassette=self.cassette,
+            sample=sample,
+            party=party,
+            occurrence=self.occurrences[sample, party, key],
+            model=canonical.model
+            or model_of(route.family, route.operation, header(headers, "content-type") or "", body),
+            stream=canonical.stream,
+            upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
+            usage=usage_of(route.family, route.operation, kind, answer, response.headers),
+            redacted=replaced or extra.values.get("redacted") is True,
+            rules=self.rules.digest,
+            made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
+        )
+        for nth, name in enumerate(interaction.made_ids):
+            self.made.setdefault((sample, name), Origin(key, interaction.occurrence, nth))
+        return interaction
+
+
+def _stream(route: Route, body: bytes) -> bool:
+    try:
+        return streams(route, json.loads(body))
+    except (ValueError, RecursionError):
+        return streams(route, None)
+
+
+def _decoded(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
+    """Undo the content-encoding; one that the body does not have is dropped."""
+    coding = header(headers, "content-encoding")
+    if coding is None:
+        return headers, body
+    with suppress(ValueError):  # not encoded: recorded decoded, and the field left behind
+        body = decode(body, coding)
+    return without(headers, "content-encoding"), body
+
+
+def _response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
+    headers, body = _decoded(each.response_headers, each.response_body)
+    chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
+    kind = header(headers, "content-type") or ""
+    how = extra.ending() or ending(route.family, route.operation, stream, each.status, kind, body, http_ended=True)
+    return Response(
+        status=each.status,
+        reason=each.reason,
+        headers=headers,
+        chunks=extra.chunks(body),
+        ending=how,
+        head_offset=extra.number("head_offset", 0),
+        chunked=bool(extra.values.get("chunked", chunked)),
+    )
+
+
+class _Extra:
+    """The member ``llmproxy`` of an interaction; what does not make sense is as if it were not there."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = values
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str, default: int) -> int:
+        value = self.values.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+    def real(self, name: str, default: float) -> float:
+        value = self.values.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    def ending(self) -> Ending | None:
+        value = self.text("ending")
+        return Ending(value) if value in list(Ending) else None
+
+    def chunks(self, body: bytes) -> tuple[Chunk, ...]:
+        """Cut the body at its recorded borders; one chunk if there are none, or they are not this body's."""
+        chunks: list[Chunk] = []
+        at = 0
+        for part in self.text("chunks").split():
+            offset, _, length = part.partition(":")
+            if not (offset.isdecimal() and length.isdecimal()):
+                break
+            chunks.append(Chunk(int(offset), body[at : at + int(length)]))
+            at += int(length)
+        if at == len(body) and (chunks or not body):
+            return tuple(chunks)
+        # Other programs say at most when the whole of it was there.
+        return (Chunk(self.number("body_offset", 0), body),) if body else ()
+
+
+def release(interaction: Interaction) -> Recorded:
+    """Return an interaction as a cassette file says it, with everything else in `Recorded.extra`."""
+    request, response = interaction.request, interaction.response
+    provider = PROVIDERS.get(interaction.provider)
+    upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
+    body = response.body
+    headers = content_length(response.headers, len(body)) if body else response.headers
+    extra: dict[str, object] = {
+        "provider": interaction.provider,
+        "operation": interaction.operation,
+        "started_at": interaction.started_at,
+        "head_offset": response.head_offset,
+        "chunks": " ".join(f"{chunk.offset}:{len(chunk.data)}" for chunk in response.chunks),
+        "ending": response.ending.value,
+    }
+    # Said only where it is not what a reader would take for granted: the file is meant to be reviewed.
+    exceptions = {
+        "upstream": (interaction.upstream, f"{upstream.scheme}://{upstream.netloc}"),
+        "sample": (interaction.sample, 1),
+        "party": (interaction.party, AGENT),
+        "occurrence": (interaction.occurrence, 1),
+        "redacted": (interaction.redacted, False),
+        "chunked": (response.chunked, header(response.headers, "content-length") is None),
+    }
+    extra |= {name: value for name, (value, usual) in exceptions.items() if value != usual}
+    return Recorded(
+        method=request.method,
+        uri=f"{upstream.scheme}://{upstream.netloc}{request.target}",
+        headers=request.headers,
+        body=request.body,
+        status=response.status,
+        reason=response.reason,
+        response_headers=headers,
+        response_body=body,
+        extra=extra,
+    )

@@ -1,0 +1,261 @@
+"""What changed between two recordings of the same thing: turns, what was asked, tool calls, texts, tokens and cost.
+
+    interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for JSON
+
+Two requests with one key are one turn. What lies between such turns is paired in order, call by call of the same operation;
+what is left was added or removed. Ids and times are no differences: only what an agent sees and what it costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from llmproxy.core.dialects.conversation import answered, asked
+from llmproxy.core.dialects.messages import ToolCall
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.rows import content_type
+from llmproxy.core.traffic.differences import Difference, changed, differences, shown
+from llmproxy.core.traffic.interaction import Interaction
+
+What = Literal["same", "changed", "added", "removed"]
+_ARGUMENTS = 5
+"""Differing places of one call's arguments that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call as a reviewer sees it."""
+
+    provider: str
+    operation: str
+    model: str | None
+    asked: str
+    """The last message of the user, or the last result of a tool."""
+    status: int
+    ending: str
+    text: str
+    calls: tuple[ToolCall, ...]
+    tokens_in: int | None
+    tokens_out: int | None
+    cost: Decimal | None
+    """USD; None where the price is not known."""
+
+    @property
+    def title(self) -> str:
+        """Who was asked for what."""
+        return " ".join(part for part in (self.provider, self.operation, self.model) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference of a turn."""
+
+    what: str
+    """``asked``, ``model``, ``status``, ``text``, ``call 1 get_weather $.city``, ``tokens in``, ``cost`` ..."""
+    old: str
+    """As JSON, shortened; empty where there was nothing."""
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One turn of either cassette, or of both."""
+
+    what: What
+    old: int | None
+    """Number of the turn in A, from 1."""
+    new: int | None
+    title: str
+    asked: str
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """One cassette in numbers; what is unknown counts as nothing."""
+
+    turns: int
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost: Decimal
+    unpriced: int
+    """Turns whose price is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CassetteDiff:
+    """The difference of two cassettes."""
+
+    old: Totals
+    new: Totals
+    pairs: tuple[Pair, ...] = field(default=())
+
+    @property
+    def same(self) -> bool:
+        """Whether a reviewer has nothing to look at."""
+        return all(pair.what == "same" for pair in self.pairs)
+
+    def count(self, what: What) -> int:
+        """Return how many turns are the same, changed, added or removed."""
+        return sum(pair.what == what for pair in self.pairs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        plain = asdict(self)
+        for side in ("old", "new"):
+            plain[side]["cost"] = float(plain[side]["cost"])
+        return {"same": self.same, **plain}
+
+    def lines(self, old: str, new: str) -> Iterator[str]:
+        """Yield lines for people; `old` and `new` are the names of the two. Texts in them are printable."""
+        for mark, name, side in (("-", old, self.old), ("+", new, self.new)):
+            yield f"{mark} {name}: {_totals(side)}"
+        for pair in self.pairs:
+            if pair.what == "same":
+                continue
+            number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
+            yield f"turn {number} {pair.what}: {pair.title}  {pair.asked}"
+            for each in pair.changes:
+                yield f"  {each.what}"
+                yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
+        kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
+        yield ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_change(self.old, self.new)}"
+
+
+def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
+    """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
+    a, b = [*map(turn_of, old)], [*map(turn_of, new)]
+    pairs = tuple(_pairs([each.key for each in old], [each.key for each in new], a, b))
+    return CassetteDiff(_sum(a), _sum(b), pairs)
+
+
+def turn_of(one: Interaction) -> Turn:
+    """Return what a reviewer sees of an interaction."""
+    family = family_of(one.provider, one.operation)
+    answer = answered(family, one.operation, content_type(one.response.headers), one.response.body)
+    said = [each.text for each in asked(family, one.operation, one.request.body) if each.role in ("user", "tool")]
+    return Turn(
+        provider=one.provider,
+        operation=one.operation,
+        model=one.model,
+        asked=said[-1] if said else "",
+        status=one.response.status,
+        ending=one.response.ending.value,
+        text=_raw(one.response.body) if answer is None else answer.text,
+        calls=() if answer is None else answer.tool_calls,
+        tokens_in=one.usage.input,
+        tokens_out=one.usage.output,
+        cost=cost_of(one.provider, one.model, one.usage),
+    )
+
+
+def _raw(body: bytes) -> str:
+    """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
+    text = body.decode("utf-8", "backslashreplace")
+    tree = _parsed(text)
+    return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
+
+
+def _pairs(keys: list[Any], new_keys: list[Any], a: list[Turn], b: list[Turn]) -> Iterator[Pair]:
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
+        i, j = i1, j1
+        while i < i2 and j < j2:
+            if tag != "equal" and a[i].operation != b[j].operation:
+                break
+            yield _both(i, j, a[i], b[j])
+            i, j = i + 1, j + 1
+        for n in range(i, i2):
+            yield Pair("removed", n + 1, None, a[n].title, shown(a[n].asked), tuple(_gone(a[n])))
+        for n in range(j, j2):
+            changes = tuple(Change(each.what, "", each.old) for each in _gone(b[n]))
+            yield Pair("added", None, n + 1, b[n].title, shown(b[n].asked), changes)
+
+
+def _both(i: int, j: int, old: Turn, new: Turn) -> Pair:
+    changes = tuple(_changes(old, new))
+    return Pair("changed" if changes else "same", i + 1, j + 1, new.title, shown(new.asked), changes)
+
+
+def _gone(turn: Turn) -> Iterator[Change]:
+    """Yield what a turn of one side alone answers, as the old side of changes."""
+    if turn.text:
+        yield Change("text", shown(turn.text), "")
+    for n, call in enumerate(turn.calls, 1):
+        yield Change(f"call {n} {call.name}", shown(_parsed(call.arguments)), "")
+
+
+def _changes(old: Turn, new: Turn) -> Iterator[Change]:
+    for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield _change_of(name, changed(name, before, after))
+    yield from _calls(old.calls, new.calls)
+    for name in ("tokens_in", "tokens_out", "cost"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield Change(name.replace("_", " "), _number(before), _number(after))
+
+
+def _calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[Change]:
+    """Compare calls by name in order, then their arguments by JSON path. Ids are no difference."""
+    names = [each.name for each in old], [each.name for each in new]
+    for _, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
+        both = min(i2 - i1, j2 - j1)
+        for i, j in zip(range(i1, i1 + both), range(j1, j1 + both), strict=True):
+            if old[i].name != new[j].name:
+                yield Change(f"call {j + 1}", _call(old[i]), _call(new[j]))
+                continue
+            found = differences(_parsed(old[i].arguments), _parsed(new[j].arguments), _ARGUMENTS)
+            yield from (_change_of(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
+        yield from (Change(f"call {i + 1}", _call(old[i]), "") for i in range(i1 + both, i2))
+        yield from (Change(f"call {j + 1}", "", _call(new[j])) for j in range(j1 + both, j2))
+
+
+def _change_of(what: str, difference: Difference) -> Change:
+    return Change(what, difference.old, difference.new)
+
+
+def _call(call: ToolCall) -> str:
+    return f"{shown(call.name)[1:-1]}({shown(_parsed(call.arguments))})"
+
+
+def _parsed(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _sum(turns: Sequence[Turn]) -> Totals:
+    return Totals(
+        turns=len(turns),
+        calls=sum(len(each.calls) for each in turns),
+        tokens_in=sum(each.tokens_in or 0 for each in turns),
+        tokens_out=sum(each.tokens_out or 0 for each in turns),
+        cost=sum((each.cost for each in turns if each.cost is not None), Decimal(0)),
+        unpriced=sum(each.cost is None for each in turns),
+    )
+
+
+def _number(value: object) -> str:
+    return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
+
+
+def _totals(side: Totals) -> str:
+    price = f"{_number(side.cost)}" + (f" (+ {side.unpriced} of unknown price)" if side.unpriced else "")
+    return f"{side.turns} turns, {side.calls} tool calls, {side.tokens_in} tokens in, {side.tokens_out} out, {price}"
+
+
+def _change(old: Totals, new: Totals) -> str:
+    cost = new.cost - old.cost
+    return (
+        f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
+        f" cost {'-' if cost < 0 else '+'}{_number(abs(cost))}"
+    )

@@ -1,0 +1,306 @@
+"""One YAML file a cassette, in step with the store: what ``--cassette-dir`` keeps for pull requests.
+
+    files -> store, when a run starts: the file wins           `CassetteDir.load_into`
+    store -> file, after a session that recorded               `CassetteDir.save`
+
+The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared with
+what the store holds of its cassette. Where they differ, all live recordings of the cassette are set aside (marked as
+replaced, like by any newer recording) and the file's take their place: an edited file changes answers, a checked-out one
+brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. All
+files are read before anything is written: a damaged one is an error, and nothing was changed.
+
+A file is never overwritten while it holds something that the store has not seen: an edit made during the run, a damaged
+file, or one of another format. A file's name is made from the cassette's, but the name inside counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.core.cassettes.adopt import adopt, release
+from llmproxy.core.cassettes.formats import Source, open_source, recognise, review
+from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+from llmproxy.core.forks.table import Fork, drop, fork_of, put
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+
+if TYPE_CHECKING:
+    from llmproxy.core.cassettes.formats.recorded import Recorded
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.store.reading import Reading
+    from llmproxy.core.store.store import Store
+
+SUFFIXES = (".yaml", ".yml")
+HOLDER = "llmproxy --cassette-dir"
+_NAME = 100
+"""Characters of a file's name that we make."""
+_HEAD = 4096
+"""Bytes in which a file's cassette is named."""
+_RETRIES = 25
+_PAUSE = 0.2
+"""Seconds between two tries, while another process brings the same file in."""
+_RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a start found in the folder."""
+
+    imported: tuple[str, ...] = ()
+    """Cassettes whose files differed from the store, or were new to it."""
+    unchanged: int = 0
+    interactions: int = 0
+    """That came in with `imported`."""
+    set_aside: int = 0
+    """Live recordings of the store that the files did not hold as they were."""
+    skipped: tuple[str, ...] = ()
+    """Exchanges that cannot be replayed, each with the reason."""
+
+
+class CassetteDir:
+    """A folder of cassette files."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
+        """`now` gives Unix time, for the mark of recordings that a file replaces."""
+        self.path = path
+        self._now = now
+
+    def files(self) -> dict[str, Path]:
+        """Return the file of each cassette.
+
+        Raises:
+            CassetteCorrupt: two files say that they are the same cassette.
+
+        """
+        found: dict[str, Path] = {}
+        for path in self._paths():
+            name = self._name(path)
+            if name in found:
+                raise CassetteCorrupt(
+                    f"{found[name]} and {path} are both cassette {name!r}.",
+                    hint="Change the line `cassette:` of one of them, or delete it.",
+                )
+            found[name] = path
+        return found
+
+    def _name(self, path: Path) -> str:
+        """Return the cassette that a file holds: the name inside, in its head, else the file's own."""
+        with path.open("rb") as file:
+            head = Source(file.read(_HEAD), str(path))
+        inside = review.name_of(head) if review.recognises(head) else ""
+        return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
+
+    def _paths(self) -> list[Path]:
+        """Return the YAML files in the folder and below, hidden ones (ours while they are written) left out."""
+        try:
+            found = sorted(path for path in self.path.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+        except OSError as error:
+            raise MachineError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        return [path for path in found if not path.name.startswith(".")]
+
+    # -- files -> store
+
+    def load_into(
+        self,
+        store: Store,
+        *,
+        rules: Rules,
+        upstreams: Mapping[str, str] | None = None,
+        wait: Callable[[float], None] | None = None,
+    ) -> Loaded:
+        """Bring every file that differs from the store into it; a store that is in step is not written to.
+
+        `wait` (seconds) is called between tries while another process brings in the same cassette.
+
+        Raises:
+            CassetteCorrupt, CassetteNewer: for all such files together, before anything was written.
+            CassetteBusy: somebody records a cassette whose file differs.
+
+        """
+        differing: dict[str, tuple[list[Interaction], Fork | None]] = {}
+        failed: list[CassetteError] = []
+        skipped: list[str] = []
+        files = self.files()
+        for name, path in files.items():
+            source = open_source(path)
+            if _written(store, name) == source.data:
+                continue
+            try:
+                taken, left_out = _adopted(source, name, rules, upstreams)
+                fork = review.fork_in(source) if review.recognises(source) else None
+            except CassetteError as error:
+                failed.append(error)
+                continue
+            skipped += [f"{path}, {why}" for why in left_out]
+            if taken != _plain(store.interactions(name)) or fork != fork_of(store, name, 1):
+                differing[name] = taken, fork
+        if failed:
+            raise _together(failed)
+        aside = sum(_replace(store, name, *new, self._now, wait) for name, new in differing.items())
+        return Loaded(
+            imported=tuple(differing),
+            unchanged=len(files) - len(differing),
+            interactions=sum(len(new) for new, _ in differing.values()),
+            set_aside=aside,
+            skipped=tuple(skipped),
+        )
+
+    # -- store -> files
+
+    def save(self, store: Reading, cassette: str, *, force: bool = False) -> Path | None:
+        """Write the file of a cassette atomically, if it changed; return it, None where nothing is recorded.
+
+        Raises:
+            CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it).
+            CassetteBusy: the file was edited since the store saw it (`force` overwrites it).
+            MachineError: the folder cannot be written to.
+
+        """
+        path = self._path_of(cassette)
+        while True:
+            generation = store.generation
+            data = _written(store, cassette)
+            if data is None:
+                return None
+            if not path.exists() or path.read_bytes() != data:
+                if path.exists() and not force:
+                    _check_seen(path, store, cassette)
+                write_text(path, data.decode())
+            if store.generation == generation:
+                return path  # else another process recorded meanwhile, and may have written before us
+
+    def _path_of(self, cassette: str) -> Path:
+        """Return the file of a cassette, or a path for a new one: its name where that can be one, with a hash where not."""
+        usual = self.path / f"{slug(cassette)}.yaml"
+        if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
+            return usual
+        if found := self.files().get(cassette):
+            return found
+        taken = {path.name.lower() for path in self._paths()}  # file systems may not tell A from a
+        return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
+
+
+def slug(name: str, *, unique: bool = False) -> str:
+    """Return `name` as one that stands in a URL and a path as it is; what is changed gets 8 hex digits: no two meet."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-").lstrip(".")
+    if plain == name and len(name) <= _NAME and not unique:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: _NAME - 9]}-{digest}"
+
+
+# -- comparing
+
+
+def _written(store: Reading, cassette: str) -> bytes | None:
+    """Return what the file of a cassette would hold; None if nothing of it is recorded."""
+    recorded = [release(each) for each in store.interactions(cassette)]
+    return review.dumps(recorded, cassette, fork_of(store, cassette, 1)).encode() if recorded else None
+
+
+def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
+    """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings."""
+    return [replace(each, id=None, occurrence=1) for each in interactions]
+
+
+def _adopted(
+    source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
+) -> tuple[list[Interaction], list[str]]:
+    """Return a file's interactions, as `_plain` gives them and in the store's order, and what was skipped."""
+    adopted = adopt(_read(source), name, rules=rules, redactor=Redactor(), upstreams=upstreams)
+    found = [each.interaction for each in adopted if each.interaction is not None]
+    found.sort(key=lambda each: (each.sample, each.started_at))
+    skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
+    return _plain(found), skipped
+
+
+def _read(source: Source) -> list[Recorded]:
+    if (form := recognise(source)) is None:
+        raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
+    return form.read(source)
+
+
+def _together(failed: list[CassetteError]) -> CassetteError:
+    listed = "\n".join(map(str, failed))
+    many = CassetteCorrupt(f"{len(failed)} cassette files cannot be read; nothing was changed:\n{listed}")
+    return failed[0] if len(failed) == 1 else many
+
+
+def _replace(
+    store: Store,
+    name: str,
+    new: list[Interaction],
+    fork: Fork | None,
+    now: Callable[[], float],
+    wait: Callable[[float], None] | None,
+) -> int:
+    """Put `new` in the place of everything live in a cassette; return how many recordings were set aside."""
+    samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes() if info.name == name})
+    begun: list[int] = []
+    clean = False
+    try:
+        for sample in samples or [1]:
+            _begin(store, name, sample, wait)
+            begun.append(sample)
+        put(store, fork) if fork else drop(store, name)
+        if _plain(store.interactions(name)) == new:  # whoever we waited for brought it in
+            clean = True
+            return 0
+        with store.transaction() as conn:
+            aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
+        for each in new:
+            store.add(each, supersede=False)
+        clean = True
+        return aside
+    finally:
+        for sample in begun:
+            store.end(name, sample, HOLDER, clean=clean)
+
+
+def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
+    for left in reversed(range(_RETRIES)):
+        try:
+            store.begin(name, sample, exclusive=True, holder=HOLDER)
+        except CassetteBusy:
+            if wait is None or not left:
+                raise
+            wait(_PAUSE)
+        else:
+            return
+
+
+def _check_seen(path: Path, store: Reading, cassette: str) -> None:
+    """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
+    hint = f"It is in the store: llmproxy export --cassette {cassette} FILE, or start again and the file wins."
+    source = open_source(path)
+    if not review.recognises(source):
+        raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
+    try:
+        recorded = review.read(source)
+    except CassetteError as error:
+        raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
+    if review.fork_in(source) not in (None, fork_of(store, cassette, 1)):
+        raise CassetteBusy(f"Not overwritten: {path} was edited while this cassette was in use (`fork`).", hint=hint)
+    by_time: dict[float, list[int]] = {}
+    for row in store.summaries(cassette, superseded=True):
+        by_time.setdefault(row.started_at, []).append(row.id)
+    for each in recorded:
+        started = each.extra.get("started_at", 0.0)
+        known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
+        if not any(_same(each, release(store.load(id_))) for id_ in known):
+            raise CassetteBusy(
+                f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
+                hint=hint,
+            )
+
+
+def _same(one: Recorded, other: Recorded) -> bool:
+    names = ("method", "uri", "headers", "body", "status", "response_headers", "response_body")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

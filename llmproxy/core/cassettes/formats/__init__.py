@@ -1,0 +1,183 @@
+"""The file formats of recordings, one row each: ours, and those of other programs.
+
+    file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.adopt`
+
+A format is a module of this package (or `core.cassettes.formats.vcr_yaml`, for vcrpy's) with ``recognises(source)``, ``read(source)``
+(``read_all(sources)`` besides, if files of one cassette explain each other) and, where we write it,
+``dumps(recorded, cassette)``. What its file says about an exchange beyond request and answer goes to
+`Recorded.extra`, so that everything from everywhere takes the same path: redaction, key, usage, ids.
+
+A file is read whole or not at all: what is damaged raises CassetteCorrupt with file and place. An exchange that is sound
+and still cannot be replayed (its body was never saved) is returned with `Recorded.problem`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import read_bytes, to_text
+from llmproxy.errors import CassetteCorrupt, SettingsError
+
+__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "named", "open_source", "recognise"]
+
+_HEAD = 1 << 16
+
+
+class Source:
+    """One file's content, decoded no more often than needed."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        """`name` stands in errors."""
+        self.data, self.name = data, name
+
+    @cached_property
+    def text(self) -> str:
+        """The content as text. Raises CassetteCorrupt."""
+        return to_text(self.data, self.name)
+
+    @cached_property
+    def head(self) -> str:
+        """The start of the content, whatever it is: for looking."""
+        return self.data[:_HEAD].decode("utf-8", "replace").lstrip("\ufeff")
+
+    @cached_property
+    def is_json(self) -> bool:
+        """Whether it looks like a JSON object."""
+        return self.head.lstrip()[:1] == "{"
+
+    @cached_property
+    def json(self) -> Any:  # noqa: ANN401 (what a JSON parser returns)
+        """The content as JSON. Raises CassetteCorrupt with the line."""
+        return parse_json(self.text, self.name)
+
+    @cached_property
+    def members(self) -> dict[str, Any]:
+        """The content as a JSON object; empty if it is none. Raises nothing."""
+        try:
+            tree = self.json if self.is_json else None
+        except CassetteCorrupt:
+            return {}
+        return tree if isinstance(tree, dict) else {}
+
+
+def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 (what a JSON parser returns)
+    """Parse JSON. Raises CassetteCorrupt with file and line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CassetteCorrupt(f"{name}, line {error.lineno}, column {error.colno}: {error.msg}.") from error
+    except RecursionError as error:
+        raise CassetteCorrupt(f"{name}: nested too deeply.") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise CassetteCorrupt(f"{name}: {error}.") from error
+
+
+class _Module(Protocol):
+    def recognises(self, source: Source) -> bool: ...
+    def read(self, source: Source) -> list[Recorded]: ...
+    def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One row of the table."""
+
+    name: str
+    """As ``--format`` takes it."""
+    module: str
+    what: str
+    suffixes: tuple[str, ...]
+    """Of files, in a folder that is imported; a file that was named may have any."""
+    writes: bool = False
+    apart: bool = False
+    """Every exchange has a file of its own: a folder of them is one cassette."""
+
+    def recognises(self, source: Source) -> bool:
+        """Tell from the content whether it is this format. Raises nothing."""
+        return self._module.recognises(source)
+
+    def read(self, source: Source) -> list[Recorded]:
+        """Return the exchanges of a file, in its order. Raises CassetteCorrupt, CassetteNewer."""
+        return self._module.read(source)
+
+    def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str:
+        """Return the text of a file."""
+        return self._module.dumps(recorded, cassette)
+
+    def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
+        """Return the exchanges of the files of one cassette. Raises as `read`."""
+        together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self._module, "read_all", None)
+        if together is not None:
+            return together(sources)
+        return [each for source in sources for each in self.read(source)]
+
+    @property
+    def _module(self) -> _Module:
+        return cast("_Module", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
+
+
+_ROWS = (
+    Format("review", "review", "llmproxy's own, for review", (".yaml", ".yml"), writes=True),
+    Format("jsonl", "jsonl", "one JSON object a line", (".jsonl", ".ndjson"), writes=True),
+    Format("har", "har", "HTTP archive 1.2 of browsers and proxies", (".har",), writes=True),
+    Format("mitmproxy", "mitmflows", "mitmproxy's flow files", (".flow", ".flows", ".mitm", ".dump")),
+    Format("aimock", "aimock", "aimock's fixtures", (".json",), apart=True),
+    Format("ddapm", "ddapm", "recordings of ddapm-test-agent", (".json",), apart=True),
+    Format("cassetter", "cassetter", "cassetter's cassettes", (".yaml", ".yml", ".toml")),
+    # The last: any other YAML is taken for vcrpy's, so that what is wrong with it is said in its terms.
+    Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True),
+)
+FORMATS = {row.name: row for row in _ROWS}
+"""By name, in the order in which they are tried."""
+SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixes))
+
+
+def named(name: str) -> Format:
+    """Return a format by name. Raises SettingsError."""
+    try:
+        return FORMATS[name]
+    except KeyError as error:
+        raise SettingsError(f"There is no format {name!r}.", hint=f"Known: {', '.join(FORMATS)}.") from error
+
+
+def recognise(source: Source) -> Format | None:
+    """Return what a file is by its content; None if nobody knows it."""
+    return next((row for row in _ROWS if row.recognises(source)), None)
+
+
+def open_source(path: Path) -> Source:
+    """Return a file to look at and read. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
+    return Source(read_bytes(path), str(path))
+
+
+_LISTED = 10
+
+
+def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: Source, what: str) -> list[Recorded]:
+    """Read the items of a file, numbered from 1, with a function that raises Problem.
+
+    Raises:
+        CassetteCorrupt: for all problems together, the first ten of them named.
+
+    """
+    found: list[Recorded] = []
+    problems: list[str] = []
+    for number, item in enumerate(items, 1):
+        try:
+            found.append(one(item, number))
+        except Problem as problem:
+            problems.append(f"  {what} {number}: {problem}")
+    if problems:
+        more = [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+        listed = "\n".join([*problems[:_LISTED], *more])
+        raise CassetteCorrupt(
+            f"{source.name}: {len(problems)} of its {len(items)} {what}s cannot be read; nothing was taken from it:\n{listed}"
+        )
+    return found

@@ -1,0 +1,178 @@
+"""Fixtures of aimock (npm @copilotkit/aimock): what is answered to which question, without a request or bytes.
+
+    {"fixtures": [{"match": {"userMessage", "model", "turnIndex", "hasToolResult", ...}, "response": {...}}]}
+
+A fixture matches many requests and is answered in any dialect; a recording answers one. So each fixture becomes the smallest
+conversation that it matches, in the dialect of its model's maker, asked plainly and asked as a stream. What it says
+nothing about is not there: tools, temperature, the system message (unless `systemMessage` says it), and a tool's result, which
+is `toolResultContains` or empty. A request that has more is a miss whose nearest recording is this one, unless rules leave
+the rest out. Earlier turns of a conversation are those of other fixtures with the same user message.
+
+Skipped, with the reason: fixtures without a model or a user message, turns whose earlier ones are not in the files, and images, audio,
+video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats.parts import Tree, listed, mapping, microseconds, status, text
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.speak import JSON, Dialect, Said, of_model, sse, written
+from llmproxy.errors import CassetteCorrupt
+
+_MS = 1000
+_CHAT = ("chat", None)
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the list of fixtures."""
+    fixtures = source.members.get("fixtures")
+    return isinstance(fixtures, list) and all(isinstance(each, dict) and "match" in each for each in fixtures)
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return two exchanges for each fixture of a file. Raises CassetteCorrupt."""
+    return read_all([source])
+
+
+def read_all(sources: Sequence[Source]) -> list[Recorded]:
+    """Return two exchanges for each fixture of files that belong together. Raises CassetteCorrupt."""
+    fixtures: list[_Fixture] = []
+    for source in sources:
+        try:
+            items = listed(mapping(source.json), "fixtures")
+        except Problem as problem:
+            raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
+        collect(items, lambda item, number: _keep(fixtures, item, number), source, "fixture")
+    turns = {each.turn: each for each in reversed(fixtures) if each.said is not None}
+    ordered = sorted(fixtures, key=lambda each: each.turn)
+    return [recorded for each in ordered for recorded in each.recorded(turns)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixture:
+    number: int
+    match: Mapping[str, Tree]
+    model: str
+    user: str
+    said: Said | None
+    """What is answered; None for an error."""
+    error: Mapping[str, Tree]
+    status: int
+    retry_after: str
+    times: Mapping[str, Tree]
+    problem: str
+
+    @property
+    def turn(self) -> tuple[str, str, int]:
+        index = self.match.get("turnIndex")
+        return self.model, self.user, index if isinstance(index, int) else 0
+
+    def recorded(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> Iterator[Recorded]:
+        """Yield the exchange asked plainly, then asked as a stream; one that says why, if it cannot be made."""
+        messages = [] if self.problem else self.asked(turns)
+        if not messages:
+            why = self.problem or "earlier turns of its conversation are not among the fixtures"
+            yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
+            return
+        dialect = of_model(self.model)
+        for stream in (False, True):
+            url, body = dialect.ask(self.model, messages, stream)
+            kind, answer = self.answer(dialect, stream=stream)
+            headers = (("content-type", kind), *((("retry-after", self.retry_after),) if self.retry_after else ()))
+            yield Recorded(
+                "POST",
+                url,
+                JSON,
+                written(body),
+                self.status,
+                "",
+                headers,
+                answer,
+                number=self.number,
+                extra=self.timing(),
+            )
+
+    def asked(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
+        """Return the conversation up to this answer; empty if it cannot be told."""
+        system = self.match.get("systemMessage")
+        said = " ".join(system) if isinstance(system, list) else system
+        messages = [Message("system", said)] if isinstance(said, str) and said else []
+        messages.append(Message("user", self.user))
+        for index in range(self.turn[2]):
+            earlier = turns.get((self.model, self.user, index))
+            if earlier is None or earlier.said is None or not earlier.said.message.tool_calls:
+                return []
+            messages.append(earlier.said.message)
+            last = index == self.turn[2] - 1
+            result = text(dict(self.match), "toolResultContains", "") if last else ""
+            messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
+        return messages
+
+    def answer(self, dialect: Dialect, *, stream: bool) -> tuple[str, bytes]:
+        if self.said is None:
+            return "application/json", written(dialect.error(dict(self.error), self.status))
+        if stream:
+            return "text/event-stream", sse(dialect.stream(self.said))
+        return "application/json", written(dialect.answer(self.said))
+
+    def timing(self) -> dict[str, object]:
+        return {
+            "head_offset": microseconds(self.times.get("ttftMs"), _MS),
+            "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
+        }
+
+
+def _keep(fixtures: list[_Fixture], tree: Tree, number: int) -> Recorded:
+    """Read one fixture; `collect` wants an exchange, and drops it."""
+    match, response = mapping(tree, "match"), mapping(tree, "response")
+    model, user = match.get("model"), match.get("userMessage")
+    usable = isinstance(model, str) and isinstance(user, str) and bool(model) and bool(user)
+    problem = "" if usable else "it names no model, or no user message: its request cannot be made up"
+    if match.get("endpoint") not in _CHAT:
+        problem = f"it answers no conversation but {match['endpoint']}"
+    error = mapping(tree, "response", "error") if "error" in response else {}
+    if not error and not any(name in response for name in ("content", "toolCalls", "blocks")):
+        problem = problem or "it answers with neither text nor tool calls"
+    times = tree.get("recordedTimings")
+    retry = response.get("retryAfter")
+    fixtures.append(
+        _Fixture(
+            number=number,
+            match=match,
+            model=model if isinstance(model, str) else "",
+            user=user if isinstance(user, str) else "",
+            said=None if error or problem else _said(str(model), response),
+            error=error,
+            status=status(response.get("status", 500 if error else 200)),
+            retry_after=str(retry) if retry is not None else "",
+            times=times if isinstance(times, dict) else {},
+            problem=problem,
+        )
+    )
+    return Recorded("POST", "", (), b"", 200, "", (), b"")
+
+
+def _said(model: str, response: dict[str, Tree]) -> Said:
+    said, calls = text(response, "content", ""), listed(response, "toolCalls")
+    if blocks := listed(response, "blocks"):
+        said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
+        calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
+    usage = response.get("usage")
+    return Said(
+        model=text(response, "model", "") or model,
+        message=Message("assistant", said, tuple(_call(each, n) for n, each in enumerate(calls))),
+        usage=usage if isinstance(usage, dict) else {},
+        finish=text(response, "finishReason", ""),
+    )
+
+
+def _call(tree: Tree, number: int) -> ToolCall:
+    tree = mapping(tree)
+    arguments = tree.get("arguments", "{}")
+    said = arguments if isinstance(arguments, str) else written(arguments).decode()
+    return ToolCall(text(tree, "id", "") or f"call_{number}", text(tree, "name"), said)

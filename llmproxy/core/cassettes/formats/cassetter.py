@@ -1,0 +1,112 @@
+"""cassetter's cassettes, in YAML and in TOML.
+
+    body: {type: json|text|binary|none, content: ...}     in TOML: body_type, body_content (JSON as text)
+
+Binary bodies are hexadecimal. JSON bodies were stored parsed, their bytes are lost. We write them anew in the style that
+has the recorded content-length: for requests that gives the bytes that were sent; for answers cassetter restates the
+length for what it would serve itself (`json.dumps`), so that is what is served here too. gRPC and WebSocket
+recordings are skipped. Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from functools import partial
+
+from llmproxy.core.cassettes.formats import Source, collect, parse_json
+from llmproxy.core.cassettes.formats.parts import Tree, header_map, mapping, seconds, status, text, utf8
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.styles import by_length
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import CassetteCorrupt, CassetteNewer
+
+VERSION = 1
+_YAML = re.compile(r"^ +body: *\n +type: *['\"]?(?:json|text|binary|none)\b", re.MULTILINE)
+_TOML = re.compile(r"^\[\[(?:grpc_|ws_)?interactions\]\]", re.MULTILINE)
+_OTHERS = {"grpc_interactions": "a gRPC call", "ws_interactions": "a WebSocket"}
+
+
+def recognises(source: Source) -> bool:
+    """Tell by how bodies are written."""
+    return not source.is_json and bool(_YAML.search(source.head) or _TOML.search(source.head))
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
+    is_toml = bool(_TOML.search(source.head))
+    tree = _toml(source) if is_toml else _yaml(source)
+    if not isinstance(tree, dict):
+        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
+    version = tree.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise CassetteNewer(f"{source.name} is of version {version} of cassetter's format, we know {VERSION}.")
+    items = tree.get("interactions") or []
+    if not isinstance(items, list):
+        raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
+    found = collect(items, partial(_one, is_toml=is_toml), source, "interaction")
+    found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
+    for name, what in _OTHERS.items():
+        found += [_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
+    return found
+
+
+def _yaml(source: Source) -> Tree:
+    from llmproxy.core.cassettes.formats.plain_yaml import load
+
+    return load(source.text, source.name)
+
+
+def _toml(source: Source) -> Tree:
+    import tomllib
+
+    try:
+        return tomllib.loads(source.text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise CassetteCorrupt(f"{source.name}: {error}.") from error
+
+
+def _skipped(what: str, number: int) -> Recorded:
+    return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
+
+
+def _one(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
+    request, response = mapping(tree, "request"), mapping(tree, "response")
+    when = seconds(mapping(tree).get("recorded_at"))
+    if not when:  # it stands last in YAML, where a file that was cut is still YAML
+        raise Problem("`recorded_at` is missing, or no time: the file may have been cut")
+    asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
+    return Recorded(
+        method=text(request, "method").upper(),
+        uri=text(request, "uri"),
+        headers=asked,
+        body=_body(request, asked, is_toml=is_toml),
+        status=status(response.get("status")),
+        reason="",
+        response_headers=answered,
+        response_body=_body(response, answered, is_toml=is_toml),
+        number=number,
+        recorded_at=when,
+    )
+
+
+def _body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> bytes:
+    if is_toml:
+        form, content = side.get("body_type", "none"), side.get("body_content")
+        if form == "json":
+            content = parse_json(content, "body") if isinstance(content, str) else content
+    else:
+        body = mapping(side, "body") if side.get("body") is not None else {}
+        form, content = body.get("type", "none"), body.get("content")
+    if form == "none" or (form != "json" and content is None):
+        return b""
+    try:
+        if form == "json":
+            return by_length(content, header(headers, "content-length"))
+        if form == "binary" and isinstance(content, str):
+            return binascii.unhexlify("".join(content.split()))
+    except (ValueError, TypeError) as error:
+        raise Problem(f"a body of type {form} is damaged: {error}") from error
+    if form == "text" and isinstance(content, str):
+        return utf8(content)
+    raise Problem(f"a body of type {form!r} with {kind(content)}")

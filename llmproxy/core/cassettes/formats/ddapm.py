@@ -1,0 +1,47 @@
+"""Recordings of Datadog's ddapm-test-agent (``--vcr-cassettes-directory``): a JSON file for each exchange.
+
+    {"request": {"method", "url", "headers", "body"}, "response": {"status": {"code", "message"}, "headers", "body"}}
+
+A body that is not UTF-8 text stands there as ``base64:...``. Header fields have lost their repetitions, and the file says
+neither when it was recorded nor how the answer was cut into chunks. Its older recordings are vcrpy's YAML.
+Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
+"""
+
+from __future__ import annotations
+
+from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, header_map, mapping, status, text, utf8
+from llmproxy.core.cassettes.formats.recorded import Recorded
+
+_BINARY = "base64:"
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the members `request` with `url`, and `response`."""
+    request, response = source.members.get("request"), source.members.get("response")
+    return isinstance(request, dict) and "url" in request and isinstance(response, dict)
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the one exchange of a file. Raises CassetteCorrupt."""
+    return collect([source.json], _one, source, "exchange")
+
+
+def _one(tree: Tree, number: int) -> Recorded:
+    request, response = mapping(tree, "request"), mapping(tree, "response")
+    how = mapping(tree, "response", "status")
+    return Recorded(
+        method=text(request, "method").upper(),
+        uri=text(request, "url"),
+        headers=header_map(request.get("headers")),
+        body=_body(text(request, "body", "")),
+        status=status(how.get("code")),
+        reason=text(how, "message", ""),
+        response_headers=header_map(response.get("headers")),
+        response_body=_body(text(response, "body", "")),
+        number=number,
+    )
+
+
+def _body(value: str) -> bytes:
+    return base64_bytes(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else utf8(value)

@@ -1,0 +1,108 @@
+"""Recordings as JSON lines, for scripts: one exchange a line, exact, nothing to be known beforehand.
+
+    {"llmproxy": 1, "cassette", "method", "url", "headers": [[name, value], ...], "body",
+     "status", "reason", "response_headers", "response_body", "recorded": {...}}
+
+A body is a text, or ``{"base64": ...}`` where its bytes are not UTF-8. `jq` reads the conversation with
+``.body | fromjson | .messages``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+
+from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import CassetteCorrupt, CassetteNewer
+
+FORMAT = 1
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the first line's first member."""
+    return source.head.lstrip().startswith('{"llmproxy":')
+
+
+def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
+    """Return the text of a file."""
+    return "".join(json.dumps(line_of(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
+
+
+def line_of(each: Recorded, cassette: str) -> dict[str, object]:
+    """Return one exchange as the object of its line."""
+    return {
+        "llmproxy": FORMAT,
+        "cassette": cassette,
+        "method": each.method,
+        "url": each.uri,
+        "headers": each.headers,
+        "body": _said(each.body),
+        "status": each.status,
+        "reason": each.reason,
+        "response_headers": each.response_headers,
+        "response_body": _said(each.response_body),
+        "recorded": dict(each.extra),
+    }
+
+
+def _said(body: bytes) -> object:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
+    numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
+    return collect([_parsed(line, n, source.name) for n, line in numbered], of_line, source, "line")
+
+
+def _parsed(line: str, number: int, name: str) -> Tree:
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise CassetteCorrupt(f"{name}, line {number}: not JSON ({what}).") from error
+    version = tree.get("llmproxy") if isinstance(tree, dict) else None
+    if isinstance(version, int) and version > FORMAT:
+        raise CassetteNewer(f"{name} was written by a newer llmproxy (format {version}, we know {FORMAT}).")
+    return tree
+
+
+def of_line(tree: Tree, number: int) -> Recorded:
+    """Read the object of the `number`-th line. Raises Problem."""
+    tree = mapping(tree)
+    return Recorded(
+        method=text(tree, "method").upper(),
+        uri=text(tree, "url"),
+        headers=_pairs(tree, "headers"),
+        body=_bytes(tree.get("body")),
+        status=status(tree.get("status")),
+        reason=text(tree, "reason", ""),
+        response_headers=_pairs(tree, "response_headers"),
+        response_body=_bytes(tree.get("response_body")),
+        number=number,
+        extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
+    )
+
+
+def _pairs(tree: dict[str, Tree], name: str) -> Headers:
+    found = listed(tree, name)
+    if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
+        raise Problem(f"`{name}` is not a list of pairs of texts")
+    return tuple((key, value) for key, value in found)
+
+
+def _bytes(value: Tree) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, dict) and isinstance(value.get("base64"), str):
+        return base64_bytes(value["base64"])
+    raise Problem(f"a body is {kind(value)}, neither a text nor base64")

@@ -1,0 +1,200 @@
+"""mitmproxy's flow files (``mitmdump -w FILE``): flows one after the other, each a dictionary in typed netstrings.
+
+    length ":" data type        type: ``,`` bytes  ``;`` text  ``#`` int  ``^`` float  ``!`` bool  ``~`` null  ``]`` list  ``}`` dict
+
+Read here, without mitmproxy: an import must work where only the light package is installed, the core may not import it,
+and the part of the flow that we need (method, host, path, header fields, contents, times) has stood still since version 4
+of the format while mitmproxy's own reader comes with its pinned dependencies. Contents are stored as they were on the
+wire, still compressed. A flow without an answer, a WebSocket, and one whose body was streamed past mitmproxy
+(``content: null``) are skipped.
+
+Source: mitmproxy/io/tnetstring.py, io/compat.py and http.py of 12.2.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats.parts import Tree, mapping, microseconds, status
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import CassetteCorrupt
+
+_START = re.compile(rb"[0-9]{1,12}:[0-9]{1,9}:[a-z_]{2,30}[;,]")
+_LENGTH = 12
+"""Digits, as in mitmproxy's own reader."""
+_DEPTH = 32
+_OLDEST = 4
+"""Version of the format (2018) before which it was counted as mitmproxy was, and fields had other types."""
+_PORTS = {"http": 80, "https": 443}
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the first netstring, a dictionary."""
+    return bool(_START.match(source.data))
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt with the offset in bytes."""
+    flows = list(_flows(source))
+    found = collect(flows, _one, source, "flow")
+    return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
+
+
+def _flows(source: Source) -> Iterator[Tree]:
+    data, at = memoryview(source.data), 0
+    while at < len(data):
+        try:
+            value, after = _value(data, at, len(data), 0)
+        except _Damaged as error:
+            raise CassetteCorrupt(f"{source.name}, byte {error.at}: {error}.") from error
+        if not isinstance(value, dict):
+            raise CassetteCorrupt(f"{source.name}, byte {at}: a flow is {kind(value)}, not a dictionary.")
+        yield value
+        at = after
+
+
+class _Damaged(Exception):
+    def __init__(self, at: int, what: str) -> None:
+        super().__init__(what)
+        self.at = at
+
+
+def _value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
+    """Return the value at `at`, and where the next one starts."""
+    if depth > _DEPTH:
+        raise _Damaged(at, "nested too deeply")
+    head = bytes(data[at : min(at + _LENGTH + 1, end)])
+    digits, colon, _ = head.partition(b":")
+    if not colon or not digits.isdigit():
+        raise _Damaged(at, "no length of a netstring, the file is damaged or cut")
+    start = at + len(digits) + 1
+    stop = start + int(digits)
+    if stop >= end:
+        raise _Damaged(
+            at, f"{int(digits)} bytes and a type should follow, {end - start} bytes are left: the file is cut"
+        )
+    tag, content = data[stop], data[start:stop]
+    if tag == ord("]"):
+        return list(_items(data, start, stop, depth + 1)), stop + 1
+    if tag == ord("}"):
+        items = list(_items(data, start, stop, depth + 1))
+        if len(items) % 2:
+            raise _Damaged(at, "a dictionary's last name has no value")
+        return {_name(key): value for key, value in zip(items[::2], items[1::2], strict=True)}, stop + 1
+    return _scalar(chr(tag), bytes(content), at), stop + 1
+
+
+def _items(data: memoryview, start: int, stop: int, depth: int) -> Iterator[Tree]:
+    while start < stop:
+        value, start = _value(data, start, stop, depth)
+        yield value
+
+
+def _name(key: Tree) -> str:
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+
+
+def _scalar(tag: str, content: bytes, at: int) -> Tree:
+    try:
+        if tag == ",":
+            return content
+        if tag == ";":
+            return content.decode()
+        if tag == "#":
+            return int(content)
+        if tag == "^":
+            return float(content)
+    except ValueError as error:
+        raise _Damaged(at, f"{content[:20]!r} is not of type {tag!r}") from error
+    if tag == "!" and content in (b"true", b"false"):
+        return content == b"true"
+    if tag == "~" and not content:
+        return None
+    raise _Damaged(at, f"the type {tag!r} is unknown")
+
+
+def _one(flow: Tree, number: int) -> Recorded:
+    version = flow.get("version")
+    if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
+        raise Problem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
+    if flow.get("type") != "http":
+        return Recorded(
+            "GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {flow.get('type')}, not HTTP"
+        )
+    request = mapping(flow, "request")
+    headers = _headers(request)
+    started = _seconds(request.get("timestamp_start"))
+    answered = flow.get("response") is not None
+    response = mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
+    why = "" if answered else "there was no answer"
+    if flow.get("websocket"):
+        why = "it is a WebSocket"
+    if request.get("content") is None or response.get("content") is None:
+        why = why or "its body was streamed and not saved"
+    released = _seconds(request.get("timestamp_end")) or started
+    head, last = (_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
+    return Recorded(
+        method=_text(request, "method").upper(),
+        uri=_uri(request, headers),
+        headers=headers,
+        body=_bytes(request.get("content")),
+        status=status(response.get("status_code")),
+        reason=_text(response, "reason"),
+        response_headers=_headers(response),
+        response_body=_bytes(response.get("content")),
+        extra={"head_offset": microseconds(head - released), "body_offset": microseconds(last - released)},
+        number=number,
+        recorded_at=started,
+        problem=why,
+    )
+
+
+def _uri(request: dict[str, Tree], headers: Headers) -> str:
+    """Return the address. A transparent proxy saw an IP address only: there the Host field says who was meant."""
+    scheme, host, port = _text(request, "scheme"), _text(request, "host"), request.get("port")
+    asked = _text(request, "authority") or header(headers, "host") or ""
+    if _is_address(host) and asked and not _is_address(asked.rpartition(":")[0] or asked):
+        return f"{scheme}://{asked}{_text(request, 'path')}"
+    bare = f"[{host}]" if ":" in host else host
+    place = bare if port == _PORTS.get(scheme) else f"{bare}:{port}"
+    return f"{scheme}://{place}{_text(request, 'path')}"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _headers(side: dict[str, Tree]) -> Headers:
+    found: list[tuple[str, str]] = []
+    for each in side.get("headers") or ():
+        if not isinstance(each, list) or len(each) != 2:
+            raise Problem("`headers` is not a list of pairs")
+        name, value = (part.decode("latin-1") if isinstance(part, bytes) else str(part) for part in each)
+        if not name.startswith(":"):
+            found.append((name, value))
+    return tuple(found)
+
+
+def _text(side: dict[str, Tree], name: str) -> str:
+    value = side.get(name)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value if isinstance(value, str) else ""
+
+
+def _bytes(value: Tree) -> bytes:
+    if value is None or isinstance(value, bytes):
+        return value or b""
+    raise Problem(f"a body is {kind(value)}, not bytes")
+
+
+def _seconds(value: Tree) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,118 @@
+"""Readers of the parts that many formats share. They take whatever a parser returned, and raise Problem in words."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+
+from llmproxy.core.cassettes.formats.recorded import Problem, kind
+from llmproxy.core.traffic.interaction import Headers
+
+Tree = Any
+"""What a parser of JSON, YAML or TOML returns."""
+
+
+def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
+    """Return the mapping at `path` below a mapping."""
+    for n, name in enumerate(path):
+        tree = tree.get(name) if isinstance(tree, dict) else None
+        if not isinstance(tree, dict):
+            raise Problem(f"`{'.'.join(path[: n + 1])}` is {_missing(tree)}, not a mapping")
+    if not isinstance(tree, dict):
+        raise Problem(f"it is {kind(tree)}, not a mapping")
+    return tree
+
+
+def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
+    """Return a text; one that must be there (no default) must not be empty."""
+    value = tree.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or (default is None and not value):
+        raise Problem(f"`{name}` is {_missing(value)}, not a text")
+    return value
+
+
+def listed(tree: dict[str, Tree], name: str) -> list[Tree]:
+    """Return a list; empty if it is not there."""
+    value = tree.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Problem(f"`{name}` is {kind(value)}, not a list")
+    return value
+
+
+def status(value: Tree) -> int:
+    """Return an HTTP status."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
+        raise Problem(f"the status is {value!r}, not one of 100 to 599")
+    return value
+
+
+def header_map(value: Tree) -> Headers:
+    """Return header fields of a mapping of names to a text or a list of texts."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise Problem(f"`headers` is {kind(value)}, not a mapping")
+    found: list[tuple[str, str]] = []
+    for name, values in value.items():
+        for each in values if isinstance(values, list) else [values]:
+            if not isinstance(each, str | int | float):
+                raise Problem(f"the header {name!r} is {kind(each)}, not a text")
+            found.append((str(name), str(each)))
+    return tuple(found)
+
+
+def header_pairs(value: Tree) -> Headers:
+    """Return header fields of a list of mappings with `name` and `value`; HTTP/2's pseudo fields are left out."""
+    found: list[tuple[str, str]] = []
+    for each in value or ():
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            raise Problem("`headers` has a field without a name")
+        if not each["name"].startswith(":"):
+            found.append((each["name"], str(each.get("value", ""))))
+    return tuple(found)
+
+
+def base64_bytes(value: str) -> bytes:
+    """Decode base64, white space ignored."""
+    try:
+        return base64.b64decode("".join(value.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Problem("its base64 is damaged") from error
+
+
+def utf8(value: str) -> bytes:
+    """Return the bytes of a text; lone surrogates as they are."""
+    return value.encode("utf-8", "surrogatepass")
+
+
+def seconds(value: Tree) -> float:
+    """Return ISO text or a time stamp as Unix time; 0.0 for anything else."""
+    if isinstance(value, bool):
+        return 0.0
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return 0.0
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return 0.0
+
+
+def microseconds(value: Tree, unit: int = 1_000_000) -> int:
+    """Return a duration (in seconds; `unit` is how many microseconds one of it has) as whole microseconds, 0 at least."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        return 0
+    return round(value * unit)
+
+
+def _missing(value: Tree) -> str:
+    return "missing" if value is None else "empty" if value == "" else kind(value)

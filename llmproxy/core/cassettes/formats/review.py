@@ -1,0 +1,293 @@
+"""The YAML that ``--cassette-dir`` keeps: made for pull requests, and exact.
+
+    [Recorded, ...] <-> text, always the same text for the same exchanges
+
+Each body stands in the first of these forms that gives its very bytes back:
+
+    json:    a tree; how it was written is its `style` (`formats.styles`), compact where none is named
+    text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
+    base64:  anything else
+
+Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks.table`).
+
+Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor made
+from their content, and as an alias after that: the file grows with the conversation, not with its square, and an edit
+of the one place changes them all. What only the recording knows (times, chunk borders) stands in `recorded`, each on a
+line of its own. Comments are for the reader; nothing is read from them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from llmproxy.core.cassettes.formats import Source
+from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
+from llmproxy.core.cassettes.formats.plain_yaml import PLAIN, Named, Same, lines, load, scalar
+from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.styles import STYLES, style_of, written
+from llmproxy.core.cassettes.formats.vcr_yaml import listing
+from llmproxy.core.forks.table import Fork, of_member
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import CassetteCorrupt, CassetteNewer
+
+FORMAT = 1
+TITLE = "llmproxy-cassette"
+_HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
+_FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
+"""The member, wherever it stands; whatever else begins so is indented."""
+_NOTE = """\
+# Recorded by llmproxy, for review; docs/cassettes.md describes the format.
+# Edit what is answered, and replay answers so. Comments are not read.
+"""
+_END = "..."
+"""YAML's end of a document: a file that was cut is still YAML, and lacks it."""
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+_SHARED = 80
+"""Characters of JSON from which on a part that comes again is written once."""
+_MAX_ALIASES = 9_000
+"""In one file; the reader takes 10 000."""
+_SAID = 100
+_WRAP = 100
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the first member."""
+    return not source.is_json and bool(_HEAD.search(source.head[:2000]))
+
+
+# -- writing
+
+
+def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None) -> str:
+    """Return the text of a file; `fork` says whose child the cassette is."""
+    shared = _Shared(recorded)
+    parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
+    if fork is not None:
+        parts += _joined(lines({"fork": fork.to_member()}))
+    parts.append("interactions:\n" if recorded else "interactions: []\n")
+    for each in recorded:
+        tree = {"request": _request(each, shared), "response": _response(each)}
+        said = {name: value for name, value in each.extra.items() if name != "order"}
+        if not said and each.recorded_at:
+            said = {"started_at": each.recorded_at}
+        parts.append(f"\n# {_title(each)}\n")
+        parts += _joined(lines([tree | ({"recorded": said} if said else {})]))
+    return "".join([*parts, f"{_END}\n"])
+
+
+def _joined(found: list[str]) -> Iterator[str]:
+    return (line + "\n" for line in found)
+
+
+def _request(each: Recorded, shared: _Shared) -> dict[str, object]:
+    tree: dict[str, object] = {"method": each.method, "url": each.uri, "headers": _fields(each.headers)}
+    return tree | _body(each.body, shared)
+
+
+def _response(each: Recorded) -> dict[str, object]:
+    tree: dict[str, object] = {"status": each.status}
+    if each.reason:
+        tree["reason"] = each.reason
+    return tree | {"headers": _fields(each.response_headers)} | _body(each.response_body, None)
+
+
+def _fields(headers: Headers) -> list[dict[str, str]]:
+    return [{name: value} for name, value in headers]
+
+
+def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
+    if not body:
+        return {}
+    if found := style_of(body):
+        tree, style = found
+        how = {} if style == "compact" else {"style": style}
+        return how | {"json": tree if shared is None else shared.share(tree)}
+    try:
+        said = body.decode()
+    except UnicodeDecodeError:
+        said = "\0"
+    if not _CONTROLS.search(said):
+        return {"text": said}
+    return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), _WRAP)) + "\n"}
+
+
+def _title(each: Recorded) -> str:
+    """Return one line on what was asked and answered, for the reader."""
+    from llmproxy.core.dialects.conversation import answered, asked
+    from llmproxy.core.providers.routing import family_of
+    from llmproxy.core.store.rows import content_type
+    from llmproxy.core.traffic.differences import short
+
+    provider, operation = each.extra.get("provider"), each.extra.get("operation")
+    head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
+    family = family_of(str(provider), str(operation))
+    kind_ = content_type(each.response_headers)
+    said = [one.text for one in asked(family, str(operation), each.body) if one.role in ("user", "tool")]
+    answer = answered(family, str(operation), kind_, each.response_body)
+    replied = ""
+    if answer is not None:
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
+        replied = " ".join(part for part in (answer.text, calls) if part)
+    texts = " -> ".join(short(part, _SAID) for part in (said[-1] if said else "", replied) if part)
+    return short(f"{head} {each.status}", _SAID) + (f": {texts}" if texts else "")
+
+
+class _Shared:
+    """The parts of all requests of one file that come more than once."""
+
+    def __init__(self, recorded: Sequence[Recorded]) -> None:
+        """Count them."""
+        trees = [found[0] for each in recorded if (found := style_of(each.body))]
+        members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
+        whole = Counter(map(_weighed, members))
+        seen: set[str] = set()
+        items: Counter[str] = Counter()
+        for value in members:
+            said = _weighed(value)
+            if isinstance(value, list) and said not in seen:  # a list that comes again as a whole is written once
+                items.update(map(_weighed, value))
+            if said and whole[said] > 1:
+                seen.add(said)
+        self.again = {said for said, count in (whole | items).items() if said and count > 1}
+        self.names: dict[str, str] = {}
+        self.left = _MAX_ALIASES
+
+    def share(self, tree: object) -> object:
+        """Return a request's tree with anchors and aliases in it."""
+        if not isinstance(tree, dict):
+            return tree
+        return {name: self.one(value, items=True) for name, value in tree.items()}
+
+    def one(self, value: object, *, items: bool) -> object:
+        text = _weighed(value)
+        if text in self.again:
+            name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            known = self.names.setdefault(name, "")
+            if known == text and self.left:
+                self.left -= 1
+                return Same(name)
+            if not known:
+                self.names[name] = text
+                return Named(name, self.items(value) if items else value)
+        return self.items(value) if items else value
+
+    def items(self, value: object) -> object:
+        return [self.one(item, items=False) for item in value] if isinstance(value, list) else value
+
+
+def _weighed(value: object) -> str:
+    """Return a part as text, empty if it is too small to share."""
+    if not isinstance(value, dict | list | str) or not value:
+        return ""
+    text = json.dumps(value)
+    return text if len(text) >= _SHARED else ""
+
+
+# -- reading
+
+
+def name_of(source: Source) -> str:
+    """Return the cassette's name that a file says, from its head alone; empty if it says none. Raises CassetteCorrupt."""
+    found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
+    if found is None or PLAIN.fullmatch(found[1]):
+        return found[1] if found else ""
+    value = load(found[0], source.name).get("cassette")
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def fork_in(source: Source) -> Fork | None:
+    """Return whose child the cassette of a file is; None for nobody's. Raises CassetteCorrupt."""
+    if not _FORK.search(source.text):
+        return None
+    try:
+        tree = load(source.text, source.name)
+        return of_member(name_of(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+    except ValueError as error:
+        raise CassetteCorrupt(f"{source.name}: {error}.") from error
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
+    tree = load(source.text, source.name)
+    if not source.text.rstrip().endswith(f"\n{_END}"):
+        raise CassetteCorrupt(
+            f"{source.name}: it does not end with a line `{_END}`: it was cut.",
+            hint=f"If it is whole (check its last interaction), append that line: echo {_END} >> {source.name}",
+        )
+    if not isinstance(tree, dict):
+        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
+    version = tree.get(TITLE)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise CassetteCorrupt(f"{source.name}: `{TITLE}` must be the number of its format, not {version!r}.")
+    if version > FORMAT:
+        raise CassetteNewer(f"{source.name} was written by a newer llmproxy (format {version}, we know {FORMAT}).")
+    items = tree.get("interactions")
+    if not isinstance(items, list):
+        raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
+    recorded: list[Recorded] = []
+    problems: list[tuple[int, str]] = []
+    for number, item in enumerate(items, 1):
+        try:
+            recorded.append(_one(item, number))
+        except Problem as problem:
+            problems.append((number, str(problem)))
+    if problems:
+        raise CassetteCorrupt(listing(source.text, source.name, problems))
+    return recorded
+
+
+def _one(tree: Tree, number: int) -> Recorded:
+    request, response = mapping(tree, "request"), mapping(tree, "response")
+    extra = tree.get("recorded") or {}
+    if not isinstance(extra, dict):
+        raise Problem(f"`recorded` is {kind(extra)}, not a mapping")
+    return Recorded(
+        method=text(request, "method").upper(),
+        uri=text(request, "url"),
+        headers=_headers(request, "request"),
+        body=_bytes(request, "request"),
+        status=status(response.get("status")),
+        reason=text(response, "reason", ""),
+        response_headers=_headers(response, "response"),
+        response_body=_bytes(response, "response"),
+        number=number,
+        extra=extra,
+    )
+
+
+def _headers(side: dict[str, Tree], where: str) -> Headers:
+    found: list[tuple[str, str]] = []
+    for each in listed(side, "headers"):
+        if not isinstance(each, dict) or len(each) != 1:
+            raise Problem(f"{where}: each of `headers` is one `name: value`")
+        ((name, value),) = each.items()
+        if isinstance(value, dict | list):
+            raise Problem(f"{where}: the header {name!r} is {kind(value)}, not a text")
+        found.append((name, "" if value is None else str(value)))
+    return tuple(found)
+
+
+def _bytes(side: dict[str, Tree], where: str) -> bytes:
+    forms = [name for name in ("json", "text", "base64") if name in side]
+    if len(forms) > 1:
+        raise Problem(f"{where}: its body stands there as {' and as '.join(forms)}")
+    if not forms:
+        return b""
+    style = side.get("style", "compact")
+    if style not in STYLES:
+        raise Problem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
+    value = side[forms[0]]
+    if forms == ["json"]:
+        try:
+            return written(value, style)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Problem(f"{where}: `json` cannot be written: {error}") from error
+    if not isinstance(value, str):
+        raise Problem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
+    return utf8(value) if forms == ["text"] else base64_bytes(value)

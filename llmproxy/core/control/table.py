@@ -1,0 +1,304 @@
+"""The control API under ``/_llmproxy/``: how a test in any language opens, resets, binds and closes sessions.
+
+A pure table of (method, path) -> function over the engine; the layer carries the bytes. It answers loopback peers only (or whoever
+has the token), and nobody who came by a foreign Host or from a web page: a page must not be able to drive it, neither by a form or a
+`no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by a name of its own that points here (Host). `data/openapi.json` describes
+every endpoint; a test holds it against `TABLE` and against real answers.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy import __version__
+from llmproxy.core.control.values import (
+    BadControl,
+    Json,
+    flag_of,
+    forking_of,
+    name_of,
+    one_of,
+    read_object,
+    sampled,
+    shown,
+    speed_of,
+    upstreams_of,
+)
+from llmproxy.core.control.walk import LISTED, SpansOf, number, report, spans, walk
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode
+
+MOST_LISTED = 10_000
+
+HOSTS = ("127.0.0.1", "localhost", "::1", "")
+"""Hosts of a request for us; only these names, since any other may be a page's own that points here. HTTP/1.0 may send none."""
+
+
+class Forbidden(RefusedError):
+    """Not for this peer."""
+
+    code = "llmproxy_forbidden"
+    status = 403
+
+
+class NoSuch(RefusedError):
+    """No such path."""
+
+    code = "llmproxy_not_found"
+    status = 404
+
+
+class WrongMethod(RefusedError):
+    """The path is there, but not for this method."""
+
+    code = "llmproxy_method"
+    status = 405
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One control request."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes
+    loopback: bool
+    """Whether the peer is on this machine, and that is enough to trust it."""
+
+
+def answer(
+    engine: Engine,
+    asked: Asked,
+    *,
+    token: str = "",
+    ca: str = "",
+    ca_bundle: str = "",
+    spans_of: SpansOf | None = None,
+) -> tuple[int, bytes, str]:
+    """Serve one control request: (status, body, content type). Errors are JSON too. `spans_of` makes the spans of a session."""
+    try:
+        status, value = _serve(engine, asked, token, (ca, ca_bundle), spans_of)
+    except LLMProxyError as error:
+        status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    if isinstance(value, bytes):
+        return status, value, "application/json"
+    # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
+    return status, json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n", "application/json"
+
+
+def about(engine: Engine, asked: Asked) -> Session | None:
+    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
+    try:
+        words, shape = _split(asked.target)
+        name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
+        return engine.sessions.walks.get(canonical(name)) if name else None
+    except RefusedError:
+        return None
+
+
+def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
+    path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
+    try:
+        words = tuple(unquote(word, errors="strict") for word in path.split("/"))
+    except UnicodeDecodeError as error:
+        raise BadControl("llmproxy: the path is not percent-encoded UTF-8.") from error
+    return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
+
+
+def _query(target: str) -> dict[str, str]:
+    return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
+
+
+def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str], spans_of: SpansOf | None) -> tuple[int, Json]:
+    words, shape = _split(asked.target)
+    path = asked.target.partition("?")[0]
+    refusal = _refusal(asked, token)
+    if refusal is not None and shape not in OPEN:
+        raise refusal
+    handlers = TABLE.get(shape)
+    if handlers is None:
+        known = ", ".join(sorted("/".join(row) for row in TABLE))
+        raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
+    handler = handlers.get("GET" if asked.method == "HEAD" else asked.method)
+    if handler is None:
+        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
+    name = words[1] if len(words) > 1 else ""
+    call = _Call(name, read_object(asked.body), _query(asked.target), ("", "") if refusal else ca, spans_of)
+    return handler(engine, call)
+
+
+def _refusal(asked: Asked, token: str) -> Forbidden | None:
+    """Return why a peer may not do this; None if it may."""
+    given = header(asked.headers, TOKEN_HEADER) or ""
+    if token and hmac.compare_digest(
+        given.encode("utf-8", "surrogateescape"), token.encode("utf-8", "surrogateescape")
+    ):
+        return None  # no page knows it
+    if not asked.loopback:
+        why = "it needs the header" if token else "start the proxy with a token, and send it in the header"
+        return Forbidden(f"llmproxy: the control API is for this machine; from elsewhere {why} {TOKEN_HEADER}.")
+    host = (header(asked.headers, "host") or "").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
+    if name not in HOSTS or page:
+        return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    body: Mapping[str, Json]
+    query: Mapping[str, str]
+    ca: tuple[str, str]
+    """Paths of the certificate authority: alone, and with everything else that is trusted."""
+    spans_of: SpansOf | None = None
+
+    def limit(self) -> int:
+        """Return how many rows are wanted."""
+        text = self.query.get("limit", str(LISTED))
+        if not text.isdecimal() or len(text) > len(str(MOST_LISTED)) or not 0 < int(text) <= MOST_LISTED:
+            raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
+        return int(text)
+
+    def session(self) -> str | None:
+        """Return the name of the session that a listing is limited to."""
+        return canonical(self.query["session"]) if "session" in self.query else None
+
+    def open_session(self, engine: Engine) -> Session:
+        """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
+        if (name := self.session()) is None:
+            raise BadControl("llmproxy: say which session: ?session=NAME.")
+        return engine.sessions.named(name)
+
+
+def _health(engine: Engine, call: _Call) -> tuple[int, Json]:
+    ca, bundle = call.ca
+    about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
+    return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
+
+
+def _sessions(engine: Engine, _call: _Call) -> tuple[int, Json]:
+    return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
+
+
+OPEN_MEMBERS = ("name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork")
+
+
+def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
+    body = call.body
+    if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
+        names = ", ".join(shown(name) for name in unknown[:5])
+        raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
+    forking, child = forking_of(body.get("overrides"), body.get("fork"))
+    session = engine.sessions.open(
+        sampled(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
+        mode=one_of(Mode, body.get("mode"), "mode"),
+        speed=speed_of(body.get("speed")),
+        exhausted=one_of(Exhausted, body.get("exhausted"), "exhausted"),
+        upstreams=upstreams_of(body.get("upstreams")),
+        forking=forking,
+        child=child,
+    )
+    return 201, report(engine, session)
+
+
+def _get(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, report(engine, engine.sessions.named(call.name))
+
+
+def _reset(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, report(engine, engine.sessions.reset(call.name))
+
+
+def _close(engine: Engine, call: _Call) -> tuple[int, Json]:
+    complete = flag_of(call.body.get("complete"), "complete", default=True)
+    last = report(engine, engine.sessions.named(call.name))
+    engine.sessions.close(call.name, complete=complete)
+    return 200, last
+
+
+def _bind(engine: Engine, call: _Call) -> tuple[int, Json]:
+    session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
+    engine.sessions.bind(call.name, session)
+    return 200, {"name": call.name, "session": session}
+
+
+def _unbind(engine: Engine, call: _Call) -> tuple[int, Json]:
+    engine.sessions.unbind(call.name)
+    return 200, {"name": call.name, "session": None}
+
+
+def _interactions(engine: Engine, call: _Call) -> tuple[int, Json]:
+    rows = engine.listed(call.session(), call.limit())
+    names = (
+        "id",
+        "cassette",
+        "sample",
+        "party",
+        "occurrence",
+        "key",
+        "provider",
+        "operation",
+        "model",
+        "method",
+        "target",
+        "status",
+    )
+    return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
+
+
+def _misses(engine: Engine, call: _Call) -> tuple[int, Json]:
+    wanted = call.session()
+    found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
+    text = engine.redactor.text
+    rows = [{"at": each.at, "session": each.data.get("session"), "text": text(each.text)} for each in found]
+    return 200, {"misses": rows[-call.limit() :]}
+
+
+def _walk(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
+
+
+def _spans(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
+
+
+def _openapi(_engine: Engine, _call: _Call) -> tuple[int, Json]:
+    return 200, (files("llmproxy") / "data" / "openapi.json").read_bytes()
+
+
+Handler = Callable[[Engine, _Call], tuple[int, Json]]
+
+TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
+    ("health",): {"GET": _health},
+    ("sessions",): {"GET": _sessions, "POST": _open},
+    ("sessions", "*"): {"GET": _get},
+    ("sessions", "*", "reset"): {"POST": _reset},
+    ("sessions", "*", "close"): {"POST": _close},
+    ("sessions", "*", "bind"): {"POST": _bind},
+    ("sessions", "*", "unbind"): {"POST": _unbind},
+    ("interactions",): {"GET": _interactions},
+    ("misses",): {"GET": _misses},
+    ("walk",): {"GET": _walk},
+    ("spans",): {"GET": _spans},
+    ("openapi.json",): {"GET": _openapi},
+}
+
+OPEN = {("health",)}
+"""Answered to everybody, so that a container's health check needs no token; without the path of the CA."""
+COUNTED = {("sessions", "*"), ("sessions", "*", "reset"), ("sessions", "*", "close")}
+"""Answered with a session's sums."""
+TOLD = {("walk",), ("spans",)}
+"""Answered with what happened in a session that the query names."""

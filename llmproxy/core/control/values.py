@@ -1,0 +1,136 @@
+"""What a client says in a control request, read strictly: nothing is guessed, and every refusal says what was given and what can be."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from llmproxy.core.forks.overrides import read
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.session import split_name
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import VCR_MODES, Exhausted, Mode
+from llmproxy.values import read_upstreams
+
+Json = Any
+"""Plain JSON values."""
+
+LAST_SAMPLE = 999_999
+"""More digits at the end of a name are part of the cassette's."""
+FASTEST = 1e6
+
+
+class BadControl(RefusedError):
+    """A control request that makes no sense."""
+
+    code = "llmproxy_control"
+    status = 400
+
+
+def read_object(body: bytes) -> dict[str, Json]:
+    """Read a body; an empty one is an empty object. Raises BadControl, as all of these."""
+    if not body.strip():
+        return {}
+    try:
+        value = json.loads(body)
+    except RecursionError as error:
+        raise BadControl("llmproxy: the body is nested too deep.") from error
+    except ValueError as error:
+        raise BadControl(f"llmproxy: the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadControl("llmproxy: the body must be a JSON object.")
+    return value
+
+
+def shown(value: Json) -> str:
+    """Say what was given, in a few characters, whatever it is."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
+
+
+def one_of[E: (Mode, Exhausted)](kind: type[E], value: Json, what: str) -> E | None:
+    """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
+    if value is None:
+        return None
+    if kind is Mode and isinstance(value, str):
+        value = VCR_MODES.get(value, value)
+    if isinstance(value, str):  # of anything else an enum would write down the whole in its complaint, however deep
+        with suppress(ValueError):
+            return kind(value)
+    raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be {', '.join(kind)}.")
+
+
+def flag_of(value: Json, what: str, *, default: bool) -> bool:
+    """Read a member that is true, false or left out. Raises BadControl."""
+    if not isinstance(value, bool | None):
+        raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be true or false.")
+    return default if value is None else value
+
+
+def name_of(value: Json, otherwise: str) -> str:
+    """Return a name that a URL can say too."""
+    if not isinstance(value, str):
+        raise BadControl(f"llmproxy: {otherwise}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadControl("llmproxy: the name holds half a surrogate pair, which no URL can say.") from error
+    return value
+
+
+def sampled(name: str, sample: Json) -> str:
+    """Return the session's name for a sample that is given beside the name of the cassette."""
+    if sample is None:
+        return name
+    if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
+        raise BadControl(f"llmproxy: sample is {shown(sample)}; it can be 1 to {LAST_SAMPLE}.")
+    cassette, named = split_name(name)
+    if name != cassette and named != sample:
+        raise BadControl(f"llmproxy: the name {shown(name)} says sample {named}, and `sample` says {sample}.")
+    return f"{cassette}~{sample}"
+
+
+def speed_of(value: Json) -> float | None:
+    """Return a pace of replay: 0 is at once, 1 as recorded; None is the proxy's."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
+        raise BadControl(f"llmproxy: speed is {shown(value)}; it can be 0, 1 or any positive number.")
+    return float(value)
+
+
+FORK_MEMBERS = ("live", "from", "as")
+
+
+def forking_of(overrides: Json, fork: Json) -> tuple[Forking | None, str | None]:
+    """Return what a session is to override, and the name of the cassette that it may fork to. Raises OverrideError too."""
+    if overrides is None and fork is None:
+        return None, None
+    fork = {} if fork is None else fork
+    if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
+        raise BadControl(f"llmproxy: fork is {shown(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
+    live, at, child = (fork.get(name) for name in FORK_MEMBERS)
+    live = flag_of(live, "fork.live", default=False)
+    if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
+        raise BadControl(f"llmproxy: fork.from is {shown(at)}; the agent's requests count from 1.")
+    if not live and (at is not None or child is not None):
+        raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
+    if child is not None:
+        child = name_of(child, "fork.as must be the name of a cassette")
+        if split_name(child) != (child, 1):
+            raise BadControl(f"llmproxy: fork.as is {shown(child)}; a fork is a first sample.")
+    return Forking(given=read(overrides), live=bool(live), at=at), child
+
+
+def upstreams_of(value: Json) -> dict[str, str]:
+    """Return name -> base URL."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):
+        raise BadControl("llmproxy: upstreams must be an object of name: URL.")
+    try:
+        return read_upstreams(value)
+    except ValueError as error:
+        raise BadControl(f"llmproxy: upstreams: {error}.") from error

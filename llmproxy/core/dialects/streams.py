@@ -1,0 +1,341 @@
+"""The bytes of a stream -> its events, and whether the stream is whole.
+
+Four framings carry the providers' streams: server-sent events, newline-delimited JSON, Gemini's JSON array written
+over time, and AWS's binary event stream. :func:`events_of` turns each into parsed JSON values, so that usage and
+conversation need not know the framing. What is read is never changed: replay sends the recorded bytes.
+
+Invariant: the events do not depend on where the network cut the bytes. Whether an answer is whole is decided from
+its content (:func:`ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
+(server-sent events), AWS "Event stream encoding", WIRE.md 3.4, read 2026-07.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmproxy.core.dialects.aws_eventstream import frames, iter_frames
+from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
+from llmproxy.core.traffic.interaction import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from llmproxy.core.providers.table import Family
+
+__all__ = ["Event", "SSEParser", "beginning", "ending", "events_of", "events_once", "frames", "framing", "parsed"]
+
+Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event: its name if it has one, and its data lines joined by newlines."""
+
+    event: str | None
+    data: str
+
+
+class SSEParser:
+    """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
+
+    def __init__(self) -> None:
+        """Start before the first byte."""
+        self._partial = bytearray()
+        self._skip_lf = False
+        self._first = True
+        self._event: str | None = None
+        self._data: list[str] | None = None
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take the next bytes, cut anywhere, and return the events that they complete."""
+        if not data:
+            return []
+        if self._skip_lf and data.startswith(b"\n"):
+            data = data[1:]
+        self._skip_lf = data.endswith(b"\r") if data else False
+        events: list[Event] = []
+        start = 0
+        for end in _LINE_END.finditer(data):
+            self._partial += data[start : end.start()]
+            start = end.end()
+            line = bytes(self._partial)
+            self._partial.clear()
+            self._line(line, events)
+        self._partial += data[start:]
+        return events
+
+    def finish(self) -> list[Event]:
+        """Return what stands there unfinished: a last event without its blank line."""
+        return [*self.feed(b"\n"), *self.feed(b"\n")] if self._partial or self._data is not None else []
+
+    def _line(self, line: bytes, events: list[Event]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            if self._data is not None:
+                events.append(Event(self._event, "\n".join(self._data)))
+            self._event = self._data = None
+            return
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data = [*self._data, value] if self._data else [value]
+        elif name == "event":
+            self._event = value or None
+
+
+def _sse(body: bytes) -> list[Event]:
+    """Return the events of a whole body. Nearly all have one line of data: those need no parser."""
+    events: list[Event] = []
+    if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
+        parser = SSEParser()
+        return [*parser.feed(body), *parser.finish()]
+    for block in body.split(b"\n\n"):
+        if block.startswith(b"data: ") and b"\n" not in block:
+            events.append(Event(None, block[6:].decode("utf-8", "replace")))
+        elif block:
+            parser = SSEParser()
+            events += [*parser.feed(block + b"\n"), *parser.finish()]
+    return events
+
+
+def _aws_events(body: bytes) -> Iterator[object]:
+    """Yield ``{event type: payload}`` as boto does; of a ``chunk`` the model's own event that is inside."""
+    try:
+        for headers, payload in iter_frames(body):
+            value = parsed(payload)
+            kind = headers.get(":event-type") or ""
+            if headers.get(":message-type", "event") != "event":
+                name = headers.get(":exception-type") or headers.get(":error-code") or "error"
+                yield {"exception": {"type": name, "body": value}}
+            elif kind == "chunk" and isinstance(value, dict) and isinstance(value.get("bytes"), str):
+                yield parsed(base64.b64decode(value["bytes"]))
+            else:
+                yield {kind: value}
+    except ValueError:  # damaged from here on; what came before still counts
+        return
+
+
+# -- events ----------------------------------------------------------------------------------------------------------------
+
+
+def parsed(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def framing(content_type: str, body: bytes) -> Framing:
+    """Tell how a body is framed: by its content type, and by its first bytes where that says nothing."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return "sse"
+    if kind in ("application/x-ndjson", "application/ndjson", "application/stream+json", "application/jsonl",
+                "application/x-jsonl", "application/jsonlines"):  # fmt: skip
+        return "ndjson"
+    if kind == "application/vnd.amazon.eventstream":
+        return "aws"
+    start = body[:64].lstrip()
+    if kind == "application/json" or kind.endswith("+json") or start[:1] in (b"{", b"["):
+        return "array" if start.startswith(b"[") else "json"
+    if start.removeprefix(_BOM).startswith((b"data:", b"event:", b"id:", b": ")):
+        return "sse"
+    return "other"
+
+
+def events_of(content_type: str, body: bytes) -> list[object]:
+    """Return the JSON values of a stream in order; of a plain JSON body that one value; else nothing.
+
+    Data that is no JSON (``[DONE]``) is left out. Never raises.
+    """
+    if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
+        return server_events(body)
+    kind = framing(content_type, body)
+    if kind == "sse":
+        values: list[Any] = [parsed(event.data) for event in _sse(body)]
+    elif kind == "ndjson":
+        values = [parsed(line) for line in body.splitlines()]
+    elif kind == "aws":
+        values = list(_aws_events(body))
+    elif kind == "array":
+        values = _elements(body)
+    else:
+        values = [parsed(body)]
+        if values == [None] and body.count(b"\n") and kind == "json":  # NDJSON under a wrong name
+            values = [parsed(line) for line in body.splitlines()]
+    return [value for value in values if value is not None]
+
+
+_remembered = threading.local()
+LONGEST_REMEMBERED = 4 << 20
+"""Bytes of the bodies, all together, whose values are remembered."""
+MOST_REMEMBERED = 32
+"""Bodies; answers that are stored together are all asked about twice."""
+
+
+def events_once(content_type: str, body: bytes) -> list[object]:
+    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the values."""
+    known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})
+    if (values := known.get((content_type, body))) is None:
+        values = events_of(content_type, body)
+        if len(body) <= LONGEST_REMEMBERED:
+            known[content_type, body] = values
+            while len(known) > MOST_REMEMBERED or sum(len(each) for _, each in known) > LONGEST_REMEMBERED:
+                del known[next(iter(known))]
+    return values
+
+
+def beginning(content_type: str, body: bytes) -> bytes:
+    """Return the first megabytes of a stream, which say how its answer begins; of what is no stream the whole body."""
+    return body[:LONGEST_REMEMBERED] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
+
+
+def _elements(body: bytes) -> list[Any]:
+    """Return the whole elements of a JSON array that may be cut short."""
+    whole = parsed(body)
+    if isinstance(whole, list):
+        return whole
+    text = body.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    position = text.find("[") + 1
+    values: list[Any] = []
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return values
+        values.append(value)
+
+
+# -- endings ---------------------------------------------------------------------------------------------------------------
+
+_LOOK_BACK = 4
+"""Events at the end of a stream among which its terminator is looked for."""
+_TAIL = 1 << 16
+"""Bytes at the end of a long stream that are read for them first."""
+
+
+def _typed(*types: str) -> Callable[[Any], bool]:
+    return lambda value: value.get("type") in types
+
+
+_MARKS: dict[str, Callable[[Any], bool]] = {
+    "responses": _typed("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+    "messages": _typed("message_stop"),
+    "complete": lambda value: value.get("stop_reason") is not None,
+    "images.generations": _typed("image_generation.completed"),
+    "images.edits": _typed("image_edit.completed"),
+    "audio.transcriptions": _typed("transcript.text.done"),
+    "api.chat": lambda value: value.get("done") is True,
+    "api.generate": lambda value: value.get("done") is True,
+    "api.pull": lambda value: value.get("status") == "success",
+    "api.push": lambda value: value.get("status") == "success",
+    "api.create": lambda value: value.get("status") == "success",
+    "v1.chat": lambda value: value.get("is_finished") is True,
+    "v1.generate": lambda value: value.get("is_finished") is True,
+    "v2.chat": _typed("message-end"),
+    "converse": lambda value: "metadata" in value,
+    # A prompt that a guardrail blocked is answered by one event without metrics, with the trace or Titan's total.
+    "invoke": lambda value: (
+        not {"amazon-bedrock-invocationMetrics", "amazon-bedrock-trace", "totalOutputTextTokenCount"}.isdisjoint(value)
+    ),
+}
+"""By operation, what the event says that ends its stream."""
+_DONE = frozenset({"chat.completions", "completions", "fim.completions", "agents.completions"})
+"""Operations whose stream ends with ``data: [DONE]``."""
+
+
+def _is_error(value: object) -> bool:
+    """Tell whether an event says that the stream failed; after it nothing follows."""
+    if not isinstance(value, dict):
+        return False
+    return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
+
+
+def _last_sse(body: bytes) -> list[Event]:
+    """Return the last few events; of a long body without reading all that comes before."""
+    if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
+        tail = _sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
+        if len(tail) >= _LOOK_BACK:
+            return tail[-_LOOK_BACK:]
+    return _sse(body)[-_LOOK_BACK:]
+
+
+def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
+    """Return the last few events, and whether a ``[DONE]`` is among them."""
+    if kind == "sse":
+        tail = _last_sse(body)
+        done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
+        return [parsed(event.data) or ({"type": "error"} if event.event == "error" else None) for event in tail], done
+    if kind == "ndjson":
+        return [parsed(line) for line in body.rstrip().splitlines()[-_LOOK_BACK:]], False
+    return events_of("application/vnd.amazon.eventstream" if kind == "aws" else "", body)[-_LOOK_BACK:], False
+
+
+def _gemini(content_type: str, body: bytes, *, http_ended: bool) -> Ending:
+    """Decide for a stream that has no terminator but the end of HTTP after a `finishReason`."""
+    finished = False
+    for value in events_of(content_type, body):
+        if _is_error(value):
+            return Ending.COMPLETE
+        if isinstance(value, dict):
+            inner = value.get("response", value)  # Code Assist wraps it
+            candidates = inner.get("candidates") if isinstance(inner, dict) else None
+            finished = finished or any(
+                isinstance(candidate, dict) and candidate.get("finishReason")
+                for candidate in (candidates if isinstance(candidates, list) else ())
+            )
+            feedback = inner.get("promptFeedback") if isinstance(inner, dict) else None
+            finished = finished or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
+    if not http_ended:
+        return Ending.CUT
+    return Ending.COMPLETE if finished else Ending.UNTERMINATED
+
+
+def ending(
+    family: Family,  # noqa: ARG001 - the operation tells the dialect
+    operation: str,
+    stream: bool,  # noqa: FBT001
+    status: int,
+    content_type: str,
+    body: bytes,
+    http_ended: bool,  # noqa: FBT001
+) -> Ending:
+    """Decide how a response ended, from its content where the dialect has a terminator, else from HTTP's framing.
+
+    `http_ended` says that HTTP's own framing came to its proper end. An error event at the end of a stream ends it
+    as well as a terminator does.
+    """
+    by_http = Ending.COMPLETE if http_ended else Ending.CUT
+    kind = framing(content_type, body)
+    gemini_array = kind == "array" and stream and operation == "generateContent"
+    if not 200 <= status < 300 or (kind in ("json", "array", "other") and not gemini_array):
+        return by_http
+    if operation == "generateContent":
+        return _gemini(content_type, body, http_ended=http_ended)
+    operation = "responses" if operation.startswith("responses/") else operation
+    threads = operation.startswith("threads")
+    mark = _MARKS.get(operation)
+    if mark is None and operation not in _DONE and not threads:
+        return by_http
+    tail, done = _last(kind, body)
+    if done and (operation in _DONE or threads or operation == "v2.chat"):
+        return Ending.COMPLETE
+    if (tail and _is_error(tail[-1])) or any(
+        isinstance(value, dict) and mark is not None and mark(value) for value in tail
+    ):
+        return Ending.COMPLETE
+    return Ending.UNTERMINATED if http_ended else Ending.CUT

@@ -1,0 +1,268 @@
+"""How many tokens a call took, and what they cost, in one arithmetic for all providers.
+
+Providers count differently: OpenAI's prompt tokens include the cached ones, Anthropic's and Bedrock's exclude them,
+Gemini's candidates exclude the thoughts. Here `input` is every prompt token and `output` every generated one
+(`interaction.Usage`). What a response does not say is None; None is never taken for 0, and a price that is not in
+the table makes the cost unknown. The table is data, extracted from litellm's by ``scripts/make-prices``; it is read
+when the first cost is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.core.dialects.streams import events_once
+from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
+from llmproxy.core.traffic.interaction import Headers, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from llmproxy.core.providers.table import Family
+
+_Raw = dict[str, Any]
+_ANTHROPIC = frozenset({"messages", "complete"})
+_NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.embed", "api.embeddings", "embedContent",
+                        "batchEmbedContents"})  # fmt: skip
+"""Operations that generate no tokens: their output is 0, not unknown."""
+
+_INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens", "inputTokenCount", "inputTextTokenCount",
+          "prompt_eval_count", "prompt_token_count")  # fmt: skip
+_OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens", "outputTokenCount", "eval_count",
+           "generation_token_count", "responseTokenCount")  # fmt: skip
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount",
+           "cacheReadInputTokens", "cacheReadInputTokenCount", "cached_prompt_tokens")  # fmt: skip
+_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount")
+_REASONING = ("reasoning_tokens", "thoughtsTokenCount", "thinking_tokens")
+_TOTAL = ("total_tokens", "totalTokenCount", "totalTokens")
+_EXCLUSIVE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens", "cacheReadInputTokens",
+                        "cacheWriteInputTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCount"})  # fmt: skip
+"""Where these stand, the count of input tokens leaves the cached ones out."""
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details",
+            "prompt_token_details", "completion_token_details", "tokens")  # fmt: skip
+_TOP = frozenset((*_INPUT[5:], *_OUTPUT[5:]))
+"""Counts that stand beside the answer itself: Ollama, Titan, Llama."""
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def _first(raw: _Raw, names: tuple[str, ...]) -> int | None:
+    return next((number for name in names if (number := _number(raw.get(name))) is not None), None)
+
+
+def _at(value: object, *path: str) -> object:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+_PLACES = (
+    ("meta", "billed_units"), ("response", "meta", "billed_units"), ("usage", "billed_units"),
+    ("delta", "usage", "billed_units"), ("meta", "tokens"), ("response", "meta", "tokens"),
+    ("meta",), ("response", "meta"), ("amazon-bedrock-invocationMetrics",),
+    ("message", "usage"), ("response", "usage"), ("metadata", "usage"), ("delta", "usage"), ("usage",),
+    ("x_groq", "usage"), ("usageMetadata",), ("response", "usageMetadata"),
+)  # fmt: skip
+"""Where a value may keep its usage; a later place overrides an earlier one (Cohere: real tokens over billed ones)."""
+
+_HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "totalOutputTextTokenCount"})
+"""A value with none of these says nothing about usage: most of a stream's do not."""
+
+
+def _raws(value: object) -> Iterator[_Raw]:
+    """Yield the usage objects in one JSON value, details spread out."""
+    if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
+        return
+    yield {name: value[name] for name in _TOP & value.keys()}
+    for place in _PLACES:
+        raw = _at(value, *place)
+        if isinstance(raw, dict):
+            for details in _DETAILS:
+                if isinstance(raw.get(details), dict):
+                    yield raw[details]
+            yield raw
+    results = value.get("results")  # Titan counts the output by result
+    if isinstance(results, list):
+        counts = [_number(_at(result, "tokenCount")) for result in results]
+        if counts and None not in counts:
+            yield {"output_tokens": sum(count or 0 for count in counts)}
+    if (count := _number(value.get("totalOutputTextTokenCount"))) is not None:
+        yield {"output_tokens": count}
+
+
+_HEADERS = {
+    "x-amzn-bedrock-input-token-count": "inputTokenCount",
+    "x-amzn-bedrock-output-token-count": "outputTokenCount",
+    "x-amzn-bedrock-cache-read-input-token-count": "cacheReadInputTokenCount",
+    "x-amzn-bedrock-cache-write-input-token-count": "cacheWriteInputTokenCount",
+}
+
+
+def _in_headers(headers: Headers) -> _Raw:
+    """Return the counts that Bedrock writes into headers."""
+    found = ((_HEADERS.get(name.lower()), value) for name, value in headers)
+    return {name: int(value) for name, value in found if name and value.isdecimal()}
+
+
+def _counted(operation: str) -> bool:
+    """Tell whether an answer is a generation of its own: fetching a stored response again costs nothing."""
+    return "/" not in operation or operation.endswith(("/runs", "/submit_tool_outputs"))
+
+
+def usage_of(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
+    """Return the tokens that a response says it took; of a stream the last word. Never raises.
+
+    Some of Bedrock's models tell it in the response's `headers` only.
+
+    Looking up what the server keeps (``responses/resp_1``) is no call to a model and has no usage.
+    """
+    if content_type.startswith(CONTENT_TYPE):
+        return _of_socket(family, operation, body)
+    if not _counted(operation):
+        return Usage()
+    raw: _Raw = _in_headers(headers) if operation == "invoke" else {}
+    for value in events_once(content_type, body):
+        for part in _raws(value):
+            raw.update((name, count) for name, count in part.items() if count is not None)
+    if not raw:
+        return Usage()
+    return _usage(
+        raw, exclusive=operation in _ANTHROPIC or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family
+    )
+
+
+def _of_socket(family: Family, operation: str, body: bytes) -> Usage:
+    """Return the sum over a WebSocket: each of its answers is told, and billed, by itself."""
+    sums: dict[str, int] = {}
+    for value in server_events(body):
+        raw: _Raw = {}
+        for part in _raws(value):
+            raw.update((name, count) for name, count in part.items() if count is not None)
+        if raw:
+            for name, count in asdict(_usage(raw, exclusive=False, operation=operation, family=family)).items():
+                if count is not None:
+                    sums[name] = sums.get(name, 0) + count
+    return Usage(**sums)
+
+
+def _usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) -> Usage:
+    total = _first(raw, _TOTAL)
+    taken, made = _first(raw, _INPUT), _first(raw, _OUTPUT)
+    cached, written, reasoning = _first(raw, _CACHED), _first(raw, _WRITTEN), _first(raw, _REASONING)
+    if operation in _NO_OUTPUT:
+        taken = total if taken is None else taken
+        return Usage(taken, None if taken is None else 0, cached, written)
+    if taken is not None and exclusive:
+        taken += (cached or 0) + (written or 0)
+    if "promptTokenCount" in raw:
+        taken = (taken or 0) + (_number(raw.get("toolUsePromptTokenCount")) or 0)
+        if made is not None or reasoning is not None:
+            made = (made or 0) + (reasoning or 0)
+        elif total is not None:
+            made = max(total - taken, 0)
+    elif (
+        family == "openai"
+        and reasoning
+        and None not in (taken, made)
+        and total == (taken or 0) + (made or 0) + reasoning
+    ):
+        made = (made or 0) + reasoning  # xAI leaves reasoning out of the completion tokens
+    return Usage(taken, made, cached, written, reasoning)
+
+
+_MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersion",), ("response", "modelVersion"),
+           ("session", "model"))  # fmt: skip
+
+
+def model_of(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001
+    """Return the model that a request or a response names in its body, or None. Never raises."""
+    for value in events_once(content_type, body):
+        for place in _MODELS:
+            model = _at(value, *place)
+            if isinstance(model, str) and model:
+                return model.removeprefix("models/")
+    return None
+
+
+# -- prices ----------------------------------------------------------------------------------------------------------------
+
+_Row = tuple[Decimal | None, Decimal | None, Decimal | None, Decimal | None]
+_MILLION = Decimal(1_000_000)
+_DATE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|\d{3}))$")
+_BEDROCK_REGION = re.compile(r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.")
+
+
+@cache
+def _table() -> dict[str, dict[str, list[Decimal | None]]]:
+    text = (files("llmproxy") / "data" / "prices.json").read_text(encoding="utf-8")
+    prices: dict[str, dict[str, list[Decimal | None]]] = json.loads(text, parse_float=Decimal, parse_int=Decimal)[
+        "prices"
+    ]
+    return prices
+
+
+def price_source() -> str:
+    """Return where the prices come from, with their date."""
+    head = json.loads((files("llmproxy") / "data" / "prices.json").read_text(encoding="utf-8"))
+    return f"{head['source']}, {head['date']}, {head['licence']}"
+
+
+def _spellings(provider: str, model: str) -> Iterator[str]:
+    """Yield the names under which the table may know a model, the most exact first."""
+    yield model
+    bare = model.rpartition("/")[2] if model.startswith(("arn:", "models/")) else model
+    if provider == "bedrock":
+        yield bare
+        bare = _BEDROCK_REGION.sub("", bare)
+        if bare.startswith("claude-"):  # answers give the name that Anthropic itself uses
+            yield f"anthropic.{bare}-v1:0"
+            yield f"anthropic.{bare}-v2:0"
+    if bare.startswith("ft:"):
+        bare = ":".join(bare.split(":")[:2])
+    yield bare
+    if provider == "azure":
+        bare = bare.replace("gpt-3.5", "gpt-35")
+        yield bare
+    yield _DATE.sub("", bare)
+    yield bare.lower()
+
+
+def _prices(provider: str, model: str, prompt: int) -> _Row | None:
+    rows = _table().get(provider, {})
+    row = next((rows[name] for name in _spellings(provider, model) if name in rows), None)
+    if row is None:
+        return None
+    threshold = row[4] if len(row) > 4 else None
+    row = row[5:] if threshold is not None and prompt > threshold else row
+    padded = [*row[:4], None, None, None, None]
+    return padded[0], padded[1], padded[2], padded[3]
+
+
+def cost_of(provider: str, model: str | None, usage: Usage) -> Decimal | None:
+    """Return the list price of a call in USD, or None if a price or a count that it needs is unknown."""
+    if model is None or usage.input is None or usage.output is None:
+        return None
+    prices = _prices(provider, model, usage.input)
+    if prices is None:
+        return None
+    cached, written = usage.cached or 0, usage.cache_written or 0
+    cost = Decimal(0)
+    for count, price in zip(
+        (max(usage.input - cached - written, 0), usage.output, cached, written), prices, strict=True
+    ):
+        if count and price is None:
+            return None
+        cost += count * (price or 0)
+    return cost / _MILLION

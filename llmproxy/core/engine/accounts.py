@@ -1,0 +1,99 @@
+"""What an exchange came to: its outcome, with tokens and money where they are known."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from decimal import Decimal
+from typing import NamedTuple
+
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.questions import summary
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Usage
+from llmproxy.errors import MissError
+from llmproxy.protocol import Decision
+
+REMEMBERED_PRICES = 20_000
+"""Interactions; about 300 bytes each."""
+
+
+class Priced(NamedTuple):
+    """What a recorded call used, and would have cost again."""
+
+    usage: Usage
+    cost: Decimal | None
+    model: str | None
+
+
+class Prices:
+    """What recorded calls used; rows never change, so each is read once."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._known: OrderedDict[int, Priced] = OrderedDict()
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._known.clear()
+
+    def of(self, store: Store | None, interaction: int) -> Priced:
+        """Return what a recording used and would cost."""
+        if (known := self._known.get(interaction)) is not None or store is None:
+            return known or Priced(Usage(), None, None)
+        row = summary(store, interaction)
+        cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
+        known = self._known[interaction] = Priced(Usage(input=row.tokens_in, output=row.tokens_out), cost, row.model)
+        if len(self._known) > REMEMBERED_PRICES:
+            self._known.popitem(last=False)
+        return known
+
+
+def outcome_of(
+    exchange: Exchange,
+    status: int,
+    *,
+    target: str,
+    seconds: float,
+    priced: Priced | None,
+    usage: Usage | None,
+    lost: bool,
+) -> Outcome:
+    """Sum up an exchange that is over.
+
+    `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the provider's answer says.
+    """
+    decision = exchange.decision or Decision.REFUSE
+    cost: Decimal | None = None
+    if exchange.made is not None:
+        usage, cost = Usage(input=0, output=0), Decimal(0)
+    elif priced is not None:
+        usage, cost = priced.usage, priced.cost
+    elif usage is not None:
+        cost = cost_of(exchange.route.provider.name, exchange.model, usage)
+    first = exchange.first_offset
+    return Outcome(
+        decision=decision,
+        method=exchange.method,
+        target=target,
+        status=status,
+        session=exchange.session.name,
+        party=exchange.party,
+        provider=exchange.route.provider.name,
+        operation=exchange.operation,
+        model=exchange.model or (priced.model if priced else None),
+        ms=seconds * 1000,
+        first_ms=first / 1000 if first is not None else None,
+        usage=usage or Usage(),
+        cost=cost,
+        key=exchange.key,
+        interaction=exchange.interaction,
+        occurrence=exchange.nth or None,
+        nearest=exchange.nearest,
+        note=exchange.note,
+        at=exchange.started_at,
+        miss=isinstance(exchange.error, MissError),
+        lost=lost,
+        seq=exchange.seq,
+    )

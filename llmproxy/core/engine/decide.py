@@ -1,0 +1,117 @@
+"""Hit or miss, and what becomes of it: the modes as one pure function.
+
+    mode         hit                 miss
+    replay       recorded answer     refused; nothing leaves the machine
+    auto         recorded answer     forwarded and recorded
+    record       forwarded           forwarded and recorded, older recordings of the key replaced
+    once         recorded answer     refused if the cassette was complete when the session opened, else as `record`
+    passthrough  forwarded           forwarded, never recorded
+
+The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode: `replay`
+plays everything in its turn, failures and cut answers too; `auto` takes only good and complete answers, so that a bad day is not
+frozen; `once` takes everything but what is incomplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from llmproxy.core.traffic.interaction import Ending
+from llmproxy.protocol import Decision, Exhausted, Mode, is_good
+
+
+class Recorded(Protocol):
+    """What must be known of a recording to choose it."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the answer."""
+
+    @property
+    def ending(self) -> Ending:
+        """How the answer ended."""
+
+
+class MissReason(StrEnum):
+    """Why a request is refused."""
+
+    NEVER = "never recorded"
+    EXHAUSTED = "every recording was already played"
+    INCOMPLETE = "only incomplete answers were recorded"
+
+
+class Situation[R: Recorded](NamedTuple):
+    """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
+
+    mode: Mode
+    recordings: Sequence[R]
+    """Live recordings of the key in the session's cassette, in order of occurrence."""
+    nth: int
+    """This is the n-th arrival of the key in the session, counted from 1."""
+    exhausted: Exhausted = Exhausted.LAST
+    complete: bool = False
+    """`once`: the cassette was complete when the session opened."""
+    recorded_here: bool = False
+    """`auto`: the key was first recorded in this very session, so that a first run equals `record`."""
+
+
+class Verdict[R: Recorded](NamedTuple):
+    """The decision; which recording answers; why not."""
+
+    decision: Decision
+    recording: R | None = None
+    reason: MissReason | None = None
+
+
+def decide[R: Recorded](situation: Situation[R]) -> Verdict[R]:
+    """Say what becomes of a request."""
+    match situation.mode:
+        case Mode.REPLAY:
+            return _play(situation, situation.recordings)
+        case Mode.PASSTHROUGH:
+            return Verdict(Decision.PASS)
+        case Mode.RECORD:
+            return Verdict(Decision.RECORD)
+        case Mode.ONCE if not situation.complete:
+            return Verdict(Decision.RECORD)
+        case Mode.ONCE:
+            return _play(situation, playable(situation.mode, situation.recordings))
+        case Mode.AUTO:
+            good = playable(situation.mode, situation.recordings)
+            if situation.recorded_here or situation.nth > len(good):
+                return Verdict(Decision.RECORD)
+            return Verdict(Decision.REPLAY, good[situation.nth - 1])
+
+
+def playable[R: Recorded](mode: Mode, recordings: Sequence[R]) -> Sequence[R]:
+    """Return the recordings that this mode may play."""
+    if mode is Mode.AUTO:
+        return [each for each in recordings if is_perfect(each)]
+    if mode is Mode.ONCE:
+        return [each for each in recordings if each.ending is Ending.COMPLETE]
+    return recordings
+
+
+def is_perfect(recording: Recorded) -> bool:
+    """Tell whether this answer is whole, and not one that might be different a moment later."""
+    return recording.ending is Ending.COMPLETE and is_good(recording.status)
+
+
+def _play[R: Recorded](situation: Situation[R], tape: Sequence[R]) -> Verdict[R]:
+    if not tape:
+        reason = MissReason.INCOMPLETE if situation.recordings else MissReason.NEVER
+        return Verdict(Decision.REFUSE, reason=reason)
+    if situation.nth <= len(tape):
+        return Verdict(Decision.REPLAY, tape[situation.nth - 1])
+    match situation.exhausted:
+        case Exhausted.MISS:
+            return Verdict(Decision.REFUSE, reason=MissReason.EXHAUSTED)
+        case Exhausted.CYCLE:
+            return Verdict(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
+        case Exhausted.LAST:
+            for each in reversed(tape):
+                if is_perfect(each):
+                    return Verdict(Decision.REPLAY, each)
+            return Verdict(Decision.REPLAY, tape[-1])

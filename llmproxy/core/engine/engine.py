@@ -1,0 +1,556 @@
+"""The engine: bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in).
+
+It composes the pure parts and owns the state between requests: sessions, occurrences, what was served, a memory of keys. It does no
+network I/O and reads no clock but the ones handed in. The shell (`mitm/`) asks it three questions for each request and obeys:
+
+    arrive(...)      the head is here: where does it belong, and may the body stream through at once?
+    identify(...)    the body is here: which key is it, and what becomes of it?
+    stored(...)      the answer of the provider is here: put it into the store (slow: from a writer's thread)
+
+The memory maps a digest of what arrived to the *key*, never to an answer; recordings are looked up every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.usage import model_of, usage_of
+from llmproxy.core.engine.accounts import Prices, outcome_of
+from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, playable
+from llmproxy.core.engine.hits import Hits
+from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
+from llmproxy.core.forks.table import Copy
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.memory import Known, Memory, named_model
+from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
+from llmproxy.core.misses.explain import Miss
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Place
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.parting import part, swapped
+from llmproxy.core.sessions.session import Session, split_name
+from llmproxy.core.sessions.sessions import Defaults, Sessions
+from llmproxy.core.store.questions import count_unused
+from llmproxy.core.store.rows import Summary
+from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
+from llmproxy.core.traffic.response_bytes import Client, Plan, Plans, plan
+from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
+from llmproxy.protocol import (
+    AGENT,
+    DEFAULT_STORE,
+    Decision,
+    Mode,
+)
+
+__all__ = ["Config", "Engine", "Exchange", "Harmless"]
+
+SHOWN_TARGETS = 1000
+"""Targets whose redacted form is remembered."""
+STALE = (
+    "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
+)
+
+
+class Engine:
+    """All sessions of one proxy over one store."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        redactor: Redactor,
+        journal: Journal,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        holder: str = "llmproxy",
+    ) -> None:
+        """Open (or, to record, create) the store; `now` is Unix time, `clock` a monotonic one, `holder` names us in leases."""
+        self.config = config
+        self.redactor = redactor
+        self.journal = journal
+        self.now, self.clock = now, clock
+        self.sessions = Sessions(
+            Defaults(config.mode, config.speed, config.exhausted, config.allow_live),
+            self._store_for,
+            holder,
+            self._keep_file,
+        )
+        self._placing = Placing(config, redactor, self.sessions)
+        self._prices = Prices()
+        self._memory = Memory()
+        self._plans = Plans()
+        self.hits = Hits(self, self._memory, self._plans, self._prices)
+        """The short way, for whole requests."""
+        self._targets: tuple[int, dict[str, str]] = (0, {})
+        self._store: Store | None = None
+        if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
+            self._store = Store.open(config.store, writable=True, now=now)
+        self.store  # noqa: B018 - a damaged store is said at the start, not at the first request
+
+    @property
+    def opened(self) -> Store | None:
+        """The store if it is open already."""
+        return self._store
+
+    @property
+    def store(self) -> Store | None:
+        """The store; in replay it may appear later, as when a recording is made beside us."""
+        if self._store is None and self.config.mode is Mode.REPLAY and self.config.store.exists():
+            self._store = Store.open(self.config.store, writable=False, now=self.now)
+        return self._store
+
+    def _store_for(self, mode: Mode) -> Store | None:
+        """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
+        store = self.store
+        if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
+            return store
+        if store is not None:
+            store.close()  # first: closing it later would give up the locks of the one that writes
+            self._store = None
+            self._forget()
+        self._store = Store.open(self.config.store, writable=True, now=self.now)
+        return self._store
+
+    def _forget(self) -> None:
+        """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
+        for each in (self._plans, self._prices, self.hits):
+            each.forget()
+
+    def _keep_file(self, session: Session) -> None:
+        """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
+        if self.config.cassette_dir is not None:
+            from llmproxy.core.cassettes.folder import CassetteDir
+
+            with Store.open(self.config.store, writable=False, now=self.now) as store:
+                CassetteDir(self.config.cassette_dir, now=self.now).save(store, session.cassette)
+
+    # --- the head is here ------------------------------------------------------------------------------------------
+
+    def arrive(
+        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
+    ) -> Exchange:
+        """Find provider and session of a request.
+
+        `host` is (scheme, host, port) where the client named one itself, `user` the session that its proxy URL named.
+
+        Raises:
+            RefusedError: nobody knows where it should go, or its session or party cannot be.
+            CassetteBusy: another session records this cassette.
+
+        """
+        return self.begin(self.place(method, target, host, headers, user))
+
+    def place(
+        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
+    ) -> Place:
+        """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
+        return self._placing.place(method, target, host, headers, user)
+
+    def holds(self, place: Place) -> bool:
+        """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
+        return self._placing.holds(place)
+
+    def in_scope(self, host: str, port: int) -> bool:
+        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        return self._placing.in_scope(host, port)
+
+    def mode_of(self, name: str | None) -> Mode:
+        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
+        return self._placing.mode_of(name)
+
+    def begin(self, place: Place) -> Exchange:
+        """Count the arrival of a request; `place` was read from its head, now or before, and holds. Raises as `arrive`."""
+        session = self.sessions.get(place.name)
+        exchange = Exchange(
+            route=place.route,
+            session=session,
+            party=place.party,
+            method=place.method,
+            headers=place.headers,
+            operation=place.operation,
+            arrived=self.clock(),
+            started_at=self.now(),
+            counted=place.counted,
+            seq=session.calls.begin(),
+            decision=at_the_head(place, session),
+        )
+        check_upstream(exchange)
+        return exchange
+
+    def may_pass(self, exchange: Exchange) -> bool:
+        """Tell whether a request that cannot be matched may go upstream unrecorded."""
+        return exchange.session.mode is Mode.AUTO and bool(exchange.route.upstream)
+
+    # --- the body is here ------------------------------------------------------------------------------------------
+
+    def identify(self, exchange: Exchange, body: bytes) -> None:
+        """Derive the key, count the arrival and, where the head did not settle it, decide."""
+        exchange.body = body
+        if exchange.error is not None:
+            return
+        if exchange.decision is Decision.PASS and exchange.route.not_llm:
+            return
+        forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
+        if forking is not None and exchange.decision is None:
+            body = swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
+        known = self._known(exchange, body)
+        exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
+        if not exchange.route.known:
+            exchange.operation = known.path
+        if exchange.decision is Decision.PASS:
+            return
+        session, store = exchange.session, self.store
+        walker = (exchange.party, known.key)
+        slots = store.slots(session.cassette, session.sample, exchange.party, known.key) if store else ()
+        if session.first is None and store:
+            session.first = store.first_key(session.cassette, session.sample)
+        exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
+        if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
+            return
+        verdict = decide(
+            Situation(
+                mode=session.mode,
+                recordings=slots,
+                nth=exchange.nth,
+                exhausted=session.exhausted,
+                complete=session.complete,
+                recorded_here=walker in session.recorded_here,
+            )
+        )
+        if forking is not None and forking.parts(exchange, hit=verdict.recording is not None):
+            verdict = self._part(forking, exchange, verdict.reason, len(slots))
+        elif session.forking is not None and session.forking.live and verdict.recording is not None:
+            session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
+        exchange.decision = verdict.decision
+        if verdict.recording is not None:
+            exchange.slot = verdict.recording
+        elif verdict.reason is not None and exchange.route.not_llm:
+            exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
+        elif verdict.reason is not None:
+            exchange.error = self._miss(exchange, verdict.reason, len(slots))
+        else:
+            if not slots:
+                session.recorded_here.add(walker)
+            check_upstream(exchange)
+
+    def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
+        """Count a request of the agent; tell whether its answer is overridden, and make it then."""
+        number = forking.count(exchange)
+        try:
+            exchange.made = forking.answer(exchange, number)
+        except LLMProxyError as error:
+            exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+            return True
+        if exchange.made is None:
+            return False
+        exchange.decision = Decision.REPLAY
+        made = self._interaction(exchange, exchange.made, Usage(input=0, output=0), redacted=False)
+        forking.made[exchange.seq] = made
+        if forking.forked and self._store is not None:  # by hand, so seldom: it need not wait for the writer's turn
+            exchange.interaction = self._store.add(made, supersede=False)
+            exchange.session.served.add(exchange.interaction)
+        return True
+
+    def _part(self, forking: Forking, exchange: Exchange, why: MissReason | None, recordings: int) -> Verdict[Slot]:
+        """Let the run fork with this request: from here on it is recorded in the child."""
+        if (store := self._store) is None:
+            raise AssertionError("a fork without a store")
+        miss = None if why is None else self._explained(exchange, why, recordings)
+        part(forking, exchange, miss, store=store, hide=self.redactor.text, now=self.now())
+        return Verdict(Decision.RECORD)
+
+    def told(self, session: Session, call: Ended) -> Interaction | None:
+        """Return what was said in a call that has ended; None where nothing is recorded of it."""
+        if session.forking is not None and (made := session.forking.made.get(call.seq)) is not None:
+            return made
+        return self.recorded(call.interaction)
+
+    def _known(self, exchange: Exchange, body: bytes) -> Known:
+        digest = self._memory.digest(exchange.counted, body)
+        if (known := self._memory.get(digest, self.redactor.learned)) is not None:
+            return known
+        canonical = self._canonical(exchange, body)
+        model = canonical.model or named_model(canonical)
+        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation)
+        self._memory.put(digest, known)
+        return known
+
+    def _request(self, exchange: Exchange, body: bytes) -> Request:
+        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
+        learned, headers = self.redactor.learned, exchange.headers
+        if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
+            return exchange.redacted[1]
+        coding = header(headers, "content-encoding")
+        if coding and coding.strip().lower() != "identity":
+            try:
+                body, headers = decode(body, coding, self.config.max_request), without(headers, "content-encoding")
+            except ValueError as why:
+                exchange.note = f"request body is not {coding}: {why}"
+        request = self.redactor.request(Request(exchange.method, exchange.route.target, headers, body))
+        exchange.redacted = (learned, request)
+        return request
+
+    def _canonical(self, exchange: Exchange, body: bytes) -> Canonical:
+        return canonicalize(
+            self._request(exchange, body), exchange.route, self.config.rules, self._made_by(exchange.session)
+        )
+
+    def _made_by(self, session: Session) -> Callable[[str], Origin | None]:
+        store = self.store
+        return lambda name: store.made_by(session.cassette, session.sample, name) if store else None
+
+    def _miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
+        """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
+        miss = self._explained(exchange, why, recordings)
+        exchange.nearest = miss.nearest.id if miss.nearest else None
+        self.journal.miss(miss.to_dict(), at=exchange.started_at)
+        forking = exchange.session.forking
+        more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+        return MissError(self.redactor.text(miss.text + more))
+
+    def _explained(self, exchange: Exchange, why: MissReason, recordings: int) -> Miss:
+        request = self._request(exchange, exchange.body or b"")
+        wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
+        from llmproxy.core.engine.missing import explain_miss
+
+        return explain_miss(
+            exchange, why, recordings, request=request, wanted=wanted, config=self.config, store=self.store
+        )
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    def answer(self, exchange: Exchange) -> Response:
+        """Return the recorded response that was chosen, and note it as served."""
+        if exchange.made is not None:
+            return exchange.made
+        if exchange.slot is None or self._store is None:
+            msg = "answer() is for exchanges decided REPLAY"
+            raise ValueError(msg)
+        response = self._store.response(exchange.slot.id)
+        self._serve(exchange, exchange.slot)
+        return response
+
+    def plan(self, exchange: Exchange, client: Client, *, extra: Headers = ()) -> Plan:
+        """Lay out the recorded response that was chosen for its client, in the session's time."""
+        if exchange.made is not None:
+            return plan(exchange.made, client, speed=0, now=self.now(), extra=extra)
+        if (slot := exchange.slot) is None:
+            raise ValueError("plan() is for exchanges decided REPLAY")
+        speed, now = exchange.session.speed, self.now()
+        if speed:
+            return plan(self.answer(exchange), client, speed=speed, now=now, extra=extra)
+        if self._store is None:
+            raise ValueError("a recording without a store")
+        laid = self._plans.at_once(slot.id, client, now=now, extra=extra, read=self._store.response)
+        self._serve(exchange, slot)
+        return Plan(((0, laid.data),), laid.close)
+
+    @staticmethod
+    def _serve(exchange: Exchange, slot: Slot) -> None:
+        exchange.session.served.add(slot.id)
+        exchange.interaction = slot.id
+
+    def stored(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
+
+        Raises:
+            RecordingError: the store could not take it.
+            CassetteError: the store cannot be written.
+
+        """
+        return self.stored_together([(exchange, proper)])[0]
+
+    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+        """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
+        made = [self._made(exchange, proper=proper) for exchange, proper in ended]
+        kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
+        first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
+        if (store := self._store) is not None and kept:
+            try:
+                ids = store.add_all([(one, supersede) for (_, one), supersede in zip(kept, first, strict=True)])
+            except BaseException:
+                for (exchange, _), supersede in zip(kept, first, strict=True):
+                    if supersede:
+                        exchange.session.superseded.discard(exchange.walker)
+                raise
+            for (exchange, one), stored in zip(kept, ids, strict=True):
+                self._noted(exchange, one, stored)
+        return [Usage() if one is None else one.usage for one in made]
+
+    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
+        """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
+        if self._store is None or exchange.key is None or exchange.body is None:
+            raise RecordingError("the request's body never came to its end")
+        if exchange.recording.damaged:
+            raise RecordingError("a piece of the answer was lost")
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        if 400 <= response.status < 500 and self._stale(exchange):
+            exchange.decision = Decision.PASS
+            exchange.note = STALE
+            return None
+        response, redacted = self.redactor.response(response)
+        kind, body = header(response.headers, "content-type") or "", response.body
+        usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
+        return self._interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
+
+    def _noted(self, exchange: Exchange, made: Interaction, stored: int) -> None:
+        """Note that an exchange is stored, as interaction `stored`."""
+        exchange.interaction, exchange.model = stored, made.model
+        exchange.session.served.add(stored)
+        self.sessions.stored(exchange.session)
+        how = made.response.ending
+        exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
+
+    def _interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
+        """Return an exchange as it is stored; the response is redacted already."""
+        kind, body = header(response.headers, "content-type") or "", response.body
+        return Interaction(
+            provider=exchange.route.provider.name,
+            operation=exchange.operation,
+            key=exchange.key or Key(""),
+            request=self._request(exchange, exchange.body or b""),
+            response=response,
+            started_at=exchange.started_at,
+            cassette=exchange.session.cassette,
+            sample=exchange.session.sample,
+            party=exchange.party,
+            occurrence=exchange.nth,
+            model=self._model(exchange, kind, body),
+            stream=exchange.stream,
+            upstream=exchange.route.upstream,
+            usage=usage,
+            redacted=redacted,
+            rules=self.config.rules.digest,
+            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+        )
+
+    def _stale(self, exchange: Exchange) -> bool:
+        """Tell whether an `auto` request names an id that was served from a recording: the provider may have forgotten it by now."""
+        if exchange.session.mode is not Mode.AUTO:
+            return False
+        made_here = {key for _, key in exchange.session.recorded_here}
+        origins = map(self._made_by(exchange.session), exchange.refs)
+        return any(origin is not None and origin.key not in made_here for origin in origins)
+
+    def passed(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Read what an answer used that is not stored."""
+        where = exchange.route
+        if where.not_llm:
+            return Usage()
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        kind = header(response.headers, "content-type") or ""
+        return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
+
+    @staticmethod
+    def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
+        """Return the model's name; Azure's path names a deployment, and only the answer the model behind it (and so its price)."""
+        named = exchange.model
+        if named is not None and exchange.route.provider.name != "azure":
+            return named
+        return model_of(exchange.family, exchange.operation, kind, body) or named
+
+    # --- what is said about it -------------------------------------------------------------------------------------
+
+    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Outcome:
+        """Sum up an exchange that is over, and write it into the journal."""
+        replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
+        outcome = outcome_of(
+            exchange,
+            status,
+            target=self.shown(exchange.route.target),
+            seconds=self.clock() - exchange.arrived,
+            priced=self._prices.of(self._store, exchange.interaction or 0) if replayed else None,
+            usage=usage,
+            lost=lost,
+        )
+        said = exchange.error.message if exchange.error is not None else ""
+        exchange.session.tally.add(outcome, said if outcome.miss else "")
+        exchange.session.calls.add(outcome, said)
+        if exchange.session.forking is not None:
+            exchange.session.forking.ended(exchange, status)
+        self.journal.decision(outcome)
+        return outcome
+
+    def shown(self, target: str) -> str:
+        """Return a request's target, redacted; the same few come all the time."""
+        learned, known = self._targets
+        if learned != self.redactor.learned or len(known) > SHOWN_TARGETS:
+            learned, known = self._targets = self.redactor.learned, {}
+        if (text := known.get(target)) is None:
+            text = known[target] = self.redactor.text(target)
+        return text
+
+    def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
+        """Sum up a request that belongs nowhere."""
+        outcome = Outcome(
+            decision=Decision.REFUSE,
+            method=method,
+            target=self.redactor.text(target),
+            status=status,
+            note=self.redactor.text(error.message),
+            at=self.now(),
+        )
+        self.journal.decision(outcome)
+        return outcome
+
+    def notes(self) -> list[str]:
+        """Return what a user should know before the first request."""
+        store, cassette = self.store, self.config.cassette
+        if self.config.mode is not Mode.REPLAY:
+            return []
+        shown = self.config.shown or str(self.config.store)
+        if store is None:
+            record = "llmproxy start --mode record" + ("" if shown == DEFAULT_STORE else f" --store {shown}")
+            return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
+        if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
+            return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
+        return []
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def unused(self) -> int | None:
+        """Count the live recordings of the sessions' cassettes that no session played or made."""
+        if self._store is None:
+            return None
+        served: dict[tuple[str, int], set[int]] = {}
+        for session in [*self.sessions.walks.values(), *self.sessions.closed]:
+            served.setdefault((session.cassette, session.sample), set()).update(session.served)
+        return sum(count_unused(self._store, *place, ids) for place, ids in served.items())
+
+    def unused_of(self, session: Session) -> list[Summary] | None:
+        """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
+        store = self.store
+        return store.unused(session.cassette, session.sample, session.served) if store else None
+
+    def listed(self, name: str | None, limit: int) -> list[Summary]:
+        """Return the last live interactions, of one session's cassette where that is named."""
+        store = self.store
+        if store is None:
+            return []
+        cassette, sample = split_name(name) if name is not None else (None, None)
+        return store.summaries(cassette, sample, limit=limit)
+
+    def recorded(self, interaction: int | None) -> Interaction | None:
+        """Return a recording; None where there is none, or it is gone from the store meanwhile. Raises CassetteCorrupt."""
+        store = self.store
+        if store is None or interaction is None:
+            return None
+        try:
+            return store.load(interaction)
+        except CassetteNotFound:
+            return None
+
+    def close(self) -> None:
+        """End all sessions cleanly and close the store."""
+        if self._store is None:
+            return
+        try:
+            self.sessions.close_all()
+        finally:
+            self._store.close()

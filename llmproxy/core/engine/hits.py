@@ -1,0 +1,133 @@
+"""The short way of a hit: what was asked before in the same words, and is recorded, is answered in as few steps as a right answer takes.
+
+It asks all that the long way asks, in the same order and of the same parts (session, memory of keys, store as it is now, `decide`), but
+makes no `Exchange`, and puts together once what is said of hits that are alike. Nothing is counted before it is sure that this is a hit:
+`answer` returns None for everything else, and whoever asked then goes the long way as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmproxy.core.engine.accounts import Prices
+from llmproxy.core.engine.decide import Situation, decide, playable
+from llmproxy.core.engine.placing import at_the_head
+from llmproxy.core.keys.memory import Known, Memory
+from llmproxy.core.sessions.alike import Alike
+from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.response_bytes import Client, Plans
+from llmproxy.protocol import KEY_HEADER, Decision
+
+if TYPE_CHECKING:
+    from llmproxy.core.engine.engine import Engine
+
+REMEMBERED_KINDS = 4_096
+"""Kinds of hits; about a kilobyte each."""
+
+
+class Hit(NamedTuple):
+    """An answer that is to be sent now; counted already."""
+
+    data: bytes
+    close: bool
+    """Close the connection after it."""
+    alike: Alike
+    session: Session
+    seq: int
+    """Number of the call in its session."""
+    nth: int
+    arrived: float
+    """Monotonic seconds."""
+    at: float
+    """Unix seconds."""
+
+
+class Hits:
+    """The short way through one engine."""
+
+    def __init__(self, engine: Engine, memory: Memory, plans: Plans, prices: Prices) -> None:
+        """Share what the long way remembers."""
+        self._engine, self._memory, self._plans, self._prices = engine, memory, plans, prices
+        self._kinds: dict[tuple[int, bytes], Alike] = {}
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._kinds.clear()
+
+    def answer(self, place: Place, client: Client, body: bytes) -> Hit | None:
+        """Return the recorded answer to a whole request, counted; None, and nothing counted, if the long way must say what it is.
+
+        Raises LLMProxyError if the store is damaged; nothing is counted then.
+        """
+        engine = self._engine
+        store = engine.opened
+        arrived, learned, session = engine.clock(), engine.redactor.learned, engine.sessions.known(place.name)
+        if store is None or session is None or session.forking is not None or session.speed or session.first is None:
+            return None
+        if place.learned != learned or place.upstreams != session.upstreams or at_the_head(place, session) is not None:
+            return None
+        known = self._memory.get(self._memory.digest(place.counted, body), learned)
+        if known is None:
+            return None
+        walker = (place.party, known.key)
+        slots = store.slots(session.cassette, session.sample, place.party, known.key)
+        if walker == session.first and session.starts_again(walker, len(playable(session.mode, slots))):
+            return None
+        slot = decide(
+            Situation(
+                session.mode,
+                slots,
+                session.counts.get(walker, 0) + 1,
+                session.exhausted,
+                session.complete,
+                walker in session.recorded_here,
+            )
+        ).recording
+        if slot is None or slot.status == SWITCHING:
+            return None
+        alike = self._kinds.get((slot.id, place.counted))
+        if alike is None or alike.tally is not session.tally or alike.learned != learned or alike.said.key != known.key:
+            alike = self._kind(place, session, known, slot, store)
+        at = engine.now()
+        laid = self._plans.at_once(slot.id, client, now=at, extra=alike.extra, read=store.response)
+        # From here on nothing can fail.
+        session.served.add(slot.id)
+        return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
+
+    def _kind(self, place: Place, session: Session, known: Known, slot: Slot, store: Store) -> Alike:
+        """Put together what is said of such hits."""
+        priced = self._prices.of(store, slot.id)
+        said = Outcome(
+            decision=Decision.REPLAY,
+            method=place.method,
+            target=self._engine.shown(place.route.target),
+            status=slot.status,
+            session=session.name,
+            party=place.party,
+            provider=place.route.provider.name,
+            operation=place.operation if place.route.known else known.path,
+            model=known.model or priced.model,
+            usage=priced.usage,
+            cost=priced.cost,
+            key=known.key,
+            interaction=slot.id,
+        )
+        made = Alike(said, tally=session.tally, learned=place.learned, extra=((KEY_HEADER, known.key),))
+        if len(self._kinds) >= REMEMBERED_KINDS:
+            self._kinds.clear()
+        self._kinds[slot.id, place.counted] = made
+        return made
+
+    def ended(self, hit: Hit) -> Outcome:
+        """Sum up a hit that was sent, and write it into the journal."""
+        engine, alike, session = self._engine, hit.alike, hit.session
+        ms = (engine.clock() - hit.arrived) * 1000
+        outcome = alike.outcome(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
+        session.tally.hit(alike)
+        session.calls.hit(hit.seq, hit.at, ms, hit.nth, alike.told)
+        engine.journal.hit(alike.noted, hit.at, ms, hit.nth)
+        return outcome

@@ -1,0 +1,76 @@
+"""A miss, put together for `core.misses.explain`: what was asked, what there is, and which recordings it could have meant."""
+
+from __future__ import annotations
+
+from llmproxy.core.dialects.conversation import asked
+from llmproxy.core.engine.decide import MissReason
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.misses.explain import Miss, MissContext, Place, explain
+from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.store.questions import count, elsewhere, other_rules
+from llmproxy.core.store.rederive import canonical_of
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Key, Request
+from llmproxy.errors import RefusedError
+
+CANDIDATES = 50
+"""Recordings that are compared with a missed request."""
+PLACES = 3
+"""Other places of the key that are named."""
+
+
+def explain_miss(
+    exchange: Exchange,
+    why: MissReason,
+    recordings: int,
+    *,
+    request: Request,
+    wanted: Canonical,
+    config: Config,
+    store: Store | None,
+) -> Miss:
+    """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted."""
+    session, where = exchange.session, exchange.route
+    key = exchange.key or Key("")
+    conversation = asked(exchange.family, exchange.operation, request.body)
+    place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
+    context = MissContext(
+        mode=session.mode,
+        cassette=session.cassette,
+        session=session.name,
+        sample=session.sample,
+        party=exchange.party,
+        key=key,
+        method=exchange.method,
+        provider=where.provider.name,
+        operation=exchange.operation,
+        model=exchange.model,
+        stream=exchange.stream,
+        last_user=next((said.text for said in reversed(conversation) if said.role == "user"), ""),
+        store=config.shown or str(config.store),
+        store_exists=store is not None,
+        started_by=config.started_by,
+        recordings=count(store, *place) if store else 0,
+        same_operation=count(store, *place, *kind) if store else 0,
+        played=recordings if why is MissReason.EXHAUSTED else 0,
+        incomplete=recordings if why is MissReason.INCOMPLETE else 0,
+        elsewhere=tuple(Place(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
+        other_rules=other_rules(store, session.cassette, config.rules.digest) if store else False,
+        complete=session.complete,
+    )
+    return explain(context, wanted, _candidates(exchange, config, store))
+
+
+def _candidates(exchange: Exchange, config: Config, store: Store | None) -> list[tuple[int, Canonical]]:
+    """Return recordings that the request could have meant, as they are seen under today's rules."""
+    if store is None:
+        return []
+    found = []
+    for each in store.candidates(
+        exchange.session.cassette, exchange.route.provider.name, exchange.operation, CANDIDATES
+    ):
+        try:
+            found.append((each.id or 0, canonical_of(store, each, config.rules, config.upstreams)))
+        except RefusedError:  # recorded under a provider that has no route today
+            continue
+    return found

@@ -1,0 +1,137 @@
+"""Where a request belongs, by its head: session, party, provider and upstream, and what of the head counts for its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from llmproxy.core.keys.memory import Memory
+from llmproxy.core.providers.aws_signature import check_signature
+from llmproxy.core.providers.hosts import port_of, provider_of_host
+from llmproxy.core.providers.routing import Route, route, route_host, split_session
+from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config, Exchange, Place
+from llmproxy.core.sessions.session import Session, check_party
+from llmproxy.core.sessions.sessions import Sessions
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
+from llmproxy.protocol import OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
+
+NO_UPSTREAMS: Mapping[str, str] = {}
+
+
+class Placing:
+    """Reads heads for one engine."""
+
+    def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
+        """Read what the engine knows; it opens no session."""
+        self._config, self._redactor, self._sessions = config, redactor, sessions
+        self._secret: bytes | None = None
+
+    def place(
+        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
+    ) -> Place:
+        """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
+        party = check_party(header(headers, PARTY_HEADER))
+        named = split_session(target)[0] if host is None else None
+        name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
+        mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
+        own = self._upstreams_of(name)
+        where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
+        self._redactor.learn(headers, where.target)
+        kept = self._kept(headers, where.target)
+        method = method.upper()
+        return Place(
+            party=party,
+            name=name,
+            route=where,
+            in_scope=in_scope,
+            method=method,
+            headers=kept,
+            operation=where.operation if where.known else self._redactor.text(where.operation),
+            counted=Memory.counted(where.provider.name, method, where.target, kept),
+            learned=self._redactor.learned,
+            upstreams=own,
+        )
+
+    def holds(self, place: Place) -> bool:
+        """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
+        return place.learned == self._redactor.learned and place.upstreams == self._upstreams_of(place.name)
+
+    def _upstreams_of(self, name: str) -> Mapping[str, str]:
+        """Return the upstreams that the session of a request has of its own; one that is not open has none."""
+        session = self._sessions.known(name)
+        return session.upstreams if session is not None else NO_UPSTREAMS
+
+    def in_scope(self, host: str, port: int) -> bool:
+        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        named = (urlsplit(url) for url in self._config.upstreams.values())
+        if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
+            return True
+        return provider_of_host(host, port) is not None
+
+    def mode_of(self, name: str | None) -> Mode:
+        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
+        known = self._sessions.known(name) if name else None
+        return known.mode if known is not None else self._config.mode
+
+    def _kept(self, headers: Headers, target: str) -> Headers:
+        """Return the headers without ours, and with the caller's fingerprint where that counts."""
+        kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
+        if not self._config.match_credential:
+            return kept
+        if self._secret is None:
+            self._secret = secret_of(self._config.store)
+        return (*kept, (CALLER_HEADER, fingerprint(headers, target, self._secret)))
+
+    def _route(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        host: tuple[str, str, int] | None,
+        upstreams: Mapping[str, str],
+        mode: Mode,
+    ) -> tuple[Route, bool]:
+        """Return where a request belongs, and whether that is ours to record: other hosts are only let through, if at all."""
+        if host is None:
+            return route(method, target, headers, upstreams), True
+        scheme, name, port = host
+        if (found := route_host(*host, method, target, headers, upstreams)) is not None:
+            if found.provider.name in self._config.redirected and f"{scheme}://{name}" in found.upstream:
+                found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
+            return found, True
+        if mode is not Mode.REPLAY or name in self._config.allow_host:
+            stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
+            if stranger is not None:
+                return stranger, False
+        msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
+        hint = f"Let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
+        raise RefusedError(msg, hint=hint)
+
+
+def at_the_head(place: Place, session: Session) -> Decision | None:
+    """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
+    mode = session.mode
+    if mode is Mode.REPLAY:
+        return None if place.in_scope else Decision.PASS
+    if not place.in_scope or mode is Mode.PASSTHROUGH or place.route.not_llm:
+        return Decision.PASS
+    if session.recording_anew and session.forking is None:  # what may be overridden must be seen whole
+        return Decision.RECORD
+    return None
+
+
+def check_upstream(exchange: Exchange) -> None:
+    """Refuse what cannot go upstream: nobody said where that is (Azure without an endpoint), or it is signed for our own address."""
+    if exchange.decision not in (Decision.RECORD, Decision.PASS):
+        return
+    name, upstream = exchange.route.provider.name, exchange.route.upstream
+    try:
+        if not upstream:
+            msg = f"llmproxy: nobody said where {name} is."
+            raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
+        check_signature(exchange.headers, upstream)
+    except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
+        exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message

@@ -1,0 +1,241 @@
+"""What is to be different when a recording is replayed to a living agent: results of tools, answers of the model.
+
+    {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
+     "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
+
+Values only: `override_requests` swaps the results in a request, `override_answers` writes an answer. They are read strictly, since an
+override that silently does nothing is worse than none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.errors import SettingsError
+
+Json = Any
+"""Plain JSON values."""
+
+MOST_CALLS = 1_000_000
+_TOOL = re.compile(r"(?P<tool>[^=]+?)(?:#(?P<nth>[0-9]{1,6}))?=(?P<value>.*)", re.DOTALL)
+_ANSWER = re.compile(r"(?P<call>[0-9]{1,6})=(?P<value>.*)", re.DOTALL)
+
+
+class OverrideError(SettingsError):
+    """An override that cannot be meant."""
+
+    code = "llmproxy_override"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOverride:
+    """A tool's result, for one of its calls or for all."""
+
+    tool: str
+    text: str
+    """What the model reads: as it was typed."""
+    nth: int | None = None
+    """Which call of the tool in a conversation, from 1; None: every one."""
+
+    @property
+    def value(self) -> Json:
+        """The result as a value where it is an object or a list, else the text; for dialects that have no texts there."""
+        if self.text.lstrip()[:1] in ("{", "["):
+            try:
+                return json.loads(self.text)
+            except (ValueError, RecursionError):
+                pass
+        return self.text
+
+    @property
+    def name(self) -> str:
+        """As it is typed: ``get_weather#2``."""
+        return self.tool if self.nth is None else f"{self.tool}#{self.nth}"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain values."""
+        return {"tool": self.tool, "nth": self.nth, "result": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Everything that is to be different."""
+
+    tools: tuple[ToolOverride, ...] = ()
+    answers: Mapping[int, Message] = field(default_factory=dict)
+    """By the number of the agent's call of the model, from 0."""
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything."""
+        return bool(self.tools or self.answers)
+
+    def find(self, tool: str, nth: int) -> ToolOverride | None:
+        """Return the override of a tool's n-th call: one for just this call, else one for all; of two the last given."""
+        mine = [each for each in reversed(self.tools) if each.tool == tool]
+        return next((each for each in mine if each.nth == nth), None) or next(
+            (each for each in mine if each.nth is None), None
+        )
+
+    def over(self, other: Overrides) -> Overrides:
+        """Return these with those of `other` below: where both say something, these count."""
+        mine = {each.name for each in self.tools}
+        below = tuple(each for each in other.tools if each.name not in mine)
+        return Overrides((*below, *self.tools), {**other.answers, **self.answers})
+
+    def redacted(self, hide: Callable[[str], str]) -> Overrides:
+        """Return these as they may be kept."""
+        tools = tuple(ToolOverride(each.tool, hide(each.text), each.nth) for each in self.tools)
+        return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain values, which :func:`read` reads."""
+        return {
+            "tools": [each.to_json() for each in self.tools],
+            "answers": [
+                {"call": number, "text": said.text, "tool_calls": [_call_to_json(call) for call in said.tool_calls]}
+                for number, said in sorted(self.answers.items())
+            ],
+        }
+
+
+def _call_to_json(call: ToolCall) -> dict[str, Json]:
+    return {"name": call.name, "arguments": call.arguments}
+
+
+# -- from JSON
+
+
+def read(value: Json) -> Overrides:
+    """Read the JSON form. Raises OverrideError."""
+    if value is None:
+        return Overrides()
+    if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
+        what = "not an object" if not isinstance(value, dict) else f"there is no {_shown(unknown[0])} in them"
+        raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
+    answers: dict[int, Message] = {}
+    for each in _rows(value, "answers", {"call", "text", "tool_calls"}):
+        number = _number(each.get("call"), "call", 0)
+        answers[number] = answer_of({name: each[name] for name in ("text", "tool_calls") if name in each})
+    return Overrides(tuple(_tool(each) for each in _rows(value, "tools", {"tool", "nth", "result"})), answers)
+
+
+def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
+    rows = value.get(name)
+    rows = [] if rows is None else rows
+    if not isinstance(rows, list):
+        raise OverrideError(f"llmproxy: overrides.{name} is {_shown(rows)}, not a list.")
+    for row in rows:
+        if not isinstance(row, dict) or set(row) - members:
+            raise OverrideError(
+                f"llmproxy: overrides.{name} holds {_shown(row)}.", hint=f"Each has: {', '.join(sorted(members))}"
+            )
+        yield row
+
+
+def _tool(row: Mapping[str, Json]) -> ToolOverride:
+    tool, nth = row.get("tool"), row.get("nth")
+    if not isinstance(tool, str) or not tool:
+        raise OverrideError(f"llmproxy: the tool of an override is {_shown(tool)}, not a name.")
+    if "result" not in row:
+        raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
+    result = row["result"]
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return ToolOverride(tool, text, None if nth is None else _number(nth, "nth", 1))
+
+
+def _number(value: Json, name: str, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
+        raise OverrideError(f"llmproxy: {name} of an override is {_shown(value)}; it counts from {least}.")
+    return value
+
+
+def answer_of(value: Json) -> Message:
+    """Read an answer: a text, or an object of text and tool calls. Raises OverrideError."""
+    if isinstance(value, str):
+        return Message("assistant", value)
+    hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
+    if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
+        raise OverrideError(f"llmproxy: an overridden answer is {_shown(value)}.", hint=hint)
+    text, calls = value.get("text") or "", value.get("tool_calls") or []
+    if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
+        raise OverrideError(f"llmproxy: an overridden answer is {_shown(value)}.", hint=hint)
+    return Message("assistant", text, tuple(_call(each, hint) for each in calls))
+
+
+def _call(value: Json, hint: str) -> ToolCall:
+    if (
+        not isinstance(value, dict)
+        or set(value) - {"name", "arguments", "id"}
+        or not isinstance(value.get("name"), str)
+    ):
+        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {_shown(value)}.", hint=hint)
+    arguments = value.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    given = value.get("id")
+    return ToolCall(given if isinstance(given, str) and given else None, value["name"], text)
+
+
+def _shown(value: Json) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=True)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+# -- as it is typed
+
+
+def typed(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
+    """Read what stands behind --override-tool and --override-llm. Raises OverrideError."""
+    found: dict[int, Message] = {}
+    for text in answers:
+        match = _ANSWER.fullmatch(text)
+        if match is None:
+            raise OverrideError(
+                f"--override-llm {text[:80]!r}: it must begin with the number of a call and =.",
+                hint="The agent's calls of the model count from 0: --override-llm 0='It is cold.'",
+            )
+        if int(match["call"]) in found:
+            raise OverrideError(f"--override-llm {match['call']}: given twice.")
+        found[int(match["call"])] = _typed_answer(match["value"], f"--override-llm {match['call']}")
+    return Overrides(tuple(map(_typed_tool, tools)), found)
+
+
+def _typed_tool(text: str) -> ToolOverride:
+    match = _TOOL.fullmatch(text)
+    if match is None or (match["nth"] is not None and int(match["nth"]) == 0):
+        raise OverrideError(
+            f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
+            hint="""For example: --override-tool get_weather='{"temp": 5}'""",
+        )
+    _json_if_so(match["value"], f"--override-tool {match['tool']}")
+    return ToolOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
+
+
+def _typed_answer(text: str, what: str) -> Message:
+    value = _json_if_so(text, what)
+    if not isinstance(value, dict):
+        return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
+    try:
+        return answer_of(value)
+    except OverrideError as error:
+        as_text = json.dumps({"text": text}, ensure_ascii=False)
+        hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"
+        raise OverrideError(f"{what}: {error.message.removeprefix('llmproxy: ')}", hint=hint) from error
+
+
+def _json_if_so(text: str, what: str) -> Json:
+    """Return the value of what looks like JSON, None for any other text; broken JSON is an error, nobody means it as text."""
+    if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        msg = f"{what}: this looks like JSON and is none: {error}."
+        raise OverrideError(msg, hint="Quote it for the shell: '{\"temp\": 5}'") from error

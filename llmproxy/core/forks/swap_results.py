@@ -1,0 +1,207 @@
+"""Results of tools in a request, swapped on their way to the key: a pure function over the body.
+
+    body, overrides -> body with other results, which of them were swapped, which tools were seen
+
+It reads shapes rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
+``function_call_output``, Anthropic's ``tool_result``, Gemini's ``functionResponse``, Bedrock's ``toolResult``, Ollama, Cohere v1 and v2, alone or
+wrapped. A result is found by the id of its call, whose tool stands in the same request's history, or was answered before (`known`); where a
+dialect has no ids by its tool's name, and where it has neither by its place. What nothing is swapped in goes back as the very bytes that came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
+from llmproxy.core.forks.overrides import Overrides, ToolOverride
+
+Node = dict[str, Any]
+Known = Callable[[str], "Place | None"]
+"""Tells which call an id belongs to that is not in the request's history."""
+_LISTS = ("chat_history", "messages", "contents", "input")
+_WRAPPERS = ("result", "output")
+"""Members in which SDKs wrap a result for a dialect that wants an object."""
+
+
+class Place(NamedTuple):
+    """A call of a tool: the n-th of its name, from 1."""
+
+    tool: str
+    nth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One result that was swapped."""
+
+    override: ToolOverride
+    place: Place
+
+
+@dataclass(slots=True)
+class Swapped:
+    """What became of a request."""
+
+    body: bytes
+    swaps: tuple[Swap, ...] = ()
+    seen: tuple[str, ...] = ()
+    """Names of the tools whose calls or results are in the request."""
+    calls: dict[str, Place] = field(default_factory=dict)
+    """By id, the calls in its history."""
+
+
+def swap(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
+    """Swap the results of a request. A body that is no JSON object comes back as it is."""
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError):
+        return Swapped(body)
+    if not isinstance(tree, dict):
+        return Swapped(body)
+    reader = _Reader(overrides, known)
+    reader.body(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
+    if reader.swaps:
+        body = json.dumps(tree, separators=(",", ":")).encode()
+    return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
+
+
+class _Reader:
+    """Goes through one request's history in its order."""
+
+    def __init__(self, overrides: Overrides, known: Known) -> None:
+        self._overrides, self._known = overrides, known
+        self.swaps: list[Swap] = []
+        self.seen: list[str] = []
+        self.calls: dict[str, Place] = {}
+        self._counts: dict[str, int] = {}
+        self._results: dict[str, int] = {}
+        self._open: list[Place] = []
+
+    def body(self, tree: Node) -> None:
+        for name in _LISTS:
+            value = tree.get(name)
+            for entry in [value] if isinstance(value, dict) else as_list(value):
+                if isinstance(entry, dict):
+                    self._entry(entry)
+        self._cohere(tree)
+
+    def _entry(self, entry: Node) -> None:
+        for message in entry_messages(entry):
+            for call in message.tool_calls:
+                self._call(call.id, call.name)
+        if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
+            self._tool_message(entry)
+        else:
+            for block in _blocks(entry):
+                self._block(block)
+        self._cohere(entry)
+
+    def _call(self, call_id: str | None, name: str) -> None:
+        self._counts[name] = nth = self._counts.get(name, 0) + 1
+        place = Place(name, nth)
+        self.seen.append(name)
+        self._open.append(place)
+        if call_id:
+            self.calls[call_id] = place
+
+    # -- the result of which call?
+
+    def _found(self, call_id: object, name: object) -> ToolOverride | None:
+        place = self._place(call_id, name)
+        if place is None:
+            return None
+        if place in self._open:
+            self._open.remove(place)
+        self.seen.append(place.tool)
+        self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
+        found = self._overrides.find(*place)
+        if found is not None:
+            self.swaps.append(Swap(found, place))
+        return found
+
+    def _place(self, call_id: object, name: object) -> Place | None:
+        if isinstance(call_id, str) and call_id:
+            place = self.calls.get(call_id) or self._known(call_id)
+            if place is not None:
+                return place
+        for tool in (name, call_id):  # where there are no ids, some clients send the tool's name as one
+            if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
+                return next((each for each in self._open if each.tool == tool), None) or Place(
+                    tool, self._results.get(tool, 0) + 1
+                )
+        return self._open[0] if self._open and not call_id else None
+
+    # -- the shapes of results
+
+    def _tool_message(self, entry: Node) -> None:
+        """Chat completions, Ollama, Cohere v2, and OpenAI's old functions."""
+        found = self._found(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
+        if found is not None:
+            entry["content"] = _content(entry.get("content"), found)
+
+    def _block(self, block: Node) -> None:
+        kind = block.get("type")
+        if kind in ("tool_result", "mcp_tool_result"):
+            if (found := self._found(block.get("tool_use_id"), None)) is not None:
+                block["content"] = _content(block.get("content"), found)
+                block.pop("is_error", None)
+        elif isinstance(kind, str) and kind.endswith("_call_output"):
+            if (found := self._found(block.get("call_id"), None)) is not None:
+                block["output"] = _content(block.get("output"), found)
+        elif isinstance(result := block.get("toolResult"), dict):
+            if (found := self._found(result.get("toolUseId"), None)) is not None:
+                value = found.value
+                result["content"] = [{"json": value} if isinstance(value, dict) else {"text": found.text}]
+                if result.get("status") == "error":
+                    result["status"] = "success"
+        else:
+            for name in ("functionResponse", "function_response"):
+                if isinstance(result := block.get(name), dict):
+                    found = self._found(result.get("id"), result.get("name"))
+                    if found is not None:
+                        result["response"] = _object(result.get("response"), found)
+
+    def _cohere(self, tree: Node) -> None:
+        """Cohere v1: the call itself stands beside its outputs."""
+        for result in map(as_dict, as_list(tree.get("tool_results"))):
+            found = self._found(None, as_dict(result.get("call")).get("name"))
+            if found is not None:
+                value = found.value
+                result["outputs"] = value if isinstance(value, list) else [_object(None, found)]
+
+
+def _has_blocks(entry: Node) -> bool:
+    """Tell whether the content of a tool's message holds results of its own (Gemini's parts under the role ``tool``)."""
+    return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
+               block.get("type") == "tool_result" for block in _blocks(entry))  # fmt: skip
+
+
+def _blocks(entry: Node) -> Iterator[Node]:
+    """Give the entry itself and the blocks of its content."""
+    yield entry
+    for name in ("content", "parts"):
+        yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))
+
+
+def _content(old: object, found: ToolOverride) -> object:
+    """Return a result in the form that the old one has: a text, or a list of blocks of its kind."""
+    if not isinstance(old, list):
+        return found.text
+    first = as_dict(next((block for block in old if isinstance(block, dict)), None))
+    if isinstance(document := first.get("document"), dict):  # Cohere v2
+        return [{**first, "document": {**document, "data": found.text}}]
+    kind = first.get("type")
+    return [{"type": kind if kind in ("input_text", "output_text") else "text", "text": found.text}]
+
+
+def _object(old: object, found: ToolOverride) -> object:
+    """Return a result as an object, wrapped as the old one is."""
+    value = found.value
+    wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
+    if wrapped is not None and not (isinstance(value, dict) and list(value) == [wrapped]):
+        inner = as_dict(old)[wrapped]
+        return {wrapped: found.text if isinstance(inner, str) else value}
+    return value if isinstance(value, dict) else {"result": value}

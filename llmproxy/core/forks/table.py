@@ -1,0 +1,249 @@
+"""Cassettes that went their own way from another one: where they stand in the store, and how one is made.
+
+A child holds *copies* of what it shares with its parent (rows, not bodies: those are shared anyway), so that it replays whole and
+nothing that happens to the parent changes it. Its row in `forks` says from whom it is, at which request it parted and why. Overridden
+results of tools are kept there, and are swapped again whenever the child is replayed: the agent still runs its real tool.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.core.forks.overrides import Overrides, read
+from llmproxy.core.store import leases, rows
+from llmproxy.core.store.connect import translate
+from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.reading import Reading
+    from llmproxy.core.store.store import Store
+
+_FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
+_COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
+_COPY = f"""
+INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
+SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIED} FROM interactions WHERE id = ?
+"""  # noqa: S608 - constants only
+_COPY_IDS = """
+INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
+"""
+_COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
+_NUMBERS = 10_000
+"""Children of one cassette for which a name is looked."""
+
+
+class CassetteExists(SettingsError):
+    """A new cassette was to have the name of one that is there."""
+
+    code = "llmproxy_cassette_exists"
+    status = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a cassette comes from."""
+
+    cassette: str
+    parent: str
+    step: int
+    """The agent's request, from 1, with which it went its own way."""
+    why: str
+    sample: int = 1
+    parent_sample: int = 1
+    shared: int = 0
+    """Interactions that it has from its parent."""
+    path: str | None = None
+    """The first place of that request that differs, None where nothing does or it is not known."""
+    overrides: Overrides = field(default_factory=Overrides)
+    created_at: float = 0.0
+
+    def describe(self) -> str:
+        """Return one line."""
+        parent = self.parent if self.parent_sample == 1 else f"{self.parent}~{self.parent_sample}"
+        where = f" (first at {self.path})" if self.path else ""
+        return f"fork of {parent} at request {self.step}: {self.why}{where}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self) | {"overrides": self.overrides.to_json()}
+
+    def to_member(self) -> dict[str, Any]:
+        """Return what a cassette's file says of it, which :func:`of_member` reads; what goes without saying is left out."""
+        said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
+        if self.overrides:
+            said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
+        return {name: value for name, value in said.items() if name in _NEEDED or value != _USUAL.get(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One recording that a child has from its parent."""
+
+    id: int
+    occurrence: int
+    """Of its key, in the child."""
+    started_at: float | None = None
+    """Unix time; None: its own."""
+
+
+_MEMBERS: Mapping[str, type | tuple[type, ...]] = {
+    "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
+    "created_at": (int, float),
+}  # fmt: skip
+"""Of the member `fork` of a file."""
+_NEEDED = ("parent", "step", "why")
+_USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0}
+_LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
+_MOST = 1 << 53
+"""Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
+
+
+def of_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML loader returns
+    """Read what a cassette's file says about where it comes from. Raises ValueError in words."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
+    if unknown := sorted(set(tree) - set(_MEMBERS), key=repr):
+        raise ValueError(f"`fork` has no member {unknown[0]!r}; there are {', '.join(_MEMBERS)}")
+    if missing := [name for name in _NEEDED if name not in tree]:
+        raise ValueError(f"`fork` says no `{missing[0]}`")
+    for name, value in tree.items():
+        good = isinstance(value, _MEMBERS[name]) and not isinstance(value, bool)
+        if not good or (name in _LEAST and not _LEAST[name] <= value <= _MOST):
+            raise ValueError(f"`{name}` of `fork` cannot be {value!r}")
+    try:
+        overrides = read(tree.get("overrides"))
+    except SettingsError as error:
+        raise ValueError(f"`fork`: {error.message.removeprefix('llmproxy: ').removesuffix('.')}") from error
+    return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
+
+
+def put(store: Store, fork: Fork) -> None:
+    """Write where a cassette comes from, which is recorded already."""
+    with store.transaction() as conn:
+        _put(conn, fork)
+
+
+def drop(store: Store, cassette: str, sample: int = 1) -> None:
+    """Let a cassette be nobody's child."""
+    with store.transaction() as conn:
+        conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
+
+
+def _put(conn: sqlite3.Connection, fork: Fork) -> None:
+    row = (
+        to_sql(fork.cassette), fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, fork.shared,
+        to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
+        fork.created_at,
+    )  # fmt: skip
+    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+
+
+def fork_of(store: Reading, cassette: str, sample: int) -> Fork | None:
+    """Return where a cassette comes from; None for one that is nobody's child."""
+    found = list(_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)))
+    return found[0] if found else None
+
+
+def forks(store: Reading) -> list[Fork]:
+    """Return every fork of a store."""
+    return list(_forks(store, "ORDER BY created_at, cassette, sample", ()))
+
+
+def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
+    try:
+        if not store.conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'forks'").fetchone():
+            return  # an older llmproxy wrote it, and nobody has written to it since
+        found = store.conn.execute(f"SELECT {_FIELDS} FROM forks {rest}", values).fetchall()  # noqa: S608 - constants
+    except sqlite3.Error as error:
+        raise translate(error, store.path, writing=False) from error
+    for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at in found:
+        yield Fork(
+            cassette=from_sql(name),
+            sample=sample,
+            parent=from_sql(parent),
+            parent_sample=parent_sample,
+            step=step,
+            shared=shared,
+            why=from_sql(why),
+            path=None if path is None else from_sql(path),
+            overrides=read(json.loads(overrides)),
+            created_at=created_at,
+        )
+
+
+def reserve(store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = ()) -> str:
+    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@fork-N``; never one of `taken`.
+
+    Raises:
+        CassetteExists: `wanted` is there already.
+        CassetteBusy: somebody records it just now.
+
+    """
+    if wanted is not None:
+        if wanted in taken or store.has(wanted, 1):
+            hint = f"Take another name with --as, or throw it away: llmproxy prune --cassette {wanted}"
+            raise CassetteExists(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
+        store.begin(wanted, 1, exclusive=True, holder=holder)
+        return wanted
+    for number in range(1, _NUMBERS):
+        name = f"{parent}@fork-{number}"
+        if name in taken or store.has(name, 1):
+            continue
+        try:
+            store.begin(name, 1, exclusive=True, holder=holder)
+        except CassetteBusy:
+            continue
+        return name
+    raise CassetteExists(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
+
+
+def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
+    """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids of the copies."""
+    name, made = to_sql(fork.cassette), []
+    with store.transaction() as conn:
+        leases.ensure(conn, name, fork.sample, now)
+        for copy in shared:
+            position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
+            values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)
+            made.append(int(conn.execute(_COPY, values).lastrowid or 0))
+            conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
+        _put(conn, replace(fork, shared=len(made), created_at=now))
+    return made
+
+
+def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
+    """Make a child of the first `at` interactions of a cassette, of all for None.
+
+    Raises:
+        CassetteNotFound: nothing is recorded there, or not so much.
+        CassetteExists: the child's name is taken.
+
+    """
+    found = store.summaries(*parent)
+    if not found or (at is not None and not 0 < at <= len(found)):
+        there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"
+        raise CassetteNotFound(
+            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.",
+            hint=f"llmproxy ls --store {store.path}",
+        )
+    taken = found if at is None else found[:at]
+    name = reserve(store, parent[0], wanted, holder)
+    inherited = fork_of(store, *parent)
+    fork = Fork(
+        cassette=name,
+        parent=parent[0],
+        parent_sample=parent[1],
+        step=len(taken) + 1,
+        shared=len(taken),
+        why="made by hand",
+        overrides=inherited.overrides if inherited else Overrides(),
+        created_at=now,
+    )
+    make(store, fork, [Copy(row.id, row.occurrence) for row in taken], now)
+    store.end(name, 1, holder, clean=True)
+    return fork

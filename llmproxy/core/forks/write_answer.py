@@ -1,0 +1,296 @@
+"""An answer made by hand, in the words of the provider that was asked: whole, or as the stream that the client wants.
+
+    operation, request, what is said -> Response
+
+It used no tokens, and says so where the dialect must say something. Ids are made from what is said and from the call's number, so that the
+same override gives the same bytes: nine letters and digits, which every provider takes when the client sends them back.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmproxy.core.dialects.messages import Message, as_dict
+from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, Said, sse, written
+from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.traffic.interaction import Chunk, Headers, Response
+
+Json = dict[str, Any]
+SSE: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
+WHOLE: Headers = (("content-type", "application/json"),)
+LINES: Headers = (("content-type", "application/x-ndjson"),)
+AWS: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
+_NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+Writer = Callable[[Said, Json, bool, str], tuple[Headers, list[bytes]]]
+"""(what is said, request, stream, target) -> header fields, pieces of the body."""
+
+
+def can_write(operation: str) -> bool:
+    """Tell whether an answer of this operation can be written."""
+    return operation in WRITERS
+
+
+def write(
+    operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int
+) -> Response:
+    """Return the answer to a request, for the agent's `call`-th call of a model. Only for what `can_write`."""
+    seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
+    calls = tuple(
+        replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
+        for n, each in enumerate(said.tool_calls)
+    )
+    answer = Said(model or "", replace(said, tool_calls=calls), _NONE)
+    headers, pieces = WRITERS[operation](answer, as_dict(parsed(body)), stream, target)
+    return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
+
+
+def _arguments(text: str) -> object:
+    value = parsed(text or "{}")
+    return text if value is None else value
+
+
+def _openai(said: Said, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    if not stream:
+        return WHOLE, [written(OPENAI.answer(said))]
+    events = OPENAI.stream(said)
+    if as_dict(tree.get("stream_options")).get("include_usage"):
+        head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
+        events.insert(-1, ("", {**head, "choices": [], "usage": _NONE}))
+    return SSE, [sse([event]) for event in events]
+
+
+def _anthropic(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    if not stream:
+        return WHOLE, [written(ANTHROPIC.answer(said))]
+    return SSE, [sse([event]) for event in ANTHROPIC.stream(said)]
+
+
+def _invoke(said: Said, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    """Bedrock's invoke, in Anthropic's words."""
+    if not stream:
+        return _anthropic(said, tree, stream, target)
+    events = [dict(as_dict(event)) for _, event in ANTHROPIC.stream(said)]
+    events[-1]["amazon-bedrock-invocationMetrics"] = {"inputTokenCount": 0, "outputTokenCount": 0}
+    return AWS, [_frame("chunk", {"bytes": base64.b64encode(written(event)).decode()}) for event in events]
+
+
+def _gemini(said: Said, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    answer = GEMINI.answer(said)
+    if not stream:
+        return WHOLE, [written(answer)]
+    if "alt=sse" in target:
+        return SSE, [sse([("", answer)])]
+    return WHOLE, [b"[", written(answer), b"]"]
+
+
+# -- OpenAI's responses
+
+
+def _responses(said: Said, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    final = _response(said, tree)
+    if not stream:
+        return WHOLE, [written(final)]
+    events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
+    for index, item in enumerate(final["output"]):
+        events += _item_events(index, item)
+    events.append(("response.completed", {"response": final}))
+    return SSE, [sse([(name, {"type": name, "sequence_number": n, **data})]) for n, (name, data) in enumerate(events)]
+
+
+def _response(said: Said, tree: Json) -> Json:
+    output: list[Json] = []
+    if said.message.text or not said.message.tool_calls:
+        part = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
+        item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
+        output.append({**item, "content": [part]})
+    for call in said.message.tool_calls:
+        body = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
+        output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
+    echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
+    fixed = {"error": None, "incomplete_details": None, "parallel_tool_calls": True, "tools": tree.get("tools") or []}
+    usage = {
+        "input_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 0,
+    }
+    head: Json = {
+        "id": f"resp_{said.id}",
+        "object": "response",
+        "created_at": 0,
+        "status": "completed",
+        "model": said.model,
+    }
+    return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
+
+
+def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
+    where = {"output_index": index, "item_id": item["id"]}
+    spoken = item["type"] == "message"
+    empty: Json = {"content": []} if spoken else {"arguments": ""}
+    events: list[tuple[str, Json]] = [
+        ("response.output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
+    ]
+    if spoken:
+        part, here = item["content"][0], {**where, "content_index": 0}
+        events += [
+            ("response.content_part.added", {**here, "part": {**part, "text": ""}}),
+            ("response.output_text.delta", {**here, "delta": part["text"], "logprobs": []}),
+            ("response.output_text.done", {**here, "text": part["text"], "logprobs": []}),
+            ("response.content_part.done", {**here, "part": part}),
+        ]
+    else:
+        events += [
+            ("response.function_call_arguments.delta", {**where, "delta": item["arguments"]}),
+            ("response.function_call_arguments.done", {**where, "name": item["name"], "arguments": item["arguments"]}),
+        ]
+    return [*events, ("response.output_item.done", {"output_index": index, "item": item})]
+
+
+# -- Bedrock's converse
+
+
+def _frame(kind: str, value: object) -> bytes:
+    """Write one message of AWS's event stream: lengths, CRC-32, headers (a text has type 7), payload, CRC-32."""
+    fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    packed = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(text)) + text.encode()
+        for name, text in fields.items()
+    )
+    payload = written(value)
+    prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
+    message = prelude + struct.pack("!I", zlib.crc32(prelude)) + packed + payload
+    return message + struct.pack("!I", zlib.crc32(message))
+
+
+def _converse(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
+    uses = [
+        {"toolUseId": call.id, "name": call.name, "input": _arguments(call.arguments)}
+        for call in said.message.tool_calls
+    ]
+    why = "tool_use" if uses else "end_turn"
+    usage = {"usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}, "metrics": {"latencyMs": 0}}
+    if not stream:
+        message = {"role": "assistant", "content": [*blocks, *({"toolUse": use} for use in uses)]}
+        return WHOLE, [written({"output": {"message": message}, "stopReason": why, **usage})]
+    frames = [_frame("messageStart", {"role": "assistant"})]
+    for index, block in enumerate(blocks):
+        frames.append(_frame("contentBlockDelta", {"delta": block, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
+    for index, use in enumerate(uses, len(blocks)):
+        start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
+        delta = {"toolUse": {"input": json.dumps(use["input"], ensure_ascii=False)}}
+        frames.append(_frame("contentBlockStart", {"start": start, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockDelta", {"delta": delta, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
+    return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
+
+
+# -- Ollama, Cohere
+
+
+def _ollama(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
+    calls = [
+        {"function": {"name": call.name, "arguments": _arguments(call.arguments)}} for call in said.message.tool_calls
+    ]
+    message = {"role": "assistant", "content": said.message.text, **({"tool_calls": calls} if calls else {})}
+    end: Json = {"done": True, "done_reason": "stop", "total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
+    end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
+    if not stream:
+        return WHOLE, [written({**head, "message": message, **end})]
+    lines = [{**head, "message": message, "done": False}]
+    lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
+    return LINES, [written(line) + b"\n" for line in lines]
+
+
+_COHERE_USAGE = {
+    "billed_units": {"input_tokens": 0, "output_tokens": 0},
+    "tokens": {"input_tokens": 0, "output_tokens": 0},
+}
+
+
+def _cohere_calls(said: Said) -> list[Json]:
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in said.message.tool_calls
+    ]
+
+
+def _cohere(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    """Cohere v2."""
+    calls, text = _cohere_calls(said), said.message.text
+    why = "TOOL_CALL" if calls else "COMPLETE"
+    if not stream:
+        message: Json = {
+            "role": "assistant",
+            **({"content": [{"type": "text", "text": text}]} if text or not calls else {}),
+        }
+        message |= {"tool_calls": calls} if calls else {}
+        return WHOLE, [written({"id": said.id, "finish_reason": why, "message": message, "usage": _COHERE_USAGE})]
+    events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
+    if text or not calls:
+        start = {"message": {"content": {"type": "text", "text": ""}}}
+        events += [
+            {"type": "content-start", "index": 0, "delta": start},
+            {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}},
+            {"type": "content-end", "index": 0},
+        ]
+    for index, call in enumerate(calls):
+        first = {**call, "function": {**call["function"], "arguments": ""}}
+        rest = {"function": {"arguments": call["function"]["arguments"]}}
+        events += [
+            {"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": first}}},
+            {"type": "tool-call-delta", "index": index, "delta": {"message": {"tool_calls": rest}}},
+            {"type": "tool-call-end", "index": index},
+        ]
+    events.append({"type": "message-end", "delta": {"finish_reason": why, "usage": _COHERE_USAGE}})
+    return SSE, [sse([(event["type"], event)]) for event in events]
+
+
+def _cohere_1(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+    calls = [{"name": call.name, "parameters": _arguments(call.arguments)} for call in said.message.tool_calls]
+    whole: Json = {
+        "response_id": said.id,
+        "generation_id": said.id,
+        "text": said.message.text,
+        "finish_reason": "COMPLETE",
+    }
+    whole |= {"tool_calls": calls} if calls else {}
+    whole |= {"meta": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}
+    if not stream:
+        return WHOLE, [written(whole)]
+    events: list[Json] = [{"event_type": "stream-start", "is_finished": False, "generation_id": said.id}]
+    if said.message.text:
+        events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
+    if calls:
+        events.append({"event_type": "tool-calls-generation", "is_finished": False, "tool_calls": calls})
+    events.append({"event_type": "stream-end", "is_finished": True, "finish_reason": "COMPLETE", "response": whole})
+    return (("content-type", "application/stream+json"),), [written(event) + b"\n" for event in events]
+
+
+WRITERS: Mapping[str, Writer] = {
+    "chat.completions": _openai,
+    "fim.completions": _openai,
+    "agents.completions": _openai,
+    "writer.chat": _openai,
+    "responses": _responses,
+    "messages": _anthropic,
+    "generateContent": _gemini,
+    "converse": _converse,
+    "invoke": _invoke,
+    "api.chat": _ollama,
+    "v2.chat": _cohere,
+    "v1.chat": _cohere_1,
+}
+"""By operation."""

@@ -1,0 +1,233 @@
+"""A redacted request -> its canonical form: what is left when everything that cannot change the answer is gone.
+
+Equal requests written differently get equal forms, different requests never do. Lossless first (`core.traffic.json_bytes`), then the user's
+rules (`core.keys.scrub`), then the built-in ones (`core.keys.rules`) at the positions that they name; all else counts as it is. Two kinds of
+ids are random and cannot be compared as they come:
+
+- ids *declared in this request* (a tool call that the history holds, an echoed item) are renamed by first appearance, ``call#1``:
+  which result belongs to which call survives, the random name does not;
+- ids *of the server's state* (an earlier response, a file, a call that only the server's copy holds) become the key, occurrence and
+  ordinal of the interaction that made them, as `MadeBy` knows; unknown ones stay literal. Never are they ignored.
+
+Objects are walked in the sorted order of their members, arrays in their own, so that aliases never depend on how a body was written.
+Derivation is pure given `MadeBy`. A body that cannot be canonicalised is kept raw; `canonicalize` raises for no body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy.core.keys.rules import (
+    ANTHROPIC_ON_CLOUDS,
+    ID_QUERY,
+    IGNORED_QUERY,
+    KEYED_HEADERS,
+    MESSAGES,
+    SET_HEADERS,
+    SHAPES,
+)
+from llmproxy.core.keys.scrub import Compiled, Rules, Scrub, apply, compiled, substitute
+from llmproxy.core.keys.shapes import NOTHING, Shape
+from llmproxy.core.keys.walk import MadeBy, Origin, Walk
+from llmproxy.core.providers.routing import streams
+from llmproxy.core.secrets.patterns import is_credential_member
+from llmproxy.core.traffic.encoding import multipart
+from llmproxy.core.traffic.interaction import Request, header
+from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+
+if TYPE_CHECKING:
+    from llmproxy.core.providers.routing import Route
+
+__all__ = ["KEYED_HEADERS", "Canonical", "MadeBy", "Origin", "Rules", "Scrub", "canonicalize", "new_ids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A request as the key sees it."""
+
+    provider: str
+    method: str
+    operation: str
+    """Ids of server state in it are replaced like those in the body."""
+    model: str | None
+    """From the path; None where the body names it."""
+    stream: bool
+    headers: tuple[tuple[str, str], ...]
+    """Those that count, names in lower case, sorted."""
+    query: tuple[tuple[str, str], ...]
+    """Decoded; sorted by name."""
+    kind: str
+    """``json``, ``multipart``, ``form``, ``raw`` or ``empty``."""
+    body: bytes
+    """Canonical bytes; for ``raw`` the redacted body itself."""
+    tree: object | None
+    """The JSON tree of which `body` is the writing; None for ``raw`` and ``empty``."""
+    refs: tuple[str, ...]
+    """Ids of server state that were met, known or not: with any, the form depends on what the store holds."""
+
+
+def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which ids of a response it made itself: what its request already named (a GET of a run, of a file) was made before."""
+    return tuple(name for name in made if name not in refs)
+
+
+def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
+    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is."""
+    walk = Walk(made_by)
+    ready = compiled(rules)
+    content_type = header(request.headers, "content-type") or ""
+    kind, tree = _read(request.body, content_type, known=route.known)
+    stream = streams(route, tree if kind == "json" else None)
+    if kind == "json":
+        tree = apply(tree, ready)
+        if route.known and isinstance(tree, dict):
+            walk.body(tree, _shape(route, tree))
+    elif tree is not None:
+        tree = _scrub_fields(tree, ready)
+    body = request.body if tree is None and kind != "json" else dump(tree)
+    return Canonical(
+        provider=route.provider.name,
+        method=request.method.upper(),
+        operation=_operation(request, route, walk),
+        model=route.model,
+        stream=stream,
+        headers=_headers(request),
+        query=_query(request.target, walk, known=route.known),
+        kind=kind,
+        body=body,
+        tree=tree,
+        refs=tuple(dict.fromkeys(walk.refs)),
+    )
+
+
+# -- the parts around the body -----------------------------------------------------------------------------------------------
+
+
+def _operation(request: Request, route: Route, walk: Walk) -> str:
+    path = request.target.partition("?")[0]
+    if not route.known and path != route.target.partition("?")[0]:
+        return unquote(path)  # a secret was taken out of a path that nobody knows; the route still holds it
+    if not route.ids:
+        return route.operation
+    return "/".join(
+        walk.named(segment, _before(route.operation, segment)) if segment in route.ids else segment
+        for segment in route.operation.split("/")
+    )
+
+
+def _before(operation: str, segment: str) -> str:
+    """Return the id as a resource name, ``files/abc``, which is how Google calls it."""
+    collection = operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
+    return f"{collection}/{segment}"
+
+
+def _headers(request: Request) -> tuple[tuple[str, str], ...]:
+    found: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        if (lower := name.lower()) in KEYED_HEADERS:
+            found.setdefault(lower, []).append(value.strip())
+    kept = []
+    for name, values in sorted(found.items()):
+        text = ",".join(values)
+        if name in SET_HEADERS:
+            text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
+        if text:
+            kept.append((name, text))
+    return tuple(kept)
+
+
+def _query(target: str, walk: Walk, *, known: bool) -> tuple[tuple[str, str], ...]:
+    _, mark, query = target.partition("?")
+    if not mark:
+        return ()
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
+    except ValueError:
+        return (("?", query),)
+    kept = [
+        (name, walk.named(value) if known and name in ID_QUERY else value)
+        for name, value in pairs
+        if not (known and name in IGNORED_QUERY) and not is_credential_member(name, value)
+    ]
+    return tuple(sorted(kept, key=lambda pair: pair[0]))
+
+
+# -- the body ----------------------------------------------------------------------------------------------------------------
+
+
+def _read(body: bytes, content_type: str, *, known: bool) -> tuple[str, object | None]:
+    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or none."""
+    if not body:
+        return "empty", None
+    media = content_type.partition(";")[0].strip().lower()
+    if media.startswith("multipart/"):
+        fields = _multipart(body, content_type, known=known)
+        return ("raw", None) if fields is None else ("multipart", fields)
+    if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
+        try:
+            return "json", parse(body)
+        except NotLossless:
+            return "raw", None
+    try:
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:
+        return "raw", None
+    return "form", [list(pair) for pair in pairs]
+
+
+def _multipart(body: bytes, content_type: str, *, known: bool) -> list[object] | None:
+    """Return the parts as [field, text or sha256 of the file, file extension]; generic paths keep name and type as well."""
+    parts = multipart(body, content_type)
+    if parts is None:
+        return None
+    fields: list[object] = []
+    for part in parts:
+        text = _text(part.data) if part.filename is None else None
+        value = {"sha256": hashlib.sha256(part.data).hexdigest()} if text is None else text
+        field: list[object] = [part.name, value, _extension(part.filename)]
+        if not known or part.name is None:
+            field += [part.filename, part.content_type]
+        fields.append(field)
+    return fields
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _extension(filename: str | None) -> str | None:
+    """Return ``.wav`` of a file name, in lower case: transcribers go by it; the stem is some temporary name."""
+    if filename is None:
+        return None
+    match = re.search(r"\.[A-Za-z0-9]+$", filename)
+    return match[0].lower() if match else ""
+
+
+def _scrub_fields(fields: object, rules: Compiled) -> object:
+    """Scrub the text fields of a form; where=system names nothing in one."""
+    if not rules.everywhere or not isinstance(fields, list):
+        return fields
+    return [
+        [
+            substitute(value, rules.everywhere) if i == 1 and isinstance(value, str) else value
+            for i, value in enumerate(field)
+        ]
+        for field in fields
+    ]
+
+
+def _shape(route: Route, tree: dict[str, object]) -> Shape:
+    operation = route.operation.partition("/")[0]
+    if route.family == "bedrock" and operation == "invoke":
+        version = tree.get("anthropic_version")
+        return MESSAGES if isinstance(version, str) and version.startswith(ANTHROPIC_ON_CLOUDS) else NOTHING
+    if operation == "responses" and route.ids:  # a path below one response is not a request to generate
+        return NOTHING
+    return SHAPES.get((route.family, operation), NOTHING)

@@ -1,0 +1,294 @@
+"""What counts in a request and what does not: every built-in rule of the key, as data, with the reason beside it.
+
+A `Shape` (`core.keys.shapes`) says what to do with the members of one kind of JSON object. Whatever no shape reaches (tool schemas, tool inputs and
+results, free text, members unknown to us) is *opaque*: it counts, value for value. So a rule can only be wrong where it stands.
+Only operations of the provider table have a shape; a path that nobody knows is compared value for value. Source: WIRE.md 2.2
+(wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than a miss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmproxy.core.keys.shapes import Do, Rule, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1
+"""Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs the key tag ``v2:``."""
+
+
+def _ignore(*rows: tuple[str, str]) -> dict[str, Rule]:
+    return {name: Rule(Do.IGNORE, why) for name, why in rows}
+
+
+def _walk(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> Rule:
+    return Rule(do, why, into)
+
+
+STREAM = _ignore(("stream", "the stream flag is a part of the key of its own, in which false and absent are one"))
+CACHE_MARKS = _ignore(
+    ("cache_control", "prompt-cache marker: changes the bill, not the answer; agents move it every turn"),
+    ("prompt_cache_breakpoint", "prompt-cache marker: changes the bill, not the answer"),
+)
+DECLARE = Rule(Do.DECLARE, "ids of calls are random: frameworks invent them where the provider gives none")
+REFER = Rule(
+    Do.REFER, "points at a call of this request, or at state that an earlier answer made: random, yet it says which"
+)
+EMPTY = Rule(Do.SPARE, "libraries write an empty one for an absent one")
+ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise the JSON inside (LangChain adds spaces)")
+
+TOOL = Shape(CACHE_MARKS)
+TOOLS = _walk(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
+
+# -- OpenAI: chat completions, and everybody who speaks it ---------------------------------------------------------------
+
+OPENAI_ACCOUNTING = _ignore(
+    ("user", "end-user id for abuse detection"),
+    ("safety_identifier", "end-user id for abuse detection"),
+    ("metadata", "labels for the provider's dashboard"),
+    ("client_metadata", "Codex puts installation and turn ids there"),
+    ("prompt_cache_key", "routing to a warm cache"),
+    ("prompt_cache_retention", "how long a cache lives"),
+    ("prompt_cache_options", "cache accounting"),
+    ("service_tier", "queue and price"),
+    ("store", "whether the provider keeps a copy; later GETs are recorded themselves"),
+)
+FILE = Shape({"file_id": REFER})
+CHAT_PART = Shape({**CACHE_MARKS, "file": _walk(FILE)}, nulls=True)
+CHAT_CALL = Shape({"id": DECLARE, "function": _walk(Shape({"arguments": ARGUMENTS}))})
+CHAT_MESSAGE = Shape(
+    {
+        **CACHE_MARKS,
+        "content": _walk(CHAT_PART),
+        "tool_calls": _walk(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE),
+        "tool_call_id": REFER,
+        "function_call": _walk(Shape({"arguments": ARGUMENTS})),
+        "audio": _walk(Shape({"id": REFER}), "audio of an earlier answer"),
+        "images": EMPTY,
+    },
+    nulls=True,
+)
+OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
+OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
+CHAT = Shape(
+    {**OPENAI_TOP, **CACHE_MARKS, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
+)
+
+# -- OpenAI: responses ---------------------------------------------------------------------------------------------------
+
+ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
+RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _walk(ANNOTATION)}, nulls=True)
+PARTS = _walk(RESPONSES_PART)
+ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
+
+
+def _item(extra: Mapping[str, Rule]) -> Shape:
+    return Shape({**ITEM.members, **extra}, nulls=True)
+
+
+def _call(**extra: Rule) -> Shape:
+    return _item({"call_id": DECLARE, **extra})
+
+
+_WITHOUT = "without its content the item is only a name for the server's copy"
+INPUT_ITEM = Shape(
+    ITEM.members,
+    nulls=True,
+    kinds={
+        "function_call": _call(arguments=ARGUMENTS),
+        "mcp_call": _call(arguments=ARGUMENTS, approval_request_id=REFER),
+        "mcp_approval_request": _call(arguments=ARGUMENTS),
+        "mcp_approval_response": _item({"approval_request_id": REFER}),
+        "custom_tool_call": _call(),
+        "computer_call": _call(),
+        "local_shell_call": _call(),
+        "shell_call": _call(),
+        "apply_patch_call": _call(),
+        "tool_search_call": _call(),
+        "code_interpreter_call": _call(container_id=REFER, id=Rule(Do.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("action",))),
+        "reasoning": _item({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
+        "compaction": _item({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content",))}),
+        "item_reference": _item({"id": REFER}),
+    },
+)
+CONTAINER = Shape({"id": REFER, "file_ids": REFER})
+RESPONSES_TOOL = Shape({**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)})
+RESPONSES = Shape(
+    {
+        **OPENAI_TOP,
+        "input": _walk(INPUT_ITEM),
+        "tools": _walk(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE),
+        "include": EMPTY,
+        "previous_response_id": REFER,
+        "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
+    },
+    nulls=True,
+)
+STATEFUL = Shape(
+    {
+        "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
+        "vector_store_id": REFER, "part_ids": REFER, "items": _walk(INPUT_ITEM),
+        "tool_outputs": _walk(Shape({"tool_call_id": REFER})),
+        "content": _walk(Shape({"image_file": _walk(FILE)})), "attachments": _walk(FILE),
+    }
+)  # fmt: skip
+"""Threads, files, batches: things that the server keeps. Their metadata comes back in later answers, so it counts."""
+
+# -- Anthropic -----------------------------------------------------------------------------------------------------------
+
+_SOURCE = Shape({"file_id": REFER})
+_INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _walk(_SOURCE), "content": _walk(FILE)}, nulls=True)
+_CALLER = Shape({"tool_id": REFER})
+BLOCK = Shape(
+    {
+        **CACHE_MARKS,
+        "tool_use_id": REFER,
+        "file_id": REFER,
+        "source": _walk(_SOURCE),
+        "caller": _walk(_CALLER),
+        "content": _walk(_INNER_BLOCK),
+    },
+    nulls=True,
+    kinds={
+        **{
+            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _walk(_CALLER)}, nulls=True)
+            for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
+        },
+        "thinking": Shape(
+            {**CACHE_MARKS, "signature": Rule(Do.SIGNATURE, "opaque companion of the thinking beside it")}, nulls=True
+        ),
+    },
+)
+SYSTEM_BLOCKS = Rule(Do.SYSTEM, "Claude Code's billing header holds a checksum that changes every request", BLOCK)
+MESSAGES = Shape(
+    {
+        **STREAM,
+        **CACHE_MARKS,
+        **_ignore(
+            ("metadata", "user_id for abuse detection; Claude Code puts session ids there"),
+            ("diagnostics", "names the message before, for the provider's cache statistics"),
+            ("service_tier", "queue and price"),
+            ("speed", "price and pace"),
+            ("inference_geo", "where it is computed"),
+        ),
+        "system": SYSTEM_BLOCKS,
+        "messages": _walk(Shape({**CACHE_MARKS, "content": _walk(BLOCK)}, nulls=True)),
+        "tools": TOOLS,
+        "container": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
+    },
+    nulls=True,
+)
+
+# -- Gemini and Vertex -----------------------------------------------------------------------------------------------------
+
+_FILE_DATA = _walk(
+    Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Do.FILE_URI, "names an uploaded file by a random id")))
+)
+GEMINI_PART = Shape(
+    {
+        **dict.fromkeys(("functionCall", "function_call"), _walk(Shape({"id": DECLARE}))),
+        **dict.fromkeys(("functionResponse", "function_response"), _walk(Shape({"id": REFER}))),
+        "fileData": _FILE_DATA,
+        "file_data": _FILE_DATA,
+    },
+    nulls=True,
+)
+CONTENT = _walk(Shape({"parts": _walk(GEMINI_PART)}, nulls=True))
+GENERATE = Shape(
+    {
+        **_ignore(("labels", "Vertex: labels of the bill")),
+        **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
+        **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY),
+        "cachedContent": REFER,
+        "cached_content": REFER,
+    },
+    nulls=True,
+)
+INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
+
+# -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------------
+
+CONVERSE = Shape(
+    {
+        **_ignore(("requestMetadata", "labels of the log")),
+        "inferenceConfig": EMPTY,
+        "messages": _walk(
+            Shape(
+                {
+                    "content": _walk(
+                        Shape(
+                            {
+                                "toolUse": _walk(Shape({"toolUseId": DECLARE})),
+                                "toolResult": _walk(Shape({"toolUseId": REFER})),
+                            },
+                            nulls=True,
+                        )
+                    )
+                },
+                nulls=True,
+            )
+        ),
+    },
+    nulls=True,
+)
+OLLAMA_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
+OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
+COHERE_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
+
+SHAPES: dict[tuple[str, str], Shape] = {
+    ("openai", "chat.completions"): CHAT,
+    **{("openai", name): OPENAI_PLAIN for name in ("completions", "embeddings", "fim.completions", "images.generations")},
+    **{("openai", name): RESPONSES for name in ("responses", "responses.compact", "responses.input_tokens")},
+    **{
+        ("openai", name): STATEFUL
+        for name in ("threads", "threads.runs", "assistants", "conversations", "files", "uploads", "batches",
+                     "containers", "vector_stores", "evals", "videos")
+    },
+    **{("anthropic", name): MESSAGES for name in ("messages", "count_tokens")},
+    **{("gemini", name): GENERATE for name in ("generateContent", "countTokens", "embedContent")},
+    ("gemini", "cachedContents"): Shape({"contents": CONTENT, "systemInstruction": CONTENT}, nulls=True),
+    ("gemini", "interactions"): INTERACTIONS,
+    ("bedrock", "converse"): CONVERSE,
+    ("ollama", "api.chat"): OLLAMA_CHAT,
+    ("ollama", "api.generate"): OLLAMA_GENERATE,
+    **{("ollama", name): Shape({"options": EMPTY}, nulls=True) for name in ("api.embed", "api.embeddings")},
+    ("cohere", "v2.chat"): COHERE_CHAT,
+    **{("cohere", name): Shape(STREAM, nulls=True) for name in ("v1.chat", "v1.generate")},
+}  # fmt: skip
+"""By dialect and operation (its first segment). Operations that are not here: everything counts."""
+
+ANTHROPIC_ON_CLOUDS = ("bedrock-", "vertex-")
+"""How the body's ``anthropic_version`` begins when Anthropic's dialect is spoken at ``invoke`` of Bedrock."""
+
+BILLING_BLOCK = "x-anthropic-billing-header:"
+"""How the text of Claude Code's billing block begins (2026-07); it is the first block of ``system``."""
+
+# -- outside the body ----------------------------------------------------------------------------------------------------------
+
+KEYED_HEADERS: dict[str, str] = {
+    "anthropic-version": "contract of the answer's shape; kept as it is",
+    "anthropic-beta": "switches features; a set, so in lower case and sorted",
+    "openai-beta": "switches features; a set, so in lower case and sorted",
+    "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
+}
+"""The request headers that count. An allowlist: SDKs add some thirty others, of versions, retries and tracing."""
+SET_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
+
+IGNORED_QUERY: dict[str, str] = {
+    "key": "credential (Gemini)",
+    "beta": "marks the SDK's beta client; the header anthropic-beta says which",
+}
+"""Query members of known operations that do not count. ``api-version`` does (it can change the answer), and so does Gemini's ``alt``:
+the same path streams SSE with it and a JSON array without."""
+ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
+"""Query members that name what an earlier answer made."""
+
+SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
+"""Top-level members that hold system text."""
+TURNS = ("messages", "input", "contents")
+SYSTEM_ROLES = frozenset({"system", "developer"})

@@ -1,0 +1,258 @@
+r"""The user's own rules: members to ignore, text to scrub, and named packs of ready-made scrubs.
+
+    [tool.llmproxy.normalize]
+    ignore = ["$.metadata.run", "$..trace_id", "$.messages[*].name"]
+    scrub = [{ pattern = "build \\d+", placeholder = "build N", where = "system" }]
+    packs = ["dates", "uuids"]
+
+Paths: ``$`` the body, ``.name`` or ``['name']`` a member, ``.*`` every member, ``[2]`` ``[-1]`` ``[*]`` elements, ``..name`` that member at
+any depth. A placeholder may use groups (``\1``). Everything here is opt-in: dates in what a *user* says are meaning, so packs touch
+system and developer text only, and the coding agents' pack nothing but the tags and lines that those agents write themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+
+from llmproxy.core.keys.rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
+from llmproxy.errors import SettingsError
+
+WHERES = ("system", "all")
+WHERE = "[tool.llmproxy.normalize]"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """Replace what `pattern` matches by `placeholder`, in system text or in every string of the body."""
+
+    pattern: str
+    placeholder: str
+    where: str = "all"
+
+
+_ENVIRONMENT = r"(<environment_context>(?:(?!</environment_context>).)*?<%s>)[^<]*"
+_ISO = r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?: ?(?:Z\b|[+-]\d\d:?\d\d\b))?"
+
+PACKS: dict[str, tuple[Scrub, ...]] = {
+    "dates": (Scrub(_ISO, "[date-time]", "system"),),
+    "uuids": (Scrub(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "[uuid]", "system"),),
+    "temp-paths": (
+        Scrub(r"(?:/private)?/var/folders/[\w+]+/[\w+]+/[A-Z]/[^\s\"'`<>:/]+", "[temp-path]", "system"),
+        Scrub(r"\bpytest-of-[\w.-]+/pytest-\d+", "[temp-path]", "system"),
+        Scrub(r"/(?:private/|var/)?tmp/tmp[\w-]{6,}", "[temp-path]", "system"),
+        Scrub(r"(?i)\b[A-Z]:\\Users\\[^\\\s]+\\AppData\\Local\\Temp\\tmp[\w-]{6,}", "[temp-path]", "system"),
+    ),
+    "coding-agents": (
+        *(Scrub("(?s)" + _ENVIRONMENT % tag, rf"\1[{tag}]", "all") for tag in ("cwd", "current_date", "timezone")),
+        Scrub(r"(?m)^((?:Primary )?[Ww]orking directory: ).*$", r"\1[cwd]", "system"),
+        Scrub(r"(?m)^(Today's date(?: is|:) ?).*$", r"\1[date]", "system"),
+        Scrub(r"(?m)^(OS Version: ).*$", r"\1[os]", "system"),
+        Scrub(r"(?s)(gitStatus: ).*?(?=\n</|\Z)", r"\1[git-status]", "system"),
+    ),
+}
+"""Named packs. Patterns are tight: a full date *and* time, a whole UUID, names that tempfile and pytest make."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The user's rules. Hashable; made by hand or from configuration."""
+
+    ignore: tuple[str, ...] = ()
+    scrub: tuple[Scrub, ...] = ()
+    packs: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, object]) -> Rules:
+        """Check what the settings file says.
+
+        Raises:
+            SettingsError: an unknown member or pack, a path or pattern that does not parse.
+
+        """
+        for name in config:
+            _known(name, ("ignore", "scrub", "packs"), "setting")
+        packs = _texts(config, "packs")
+        for name in packs:
+            _known(name, tuple(PACKS), "pack")
+        rules = cls(_texts(config, "ignore"), _scrubs(config.get("scrub", ())), packs)
+        compiled(rules)
+        return rules
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hex digits of these rules and of the version of the built-in ones."""
+        text = json.dumps([VERSION, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _known(name: str, names: Sequence[str], what: str) -> None:
+    if name not in names:
+        close = get_close_matches(name, names, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"There are: {', '.join(names)}"
+        raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
+
+
+def _texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = config.get(name, ())
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
+        raise SettingsError(f"{WHERE}: {name} must be a list of strings, not {value!r}")
+    return tuple(value)
+
+
+def _scrubs(value: object) -> tuple[Scrub, ...]:
+    """Read ``[{pattern, placeholder, where}]``, or the short form ``{pattern = placeholder}``."""
+    if isinstance(value, Mapping):
+        value = [{"pattern": pattern, "placeholder": placeholder} for pattern, placeholder in value.items()]
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SettingsError(f"{WHERE}: scrub must be a list of tables, not {value!r}")
+    scrubs = []
+    for row in value:
+        if isinstance(row, Scrub):
+            scrubs.append(row)
+            continue
+        if not isinstance(row, Mapping) or not all(isinstance(text, str) for text in row.values()):
+            raise SettingsError(f'{WHERE}: a scrub is {{ pattern = "...", placeholder = "..." }}, not {row!r}')
+        for name in row:
+            _known(name, ("pattern", "placeholder", "where"), "member of scrub")
+        if "pattern" not in row:
+            raise SettingsError(f"{WHERE}: this scrub has no pattern: {dict(row)!r}")
+        scrubs.append(Scrub(row["pattern"], row.get("placeholder", "[scrubbed]"), row.get("where", "all")))
+    return tuple(scrubs)
+
+
+# -- compiled ----------------------------------------------------------------------------------------------------------------
+
+Step = tuple[str, str | int]
+"""("name", member) · ("deep", member) · ("index", n) · ("every", "")"""
+
+_STEP = re.compile(
+    r"""\.\.(?P<deep>[\w$-]+) | \.(?P<star>\*) | \.(?P<name>[\w$-]+) | \[(?P<index>-?\d+)\] | \[(?P<every>\*)\]
+      | \['(?P<single>[^']*)'\] | \["(?P<double>[^"]*)"\]""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Rules made ready."""
+
+    paths: tuple[tuple[Step, ...], ...]
+    system: tuple[tuple[re.Pattern[str], str], ...]
+    everywhere: tuple[tuple[re.Pattern[str], str], ...]
+
+
+def parse_path(path: str) -> tuple[Step, ...]:
+    """Take a JSON path of our dialect apart. SettingsError if it is not one."""
+    steps: list[Step] = []
+    at = 1
+    while path.startswith("$") and at < len(path) and (match := _STEP.match(path, at)):
+        at = match.end()
+        kind, text = str(match.lastgroup), match[str(match.lastgroup)]
+        if kind == "index":
+            steps.append(("index", int(text)))
+        else:
+            steps.append((kind if kind == "deep" else "every" if kind in ("star", "every") else "name", text))
+    if not steps or at < len(path):
+        raise SettingsError(
+            f"{WHERE}: {path!r} is not a path that ignore understands",
+            hint="Write $.a.b, $.a[*].b, $.a[0], $.* or $..name",
+        )
+    return tuple(steps)
+
+
+@lru_cache(maxsize=64)
+def compiled(rules: Rules) -> Compiled:
+    """Compile rules once. SettingsError names the path or pattern that is wrong."""
+    system: list[tuple[re.Pattern[str], str]] = []
+    everywhere: list[tuple[re.Pattern[str], str]] = []
+    for name in rules.packs:
+        _known(name, tuple(PACKS), "pack")
+    for scrub in (*(scrub for name in rules.packs for scrub in PACKS[name]), *rules.scrub):
+        _known(scrub.where, WHERES, "place for scrub:")
+        try:
+            pattern = re.compile(scrub.pattern)
+            pattern.sub(scrub.placeholder, "")  # parses the placeholder, whether or not anything matches
+        except (re.error, IndexError) as error:
+            raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
+        (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
+    return Compiled(tuple(parse_path(path) for path in rules.ignore), tuple(system), tuple(everywhere))
+
+
+# -- applied -----------------------------------------------------------------------------------------------------------------
+
+
+def apply(tree: object, rules: Compiled) -> object:
+    """Take the ignored members out of a JSON tree (in place) and scrub its text; returns the tree."""
+    for path in rules.paths:
+        _take_out(tree, path)
+    if rules.system and isinstance(tree, dict):
+        for name in SYSTEM_TEXT:
+            if name in tree:
+                tree[name] = _scrub_text(tree[name], rules.system)
+        for name in TURNS:
+            turns = tree.get(name)
+            for turn in turns if isinstance(turns, list) else ():
+                if isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES and "content" in turn:
+                    turn["content"] = _scrub_text(turn["content"], rules.system)
+    if rules.everywhere:
+        return _scrub_all(tree, rules.everywhere)
+    return tree
+
+
+def substitute(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:
+    """Apply patterns one after the other."""
+    for pattern, placeholder in subs:
+        text = pattern.sub(placeholder, text)
+    return text
+
+
+def _scrub_text(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
+    """Scrub system text: a string, ``{"parts": [...]}``, or blocks with a ``text``."""
+    if isinstance(node, str):
+        return substitute(node, subs)
+    if isinstance(node, list):
+        return [_scrub_text(part, subs) for part in node]
+    if isinstance(node, dict):
+        return {name: _scrub_text(value, subs) if name in ("text", "parts") else value for name, value in node.items()}
+    return node
+
+
+def _scrub_all(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
+    if isinstance(node, str):
+        return substitute(node, subs)
+    if isinstance(node, list):
+        return [_scrub_all(part, subs) for part in node]
+    if isinstance(node, dict):
+        return {name: _scrub_all(value, subs) for name, value in node.items()}
+    return node
+
+
+def _take_out(node: object, path: tuple[Step, ...]) -> None:
+    (kind, what), rest = path[0], path[1:]
+    if kind == "deep":
+        for child in _children(node):
+            _take_out(child, path)
+    if isinstance(node, dict) and kind in ("name", "deep", "every"):
+        for name in list(node) if kind == "every" else [str(what)] if what in node else []:
+            if rest:
+                _take_out(node[name], rest)
+            else:
+                del node[name]
+    elif isinstance(node, list) and kind in ("index", "every"):
+        for index in range(len(node) - 1, -1, -1) if kind == "every" else [int(what)]:
+            if not -len(node) <= index < len(node):
+                continue
+            if rest:
+                _take_out(node[index], rest)
+            else:
+                del node[index]
+
+
+def _children(node: object) -> list[object]:
+    return list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []

@@ -1,0 +1,135 @@
+"""Carries the shapes of `core.keys.rules` out on one request's tree, in place, and gives ids their names.
+
+Objects are walked in the sorted order of their members, arrays in their own, so names never depend on how a body was written.
+What refers to something is resolved at the end: only then is it known what the request itself declares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from llmproxy.core.keys.rules import BILLING_BLOCK
+from llmproxy.core.keys.shapes import Do, Rule, Shape
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+
+
+class Origin(NamedTuple):
+    """Where an id of the server's state came from."""
+
+    key: Key
+    """Of the interaction that made it."""
+    occurrence: int
+    """Which of the recordings of that key, from 1."""
+    ordinal: int
+    """Which of the ids in that interaction's `made_ids`, from 0."""
+
+
+MadeBy = Callable[[str], Origin | None]
+"""Tells which interaction of this cassette made an id; None if none did."""
+
+
+class Walk:
+    """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
+
+    def __init__(self, made_by: MadeBy) -> None:
+        self.refs: list[str] = []
+        self._made_by = made_by
+        self._aliases: dict[str, str] = {}
+        self._later: list[tuple[dict[str, object], str]] = []
+
+    def body(self, tree: dict[str, object], shape: Shape) -> None:
+        """Apply the shape of a whole body."""
+        self._object(tree, shape)
+        for node, name in self._later:  # only now is it known what the request declares
+            node[name] = self._reference(node[name])
+        self._later.clear()  # a WebSocket's messages are bodies of one conversation, one after the other
+
+    def named(self, name: str, other: str = "") -> str:
+        """Return the text that stands for an id in the URL."""
+        self.refs.append(name)
+        origin = self._made_by(name) or (self._made_by(other) if other else None)
+        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else name
+
+    def _object(self, node: dict[str, object], shape: Shape) -> None:
+        if shape.kinds:
+            kind = node.get("type")
+            shape = shape.kinds.get(kind, shape) if isinstance(kind, str) else shape
+        if shape.nulls:
+            for name in [name for name, value in node.items() if value is None]:
+                del node[name]
+        members = shape.members
+        found = [name for name in node if name in members]
+        if len(found) > 1:
+            found.sort()
+        for name in found:
+            self._member(node, name, members[name])
+
+    def _member(self, node: dict[str, object], name: str, rule: Rule) -> None:
+        value = node[name]
+        match rule.do:
+            case Do.WALK:
+                self._each(value, rule.into)
+            case Do.IGNORE:
+                del node[name]
+            case Do.DECLARE | Do.OWN if isinstance(value, str):
+                if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
+                    self._later.append((node, name))
+                else:
+                    node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
+            case Do.REFER if not isinstance(value, dict):
+                self._later.append((node, name))
+            case Do.FILE_URI if isinstance(value, str):
+                if match := re.search(r"(?:^|/)(files/[\w-]+)/?$", value):
+                    self.refs.append(value)
+                    node[name] = _made(self._made_by(match[1]) or self._made_by(value)) or value
+            case Do.JSON if isinstance(value, str):
+                with suppress(NotLossless):  # broken or partial arguments count as they are
+                    node[name] = dump(parse(value)).decode("ascii")
+            case Do.SIGNATURE:
+                if node.get("thinking"):
+                    node[name] = "*"
+            case Do.SPARE if value in ([], {}):
+                del node[name]
+            case Do.SYSTEM if isinstance(value, list):
+                if _is_billing(value):
+                    del value[0]
+                    if not value:
+                        del node[name]
+                self._each(value, rule.into)
+            case _:
+                self._each(value, rule.into)
+
+    def _each(self, value: object, shape: Shape | None) -> None:
+        if shape is None:
+            return
+        if isinstance(value, dict):
+            self._object(value, shape)
+        elif isinstance(value, list):
+            for element in value:
+                if isinstance(element, dict):
+                    self._object(element, shape)
+
+    def _reference(self, value: object) -> object:
+        """Return what stands for an id, or a list of ids, of the server's state."""
+        if isinstance(value, list):
+            return [self._reference(element) for element in value]
+        if not isinstance(value, str):
+            return value
+        if (alias := self._aliases.get(value)) is not None:
+            return alias
+        self.refs.append(value)
+        return _made(self._made_by(value)) or value
+
+
+def _made(origin: Origin | None) -> object | None:
+    return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}
+
+
+def _is_billing(blocks: list[object]) -> bool:
+    first = blocks[0] if blocks else None
+    text = first.get("text") if isinstance(first, dict) else None
+    return isinstance(text, str) and text.startswith(BILLING_BLOCK)

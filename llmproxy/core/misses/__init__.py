@@ -1,0 +1,1 @@
+"""The miss is the manual: the nearest recording, what differs, and what to type next."""

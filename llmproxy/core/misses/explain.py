@@ -1,0 +1,308 @@
+"""Why a request was refused, and what to type next: the miss is the manual.
+
+    (MissContext, wanted request, recorded candidates) -> Miss: text for the error, plain values for the journal
+
+The engine counts (how many recordings, where else the key is known) and fills a `MissContext`; everything said about it
+is decided here, in the order of `_REASONS`: the first reason that holds names the cause, its steps say what to do. The
+nearest recording comes from `core.misses.nearest`. Everything handed in is redacted already; every value is escaped and shortened on its way out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from llmproxy.core.misses.nearest import COUNTED, Nearest, nearest
+from llmproxy.core.misses.suggest import Suggestion
+from llmproxy.core.traffic.differences import Difference, differences, printable, short
+from llmproxy.core.traffic.volatile import volatile
+from llmproxy.protocol import AGENT, DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from llmproxy.core.keys.normalize import Canonical
+
+__all__ = [
+    "Difference",
+    "Miss",
+    "MissContext",
+    "Nearest",
+    "Place",
+    "Suggestion",
+    "differences",
+    "explain",
+    "miss_text",
+    "nearest",
+    "reason",
+    "volatile",
+]
+
+LIMIT = 2000  # characters of the whole text: an error message, not a page
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Somewhere else where this very key is recorded."""
+
+    cassette: str
+    sample: int = 1
+    party: str = AGENT
+
+
+@dataclass(frozen=True, slots=True)
+class MissContext:
+    """What the engine knows about a request that it refuses."""
+
+    mode: str
+    cassette: str
+    session: str
+    key: str
+    method: str
+    provider: str
+    operation: str
+    sample: int = 1
+    party: str = AGENT
+    model: str | None = None
+    stream: bool = False
+    last_user: str = ""
+    """Text of the conversation's last user message."""
+    store: str = DEFAULT_STORE
+    store_exists: bool = True
+    started_by: str = ""
+    """The command that started the proxy for another one, such as ``llmproxy run``; it is what to type again."""
+    recordings: int = 0
+    """Live recordings of (cassette, sample), all parties."""
+    same_operation: int = 0
+    """Of those: of this provider and operation."""
+    played: int = 0
+    """Recordings of this very key that were all served already (``--exhausted miss``)."""
+    incomplete: int = 0
+    """Recordings of this very key that may not be played here because they were cut off."""
+    elsewhere: tuple[Place, ...] = ()
+    """Where else this key is recorded."""
+    other_rules: bool = False
+    """Recordings of this cassette were keyed under other normalisation rules."""
+    complete: bool = False
+    """Mode `once`: the cassette was complete when the session opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A refused request, explained."""
+
+    context: MissContext
+    nearest: Nearest | None
+    text: str
+    """What the client reads; at most 2,000 characters, starts with ``llmproxy:``."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain JSON values, for the journal."""
+        return {
+            **asdict(self.context),
+            "reason": reason(self.context, self.nearest),
+            "nearest": self.nearest.to_dict() if self.nearest else None,
+            "text": self.text,
+        }
+
+
+def explain(context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> Miss:
+    """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
+    near = nearest(wanted, candidates)
+    return Miss(context, near, miss_text(context, near))
+
+
+def reason(context: MissContext, near: Nearest | None) -> str:
+    """Return the name of the reason for a miss, the first of the table that holds."""
+    return _reason(_Case(context, near)).name
+
+
+def miss_text(context: MissContext, nearest: Nearest | None) -> str:
+    """Return the text of a miss: plain, at most 2,000 characters, the first line a complete sentence.
+
+    When it grows too long the differences go first, then the request's text; cause and commands stay longest.
+    """
+    case, text = _Case(context, nearest), ""
+    for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
+        text = "\n".join(_lines(case, shown, width))
+        if len(text) <= LIMIT:
+            return text
+    return text[: LIMIT - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Everything that the text is made from."""
+
+    context: MissContext
+    near: Nearest | None
+
+
+def _lines(case: _Case, shown: int, width: int) -> list[str]:
+    context, why = case.context, _reason(case)
+    what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
+    which = [f"mode {context.mode}", f"session {_name(context.session)}"]
+    which += [f"sample {context.sample}"] if context.sample != 1 else []
+    which += [f"party {_name(context.party)}"] if context.party != AGENT else []
+    which += [f"store {short(context.store, 120)}", f"key {context.key[:15]}"]
+    asked = f"request: {short(context.method, 10)} {what}{', streaming' if context.stream else ''}"
+    if context.last_user:
+        asked += f', last user text "{short(context.last_user, width)}"'
+    cause = why.cause(case) if callable(why.cause) else why.cause
+    first = f"llmproxy: no recorded response for this request ({what}) in cassette {_name(context.cassette)}: {cause}."
+    look = f"llmproxy why{_store(case)}" + (f"   llmproxy show {case.near.id}{_store(case)}" if case.near else "")
+    todo = [*why.steps(case), f"look closer: {look}"]
+    return [
+        first,
+        f"{', '.join(which)}; nothing was sent to the provider.",
+        asked,
+        *(_about(case.near, shown, width) if case.near else ()),
+        "What to do:",
+        *(f"  {n}. {step}" for n, step in enumerate(todo, 1)),
+    ]
+
+
+def _about(near: Nearest, shown: int, width: int) -> list[str]:
+    found = near.differences
+    many = "at least " if len(found) >= COUNTED else ""
+    places = f"differs in {many}{len(found)} place{'s' if len(found) != 1 else ''}:" if found else "same content."
+    lines = [f"nearest recording: #{near.id}, {places}"]
+    for item in found[:shown]:
+        old, new = (short(value, width) or "(absent)" for value in (item.old, item.new))
+        looks = f"  [looks like {item.looks}]" if item.looks else ""
+        lines.append(f"  {short(item.path, 100)}: {old} -> {new}{looks}")
+    if len(found) > shown > 0:
+        lines.append(f"  and {len(found) - shown} more")
+    return lines
+
+
+def _name(text: str) -> str:
+    return f'"{short(text, 60)}"'
+
+
+def _command(case: _Case, mode: str, cassette: str = "") -> str:
+    name = cassette or case.context.cassette
+    start, rest = (case.context.started_by, " -- ...") if case.context.started_by else ("llmproxy start", "")
+    return f"{start} --mode {mode} --cassette {shlex.quote(printable(name))}{_store(case)}{rest}"
+
+
+def _store(case: _Case) -> str:
+    path = case.context.store
+    return "" if path == DEFAULT_STORE else f" --store {shlex.quote(printable(path))}"
+
+
+def _record(case: _Case) -> list[str]:
+    how = "record it" if case.context.started_by else "record it, then run the agent once"
+    return [f"{how}: {_command(case, 'record')}"]
+
+
+def _append(case: _Case) -> list[str]:
+    closed = "mode once adds nothing to a complete cassette; " if case.context.complete else ""
+    return [f"{closed}keep what is recorded and add this request: {_command(case, 'auto')}"]
+
+
+def _elsewhere(case: _Case) -> list[str]:
+    context, there = case.context, case.context.elsewhere[0]
+    if there.cassette != context.cassette:
+        step = f"use that cassette: {_command(case, 'replay', there.cassette)}"
+    elif there.sample != context.sample:
+        step = f"use session {_name(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}"
+    else:
+        step = f"x-llmproxy-party says who calls: {_name(there.party)} recorded it, {_name(context.party)} asked"
+    return [step, *_append(case)]
+
+
+def _adapt(case: _Case) -> list[str]:
+    suggestion = case.near.suggestion if case.near else None
+    if suggestion is None:
+        return _append(case)
+    rule = suggestion.toml.replace("\n", "   ")
+    rest = (
+        f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
+        if suggestion.left
+        else ""
+    )
+    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{rest}"
+    # A rule that does not do it alone is not the first thing to try.
+    return [*_append(case), step] if suggestion.left else [step, *_append(case)]
+
+
+def _place(case: _Case) -> str:
+    context, there = case.context, case.context.elsewhere[0]
+    parts = [f"cassette {_name(there.cassette)}"] if there.cassette != context.cassette else []
+    parts += [f"sample {there.sample}"] if there.sample != context.sample else []
+    parts += [f"party {_name(there.party)}"] if there.party != context.party else []
+    return f"it is recorded under {', '.join(parts) or 'another place'}"
+
+
+def _played(case: _Case) -> str:
+    played = case.context.played
+    return (
+        "its only recording was already played" if played == 1 else f"all its {played} recordings were already played"
+    )
+
+
+def _nothing(case: _Case) -> str:
+    return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
+
+
+def _operation(case: _Case) -> str:
+    context = case.context
+    recordings = (
+        "its only recording is not" if context.recordings == 1 else f"none of its {context.recordings} recordings is"
+    )
+    return f"{recordings} of {short(context.provider, 40)} {short(context.operation, 60)}"
+
+
+def _different(case: _Case) -> str:
+    first = case.near.differences[0] if case.near and case.near.differences else None
+    if case.near is None or first is None:
+        return "no recording has this key"
+    looks = f", which looks like {first.looks}" if first.looks else ""
+    return f"the nearest recording (#{case.near.id}) differs at {short(first.path, 80)}{looks}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """One row of the table."""
+
+    name: str
+    holds: Callable[[MissContext], bool]
+    cause: Callable[[_Case], str] | str
+    """Ends the first sentence, after "no recorded response for this request: "."""
+    steps: Callable[[_Case], list[str]]
+
+
+_REASONS = (
+    _Reason(
+        "no_store",
+        lambda c: not c.store_exists,
+        lambda case: f"there is no store {short(case.context.store, 120)}",
+        _record,
+    ),
+    _Reason(
+        "exhausted",
+        lambda c: c.played > 0,
+        _played,
+        lambda case: ["repeat the last answer instead: --exhausted last (or cycle)", *_append(case)],
+    ),
+    _Reason("incomplete", lambda c: c.incomplete > 0, "its recording was cut off before the answer's end", _record),
+    _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
+    _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
+    _Reason(
+        "other_rules",
+        lambda c: c.other_rules,
+        "its recordings were keyed under other normalisation rules",
+        lambda case: [
+            "see what the change of rules merges or splits: llmproxy verify   then: llmproxy verify --rekey",
+            *_append(case),
+        ],
+    ),
+    _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
+    _Reason("different", bool, _different, _adapt),
+)
+"""The first row that holds is the reason; the last always does."""
+
+
+def _reason(case: _Case) -> _Reason:
+    return next(row for row in _REASONS if row.holds(case.context))

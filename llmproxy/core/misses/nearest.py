@@ -1,0 +1,191 @@
+"""Which recording was meant: of all candidates the one most like the request that missed.
+
+    (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
+
+All candidates are ranked by comparisons that run in C; the few best are compared in full. Everything is bounded, so that
+a refusal stays quick however large the cassette and its bodies are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from llmproxy.core.misses.suggest import Suggestion, suggest
+from llmproxy.core.traffic.differences import Difference, changed, count, differences
+from llmproxy.core.traffic.volatile import common_prefix
+
+if TYPE_CHECKING:
+    from llmproxy.core.keys.normalize import Canonical
+
+_BUDGET = 32 << 20
+"""Bytes of canonical bodies that are looked at."""
+_CLOSE = 8
+"""Candidates that are compared in full, after the cheap comparison of all."""
+COUNTED = 40
+"""Differences that are counted at most."""
+_SIMILAR = 200
+"""Characters of a text that difflib compares (it is quadratic)."""
+_RAW = 100_000
+"""Bytes of a body that is not JSON which are compared as text."""
+
+_OUTSIDE = ("provider", "method", "operation", "model", "stream")
+_CONVERSATIONS = ("messages", "input", "contents", "prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The recording that is most like the request that missed."""
+
+    id: int
+    """Row in the store; ``llmproxy show ID``."""
+    same_operation: bool
+    differences: tuple[Difference, ...]
+    """Old: the recording, new: the request. At most 40."""
+    similarity: float
+    """Of the last texts of the conversations, 0..1."""
+    suggestion: Suggestion | None = None
+    """A rule that takes volatile differences away."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for the journal."""
+        return {
+            "id": self.id,
+            "same_operation": self.same_operation,
+            "similarity": round(self.similarity, 3),
+            "differences": [difference.to_dict() for difference in self.differences],
+            "suggestion": self.suggestion.to_dict() if self.suggestion else None,
+        }
+
+
+def nearest(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> Nearest | None:
+    """Return the candidate most like `wanted`, or None without candidates.
+
+    Order: same provider and operation, equal messages from the start, same model, fewest differing places, likest last
+    text; of equals the first. Bounded: only candidates from the first 32 MiB of bodies are looked at, all of these are
+    ranked by comparisons in C, 8 are compared in full, each within the bounds of `core.traffic.differences`.
+    """
+    ranked = [(_rank(wanted, item[1]), item) for item in _affordable(candidates)]
+    ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)[:_CLOSE]
+    if not ranked:
+        return None
+    _, (id_, best) = max(ranked, key=lambda pair: _score(wanted, *pair))
+    found = _differences(best, wanted)
+    similarity = _similarity(best, wanted)
+    return Nearest(id_, _same_operation(wanted, best), tuple(found), similarity, suggest(best, wanted))
+
+
+_Rank = tuple[bool, int, bool, float]
+"""Same operation, equal messages from the start, same model, rough likeness of the last texts."""
+
+
+def _affordable(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
+    taken: list[tuple[int, Canonical]] = []
+    left = _BUDGET
+    for item in candidates:
+        if left < 0:
+            break
+        left -= len(item[1].body)
+        taken.append(item)
+    return taken
+
+
+def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
+    return wanted.provider == candidate.provider and wanted.operation == candidate.operation
+
+
+def _rank(wanted: Canonical, candidate: Canonical) -> _Rank:
+    """Judge a candidate by what costs next to nothing."""
+    common = 0
+    for old, new in zip(_conversation(candidate.tree), _conversation(wanted.tree), strict=False):
+        if old != new:
+            break
+        common += 1
+    matcher = SequenceMatcher(None, *_last_texts(candidate, wanted), autojunk=False)
+    return _same_operation(wanted, candidate), common, _model(wanted) == _model(candidate), matcher.quick_ratio()
+
+
+def _score(wanted: Canonical, rank: _Rank, item: tuple[int, Canonical]) -> tuple[object, ...]:
+    return *rank[:3], -_count(item[1], wanted), _similarity(item[1], wanted)
+
+
+def _conversation(tree: object) -> list[object]:
+    if isinstance(tree, dict):
+        for name in _CONVERSATIONS:
+            value = tree.get(name)
+            if isinstance(value, list):
+                return value
+            if isinstance(value, str):
+                return [value]
+    return []
+
+
+def _model(canonical: Canonical) -> object:
+    inside = canonical.tree.get("model") if isinstance(canonical.tree, dict) else None
+    return canonical.model or inside
+
+
+def _last_texts(old: Canonical, new: Canonical) -> tuple[str, str]:
+    left, right = (_last_text(canonical.tree)[-_SIMILAR:] for canonical in (old, new))
+    return left, right
+
+
+def _similarity(old: Canonical, new: Canonical) -> float:
+    left, right = _last_texts(old, new)
+    if left or right:
+        return SequenceMatcher(None, left, right, autojunk=False).ratio()
+    size = max(1, min(_RAW, max(len(old.body), len(new.body))))
+    return common_prefix(_as_text(old.body), _as_text(new.body)) / size
+
+
+def _last_text(tree: object) -> str:
+    value: object = (_conversation(tree) or [tree])[-1]
+    for _ in range(8):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list) and value:
+            value = value[-1]
+        elif isinstance(value, dict):
+            value = next((value[name] for name in ("content", "parts", "text", "input") if name in value), "")
+        else:
+            break
+    return ""
+
+
+def _as_text(body: bytes) -> str:
+    return body[:_RAW].decode("latin-1")
+
+
+def _count(old: Canonical, new: Canonical) -> int:
+    outside: int = sum(getattr(old, name) != getattr(new, name) for name in (*_OUTSIDE, "headers", "query"))
+    if old.tree is None or new.tree is None:
+        return outside + int(old.body != new.body)
+    return outside + count(old.tree, new.tree, COUNTED)
+
+
+def _differences(old: Canonical, new: Canonical) -> list[Difference]:
+    """Return what tells two canonical requests apart: first the parts outside the body, then the body."""
+    found = [
+        changed(name, str(left), str(right))
+        for name in _OUTSIDE
+        if (left := getattr(old, name)) != (right := getattr(new, name))
+    ]
+    found += _pairs("headers", old.headers, new.headers)
+    found += _pairs("query", old.query, new.query)
+    if old.tree is not None and new.tree is not None:
+        found += differences(old.tree, new.tree, COUNTED)
+    elif old.body != new.body:
+        left_text, right_text = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
+        found.append(changed("body", left_text, right_text))
+    return found[:COUNTED]
+
+
+def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Difference]:
+    """Return the differences of two lists of (name, value), for example of headers."""
+    if tuple(old) == tuple(new):
+        return []
+    left, right = (dict(pairs) for pairs in (old, new))
+    found = differences(left, right)
+    return [Difference(where + item.path[1:], item.old, item.new, item.looks) for item in found]

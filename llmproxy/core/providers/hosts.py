@@ -1,0 +1,147 @@
+"""Hosts and base URLs: whose host is this, where does a request go, what does the environment say.
+
+A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, Anthropic's does not,
+and users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any
+other path stands for the provider's own base.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from llmproxy.core.providers.table import PROVIDERS, Provider
+from llmproxy.core.traffic.interaction import Headers
+
+_VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?")
+_LOCATION = re.compile(r"/locations/([a-z0-9-]+)/")
+_REGION = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/bedrock")
+_HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
+_HOST_PATTERNS = tuple(
+    (re.compile(re.escape(host).replace(r"\*", r"[a-z0-9.-]+")), provider)
+    for provider in PROVIDERS.values()
+    for host in provider.hosts
+    if "*" in host
+)
+
+
+@lru_cache(maxsize=1024)
+def provider_of_host(host: str, port: int | None) -> Provider | None:
+    """Return whose public host this is."""
+    host = host.lower().rstrip(".")
+    provider = _HOSTS.get(host) or _HOSTS.get(f"{host}:{port}") or _HOSTS.get(f"[{host}]:{port}")
+    if provider is not None:
+        return provider
+    return next((provider for pattern, provider in _HOST_PATTERNS if pattern.fullmatch(host)), None)
+
+
+def port_of(scheme: str, port: int | None) -> int:
+    """Return the port, the scheme's own if none is given."""
+    return port or (443 if scheme == "https" else 80)
+
+
+class _Base(NamedTuple):
+    """A base URL taken apart."""
+
+    origin: str
+    path: str
+
+
+@lru_cache(maxsize=256)
+def _base(url: str) -> _Base:
+    parts = urlsplit(url)
+    return _Base(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
+
+
+@lru_cache(maxsize=256)
+def _strip(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+    """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
+    path = _base(url).path
+    if not path:
+        return "", ()
+    versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
+    # Base URLs are written with and without the version (the AI SDK's ANTHROPIC_BASE_URL ends in /v1, Anthropic's
+    # own does not): one that ends in a version brings it along.
+    if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
+        return path, (*versions, "/v1")
+    own = _base(provider.upstream).path if provider.upstream else ""
+    return path, (own,) if own else ()
+
+
+def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
+    """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
+    if not url:
+        return _own_origin(provider, target, headers), target
+    path, strip = _strip(provider, url)
+    if not path and _known_without_version(url) and target.startswith("/v1/"):
+        return _base(url).origin, target[3:]
+    for prefix in strip:
+        if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
+            return _base(url).origin, path + target[len(prefix) :]
+    return _base(url).origin, path + target
+
+
+@lru_cache(maxsize=256)
+def _known_without_version(url: str) -> bool:
+    """Tell whether this is the host of a provider whose API has no version in its path (Perplexity)."""
+    parts = urlsplit(url)
+    provider = provider_of_host(parts.hostname or "", None)
+    return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
+
+
+def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
+    if not provider.upstream:
+        return ""
+    if provider.name == "vertex":
+        match = _LOCATION.search(target)
+        if match and match[1] != "global":
+            return f"https://{match[1]}-aiplatform.googleapis.com"
+    if provider.name == "bedrock":
+        for name, value in headers:
+            if name.lower() == "authorization" and (match := _REGION.search(value)):
+                return f"https://bedrock-runtime.{match[1]}.amazonaws.com"
+    return _base(provider.upstream).origin
+
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+
+
+def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
+    """Return the base URLs that the environment sets, by provider, without those that point to us.
+
+    `ours` is ``host:port`` of the proxy. The first variable that is set to something usable wins.
+    """
+    us = urlsplit(f"//{ours}")
+    upstreams: dict[str, str] = {}
+    for provider in PROVIDERS.values():
+        for variable in provider.env:
+            url = _usable(provider.name, env.get(variable, "").strip())
+            if url and not _same_place(url, us.hostname or "", us.port):
+                upstreams.setdefault(provider.name, url)
+    return upstreams
+
+
+def _usable(provider: str, value: str) -> str:
+    """Return a variable's value as a base URL, or an empty string."""
+    if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST is the server's variable as well
+        host, _, port = value.partition(":")
+        value = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104
+    try:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            return ""
+        _ = parts.port  # raises for a port that is no number
+    except ValueError:
+        return ""
+    return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
+
+
+def _same_place(url: str, host: str, port: int | None) -> bool:
+    parts = urlsplit(url)
+    theirs = parts.hostname or ""
+    if port_of(parts.scheme, parts.port) != port:
+        return False
+    return theirs == host or (theirs in _LOCAL and host in _LOCAL)

@@ -1,0 +1,162 @@
+"""One provider's paths: what each of them asks for, and what the provider itself would see.
+
+Plain paths are a dict, made once per provider from its operations and versions; a path with ids in it is found below
+its resource, and the few that carry a model or a method in the path have a pattern each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from llmproxy.core.providers.table import (
+    ANTHROPIC_TELEMETRY,
+    BEDROCK_ACTIONS,
+    GEMINI_METHODS,
+    RAW_PREDICT,
+    Operation,
+    Provider,
+)
+
+
+class Found(NamedTuple):
+    """A path of one provider, understood."""
+
+    operation: Operation
+    name: str
+    drop: int = 0
+    insert: str = ""
+    """What the provider itself would see is `insert` and the path without its first `drop` characters."""
+    model: str | None = None
+    stream: bool | None = None
+    ids: tuple[str, ...] = ()
+
+
+_METHOD = re.compile(
+    r"(?:/(?P<version>v\d\w*))?/(?:projects/[^/]+/locations/(?P<location>[^/]+)/)?(?:publishers/(?P<publisher>[^/]+)/)?"
+    r"(?P<kind>models|tunedModels|endpoints)/(?P<model>[^:]+):(?P<method>\w+)$"
+)
+_VERTEX_OPENAI = re.compile(
+    r"/v\d\w*/projects/[^/]+/locations/[^/]+/endpoints/([^/]+)/(chat/completions|completions|embeddings)$"
+)
+_BEDROCK = re.compile(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
+_DEPLOYMENT = re.compile(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?:/extensions)?(?P<tail>/.+)$")
+_UPLOAD = re.compile(r"/(?:upload|download)(?=/v\d)")
+
+_WORDS = frozenset({
+    "alpha", "api_keys", "batches", "calls", "cancel", "checkpoints",
+    "client_secrets", "compact", "complete", "completions", "content", "cost_report",
+    "download", "events", "file_batches", "files", "graders", "input_items",
+    "invites", "items", "jobs", "latest", "me", "messages",
+    "output_items", "parts", "pause", "permissions", "predictions", "results",
+    "resume", "runs", "search", "sessions", "steps", "submit_tool_outputs",
+    "transcription_sessions", "usage_report", "versions", "workspaces",
+})  # fmt: skip
+"""Segments below a resource that are words of the API; every other one is somebody's id."""
+
+
+@cache
+def _static(provider: Provider) -> dict[str, Found]:
+    """Return the provider's plain paths: under each of its versions, and under a version left out or wrong."""
+    found: dict[str, Found] = {}
+    for tail, operation in provider.operations.items():
+        for version in ("", "/v1"):
+            found[version + tail] = Found(operation, operation.name, len(version), provider.versions[0])
+    for tail, operation in provider.operations.items():  # second, so that the true paths win
+        for version in provider.versions:
+            found[version + tail] = Found(operation, operation.name)
+    return found
+
+
+def _tree(provider: Provider, path: str) -> Found | None:
+    """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
+    table = _static(provider)
+    end = len(path)
+    while (end := path.rfind("/", 1, end)) > 0:
+        above = table.get(path[:end])
+        if above is None or not above.operation.tree:
+            continue
+        rest = path[end + 1 :]
+        if above.name == "models":
+            return above._replace(model=rest)
+        ids = tuple(part for part in rest.split("/") if part and part not in _WORDS)
+        return above._replace(name=f"{above.name}/{rest}", ids=ids)
+    return None
+
+
+def _azure(provider: Provider, path: str) -> Found | None:
+    match = _DEPLOYMENT.match(path)
+    if match is None:
+        return _tree(provider, path)
+    insert = "" if match["base"] else "/openai"
+    tail = match["tail"]
+    operation = provider.operations.get(tail)
+    if operation is None:
+        return None
+    return Found(operation, operation.name, 0, insert, match["model"])
+
+
+def _bedrock(provider: Provider, path: str) -> Found | None:
+    match = _BEDROCK.match(path)
+    if match is None or match["action"] not in BEDROCK_ACTIONS:
+        return _tree(provider, path)
+    operation, stream = BEDROCK_ACTIONS[match["action"]]
+    return Found(operation, operation.name, model=match["model"], stream=stream)
+
+
+def google(provider: Provider, path: str) -> Found | None:
+    """Find ``/v1beta/models/M:method`` with any version or none, of Gemini and of Vertex."""
+    upload = _UPLOAD.match(path)
+    if upload is not None:
+        below = upload.end()
+        found = _static(provider).get(path[below:]) or _tree(provider, path[below:])
+        return found and found._replace(name=f"{path[1:below]}.{found.name}", drop=0, insert="")
+    match = _METHOD.match(path)
+    if match is None:
+        compat = _VERTEX_OPENAI.match(path)
+        if compat is None:
+            return _tree(provider, path)
+        name = compat[2].replace("/", ".")
+        return Found(Operation(name, "openai"), name, model=None if compat[1] == "openapi" else compat[1])
+    insert = "" if match["version"] else provider.versions[0]
+    bare = match["method"].removeprefix("stream")
+    method = bare[:1].lower() + bare[1:]
+    stream = bare != match["method"]
+    model = match["model"]
+    if match["kind"] != "models":  # tuned models and endpoints are other things than models of the same name
+        model = f"{match['kind']}/{model}"
+    if method == "rawPredict":
+        operation = RAW_PREDICT if match["publisher"] == "anthropic" else Operation("rawPredict", "generic")
+    elif method in GEMINI_METHODS:
+        operation = GEMINI_METHODS[method]
+    else:
+        return None
+    return Found(operation, operation.name, 0, insert, model, stream)
+
+
+def _anthropic(provider: Provider, path: str) -> Found | None:
+    if path.startswith(ANTHROPIC_TELEMETRY):
+        return Found(Operation(path, not_llm=True), path)
+    return _tree(provider, path)
+
+
+_PATTERNS: dict[str, Callable[[Provider, str], Found | None]] = {
+    "azure": _azure,
+    "bedrock": _bedrock,
+    "gemini": google,
+    "vertex": google,
+    "anthropic": _anthropic,
+}
+
+
+def find(provider: Provider, path: str) -> Found | None:
+    """Return what a path (of this provider, prefix gone) means, or None."""
+    found = _static(provider).get(path)
+    if found is not None:
+        return found
+    plain = unquote(path) if "%" in path else path
+    plain = plain.rstrip("/") or "/"
+    return _static(provider).get(plain) or _PATTERNS.get(provider.name, _tree)(provider, plain)

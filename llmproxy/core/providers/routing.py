@@ -1,0 +1,294 @@
+"""Which provider, and which of its operations, is a request about?
+
+One port serves them all, so a request that came to a base URL is told by its prefix (``/groq/...``), else by the
+headers only one provider uses, else by a path only one provider has, else it is of nobody in particular and goes to
+``--upstream default=URL``, or to OpenAI. A request met in forward mode, or in an imported recording, is told by its
+host. Either way the outcome is the same :class:`Route`, so that a recording made one way replays the other way.
+
+Invariants. `Route.target` is what the provider sees at its public host, wherever the request is really sent.
+Provider, method, operation, model, stream flag and query together say all that the path says: two different
+resources never share a route. A path nobody knows is generic HTTP, its decoded path is its operation.
+This module runs for every request: tables are dicts, patterns are compiled once. It imports nothing but the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
+
+from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to, upstreams_from_env
+from llmproxy.core.providers.paths import find, google
+from llmproxy.core.providers.table import (
+    ANTHROPIC_TELEMETRY,
+    MESSAGES,
+    PROVIDERS,
+    RAW_PREDICT,
+    Family,
+    Operation,
+    Provider,
+    compatible,
+)
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import SESSION_PREFIX
+
+__all__ = [
+    "PROVIDERS",
+    "Family",
+    "Operation",
+    "Provider",
+    "Route",
+    "family_of",
+    "route",
+    "route_host",
+    "split_session",
+    "streams",
+    "upstreams_from_env",
+]
+
+DEFAULT = "default"
+"""The name in `upstreams` of the place where ``/v1/...`` of nobody in particular goes."""
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the URL and the headers of a request say."""
+
+    provider: Provider
+    operation: str
+    """Name, with the ids of the path where it addresses a thing (``files/file-1/content``); or the decoded path."""
+    target: str
+    """Path and query as the provider sees them at its public host; percent-encoding as it came."""
+    upstream: str
+    """Where to send it, ``https://host[:port]``; empty if nobody said where (Azure without an endpoint)."""
+    upstream_target: str
+    """Path and query to send there."""
+    session: str | None
+    """From ``/s/<name>/...``, percent-decoded; None if the URL names none."""
+    model: str | None
+    """From the path; None where the body names it."""
+    stream: bool | None
+    """Where the path decides; None where the body does. Ask :func:`streams`."""
+    known: bool
+    """Whether the operation is in the table. If not, it is generic HTTP."""
+    not_llm: bool = False
+    """Telemetry or trace ingest that merely shares the host."""
+    family: Family = "generic"
+    """Dialect of the bodies and of the error envelope: the operation's, else the provider's."""
+    ids: tuple[str, ...] = ()
+    """Segments of `operation` that are ids which a server made up: ``("file-1",)``."""
+    stream_default: bool = False
+    """What an absent ``stream`` in the body means."""
+    multipart: bool = False
+    """The request is expected to be a multipart form."""
+
+
+# -- a request to a base URL ---------------------------------------------------------------------------------------------
+
+
+def split_session(target: str) -> tuple[str | None, str]:
+    """Split ``/s/<name>/rest`` into the decoded name and ``/rest``; other targets have no name.
+
+    Raises RefusedError for an empty name and for one that is not UTF-8.
+    """
+    if not target.startswith(SESSION_PREFIX):
+        return None, target
+    start = len(SESSION_PREFIX)
+    end = start
+    while end < len(target) and target[end] not in "/?":
+        end += 1
+    try:
+        name = unquote(target[start:end], errors="strict")
+    except UnicodeDecodeError as error:
+        message = f"llmproxy: the session name {target[start:end]!r} in the URL is not percent-encoded UTF-8"
+        raise RefusedError(message) from error
+    if not name:
+        message = f"llmproxy: the URL {target.partition('?')[0]} names an empty session"
+        raise RefusedError(message, hint="Write http://HOST:PORT/s/<session>/v1, or leave /s/ out.")
+    rest = target[end:]
+    return name, rest if rest.startswith("/") else "/" + rest
+
+
+_OWN_PATHS: Mapping[str, str] = {
+    **{version + path: "anthropic" for version in ("", "/v1") for path in (*MESSAGES, "/complete")},
+    **{path: "ollama" for path in PROVIDERS["ollama"].operations if path.startswith("/api/")},
+    **{path: "cohere" for path in PROVIDERS["cohere"].operations if path.startswith("/v2/")},
+    **dict.fromkeys(("/v1/chat", "/v1/generate", "/v1/summarize", "/compatibility/v1/chat/completions"), "cohere"),
+}
+"""Paths that only one provider has, with the name of that provider."""
+
+
+def _own_path(path: str) -> str | None:
+    """Return the name of the provider that alone has such a path."""
+    name = _OWN_PATHS.get(path)
+    if name is not None:
+        return name
+    if "%" in path:
+        path = unquote(path)
+    if path.startswith("/model/") and find(PROVIDERS["bedrock"], path):
+        return "bedrock"
+    if path.startswith("/openai/deployments/"):
+        return "azure"
+    if "/publishers/" in path or "/locations/" in path:
+        return "vertex" if google(PROVIDERS["vertex"], path) else None
+    if path.startswith(("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.")) or (
+        ":" in path and google(PROVIDERS["gemini"], path)
+    ):
+        return "gemini"
+    for prefix, owner in (("/v1/messages/", "anthropic"), ("/messages/", "anthropic"), ("/api/", "ollama")):
+        if path.startswith(prefix) and find(PROVIDERS[owner], path):
+            return owner
+    return "anthropic" if path.startswith(ANTHROPIC_TELEMETRY) else None
+
+
+def _by_headers(query: str, headers: Headers) -> str | None:
+    """Return the name of the provider whose headers these are."""
+    names = {name.lower() for name, _ in headers}
+    if "anthropic-version" in names:
+        return "anthropic"
+    if "x-goog-api-key" in names or query.startswith("key=") or "&key=" in query:
+        return "gemini"
+    if "api-key" in names:
+        return "azure"
+    return None
+
+
+_HINT = (
+    "Write the provider into the base URL: http://HOST:PORT/<provider>/..., with one of {prefixes}; "
+    "or say where it goes: --upstream default=URL, --upstream NAME=URL."
+)
+
+
+@lru_cache(maxsize=64)
+def custom(name: str, url: str) -> Provider:
+    return compatible(name, url)
+
+
+def _provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
+    """Return the provider of a request to a base URL, and the path without prefix."""
+    first, slash, rest = path[1:].partition("/")
+    azure = first == "openai" and (
+        rest.startswith("deployments/")
+        or "api-version=" in query
+        or any(name.lower() == "api-key" for name, _ in headers)
+    )
+    if azure:  # Azure's own paths begin like our prefix for OpenAI
+        return PROVIDERS["azure"], path
+    if first in PROVIDERS:
+        return PROVIDERS[first], slash + rest or "/"
+    if first in upstreams and first != DEFAULT:
+        return custom(first, upstreams[first]), slash + rest or "/"
+    name = _own_path(path)
+    if name in ("bedrock", "vertex"):  # unmistakable, whatever else the headers say
+        return PROVIDERS[name], path
+    name = _by_headers(query, headers) or name
+    if name is not None:
+        return PROVIDERS[name], path
+    if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find(PROVIDERS["openai"], path):
+        url = upstreams.get(DEFAULT)
+        return (custom(DEFAULT, url) if url else PROVIDERS["openai"]), path
+    prefixes = " ".join(f"/{name}" for name in (*PROVIDERS, *(n for n in upstreams if n not in PROVIDERS)))
+    message = f"llmproxy: no provider is known for the path {path}"
+    raise RefusedError(message, hint=_HINT.format(prefixes=prefixes))
+
+
+def _route(
+    provider: Provider, path: str, query: str, session: str | None, sent: Callable[[str], tuple[str, str]]
+) -> Route:
+    found = find(provider, path)
+    if found is None:
+        plain = unquote(path) if "%" in path else path
+        target = path + query
+        origin, upstream_target = sent(target)
+        return Route(
+            provider, plain, target, origin, upstream_target, session, None, None, known=False, family=provider.family
+        )
+    operation, name, drop, insert, model, stream, ids = found
+    target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
+    if stream is None and ids and "stream=true" in query:
+        stream = True
+    origin, upstream_target = sent(target)
+    return Route(
+        provider, name, target, origin, upstream_target, session, model, stream, known=True, not_llm=operation.not_llm,
+        family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default, multipart=operation.multipart,
+    )  # fmt: skip
+
+
+def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:  # noqa: ARG001
+    """Route a request to a base URL.
+
+    `target` is path and query as the client sent them, ``/s/<session>/<provider>/<the provider's path>``.
+    `upstreams` maps names of providers, new names and ``default`` to base URLs.
+
+    Raises RefusedError, listing the prefixes, for a path that says nothing.
+    """
+    session, rest = split_session(target)
+    path, mark, query = rest.partition("?")
+    provider, path = _provider(path, query, headers, upstreams)
+    url = upstreams.get(provider.name, "")
+    return _route(provider, path, mark + query, session, lambda sent: send_to(provider, url, sent, headers))
+
+
+# -- a request to a host -----------------------------------------------------------------------------------------------
+
+
+def route_host(
+    scheme: str,
+    host: str,
+    port: int | None,
+    method: str,  # noqa: ARG001
+    target: str,
+    headers: Headers,  # noqa: ARG001
+    upstreams: Mapping[str, str] = _NONE,
+) -> Route | None:
+    """Route a request to a host of its own (forward mode, imports); None if the host is in no table.
+
+    It is sent where the client wanted it; only `target` is what the provider's public host would see.
+    """
+    bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    default = 443 if scheme == "https" else 80
+    origin = f"{scheme}://{bare}" if port in (None, default) else f"{scheme}://{bare}:{port}"
+    path, mark, query = target.partition("?")
+    for name, url in upstreams.items():
+        parts = urlsplit(url)
+        same = (parts.hostname or "", port_of(parts.scheme, parts.port)) == (host.lower(), port_of(scheme, port))
+        below = parts.path.rstrip("/")
+        if same and (path.startswith(below + "/") or path == below):
+            provider = PROVIDERS.get(name) or custom(name, url)
+            return _route(provider, path[len(below) :] or "/", mark + query, None, lambda _: (origin, target))
+    known = provider_of_host(host, port_of(scheme, port))
+    return _route(known, path, mark + query, None, lambda _: (origin, target)) if known else None
+
+
+# -- questions about a route -------------------------------------------------------------------------------------------
+
+
+def streams(route: Route, body_json: object) -> bool:
+    """Tell whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
+    if route.stream is not None:
+        return route.stream
+    if not isinstance(body_json, dict):
+        return False
+    value = body_json.get("stream")
+    if value is None:
+        return route.stream_default
+    return value is True or value in (1, "true", "True")
+
+
+_OPERATION_FAMILY: dict[tuple[str, str], Family] = {
+    (provider.name, operation.name): operation.family
+    for provider in PROVIDERS.values()
+    for operation in (*provider.operations.values(), RAW_PREDICT)
+    if operation.family is not None
+}
+
+
+def family_of(provider: str, operation: str) -> Family:
+    """Return the dialect of a stored interaction; of a provider that is not in the table it is OpenAI's."""
+    if provider not in PROVIDERS:
+        return "anthropic" if operation in ("messages", "count_tokens") else "openai"
+    return _OPERATION_FAMILY.get((provider, operation)) or PROVIDERS[provider].family

@@ -1,0 +1,258 @@
+"""The providers and their operations, as data. `core.providers.routing` reads it; nobody else needs to.
+
+A provider's `upstream` is the base URL as its own SDK takes it; `versions` are the path prefixes under which its
+API stands at its public host, the first being the one that is restored where a client leaves it out. An operation
+has one name whoever serves it: ``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so that
+whatever looks into bodies can go by the operation alone. Sources: WIRE.md 1.1 and 1.2 and the providers' own API
+references, read 2026-07.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic"]
+"""Dialect of bodies, and of the error envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked of a provider."""
+
+    name: str
+    family: Family | None = None
+    """Dialect of this operation where it is not the provider's own, for example Ollama's imitation of OpenAI."""
+    stream_default: bool = False
+    """What an absent ``stream`` in the body means."""
+    multipart: bool = False
+    """The request is a multipart form."""
+    tree: bool = False
+    """Paths below it address things that the server keeps: ``/files/file-1/content``."""
+    not_llm: bool = False
+    """Telemetry that merely shares the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider, under the logical name that goes into keys."""
+
+    name: str
+    upstream: str
+    """Base URL as its SDK takes it. Empty where it depends on the account (Azure)."""
+    family: Family
+    hosts: tuple[str, ...] = field(compare=False)
+    """Public hosts, ``api.openai.com``; ``*`` stands for any run of characters, ``:port`` is compared if given."""
+    operations: Mapping[str, Operation] = field(compare=False)
+    """By path, version prefix left out."""
+    versions: tuple[str, ...] = field(default=("/v1",), compare=False)
+    env: tuple[str, ...] = field(default=(), compare=False)
+    """Variables that hold its base URL, in order of precedence."""
+
+
+def _operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
+    """Map each path to its operation; `paths` gives those that do not follow from the name."""
+    return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
+
+
+def _plain(*names: str) -> tuple[Operation, ...]:
+    return tuple(Operation(name) for name in names)
+
+
+_TREES = (
+    "assistants", "batches", "containers", "conversations", "evals", "files", "skills", "threads", "uploads",
+    "vector_stores", "videos",
+)  # fmt: skip
+
+MESSAGES = {
+    "/messages": Operation("messages", "anthropic"),
+    "/messages/count_tokens": Operation("count_tokens", "anthropic"),
+    "/messages/batches": Operation("messages/batches", "anthropic", tree=True),
+}
+
+OPENAI = {
+    **_operations(
+        *_plain(
+            "chat.completions", "completions", "embeddings", "moderations", "rerank", "score",
+            "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
+            "fim.completions", "threads.runs", "agents.completions",
+        ),
+        *(Operation(name, multipart=True) for name in (
+            "images.edits", "images.variations", "audio.transcriptions", "audio.translations",
+        )),
+        *(Operation(name, tree=True) for name in ("responses", *_TREES)),
+    ),
+    "/models": Operation("models", tree=True),
+    "/fine_tuning": Operation("fine_tuning", tree=True),
+    "/realtime": Operation("realtime", tree=True),
+    "/agents": Operation("agents", tree=True),
+    **MESSAGES,
+}  # fmt: skip
+"""What OpenAI and everybody compatible with it offers."""
+
+ANTHROPIC = {
+    **MESSAGES,
+    "/complete": Operation("complete", "anthropic"),
+    "/models": Operation("models", tree=True),
+    "/files": Operation("files", tree=True),
+    "/skills": Operation("skills", tree=True),
+    "/organizations": Operation("organizations", tree=True),
+    "/chat/completions": Operation("chat.completions", "openai"),
+}
+ANTHROPIC_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
+"""Claude Code's, at Anthropic's own host; everything below these paths."""
+
+OLLAMA = {
+    "/api/chat": Operation("api.chat", stream_default=True),
+    "/api/generate": Operation("api.generate", stream_default=True),
+    **{f"/api/{name}": Operation(f"api.{name}", stream_default=True) for name in ("pull", "push", "create")},
+    **{
+        f"/api/{name}": Operation(f"api.{name}")
+        for name in ("embed", "embeddings", "show", "tags", "ps", "version", "copy", "delete", "me", "web_search")
+    },
+    **{
+        f"/v1{path}": Operation(operation.name, operation.family or "openai", tree=operation.tree)
+        for path, operation in OPENAI.items()
+        if operation.name in ("chat.completions", "completions", "responses", "embeddings", "models", "messages")
+    },
+}
+
+COHERE = {
+    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("chat", "generate", "embed", "rerank", "classify")},
+    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("tokenize", "detokenize", "summarize", "check-api-key")},
+    **{f"/v2/{name}": Operation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
+    "/v1/models": Operation("models", tree=True),
+    "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai", multipart=True),
+    "/compatibility/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/compatibility/v1/embeddings": Operation("embeddings", "openai"),
+}
+
+GEMINI = {
+    **{f"/{name}": Operation(name, tree=True) for name in ("cachedContents", "files", "fileSearchStores", "batches")},
+    **{f"/{name}": Operation(name, tree=True) for name in ("models", "tunedModels", "operations", "interactions")},
+    **{f"/openai{path}": Operation(operation.name, "openai") for path, operation in OPENAI.items()},
+}
+GEMINI_METHODS = {
+    name: Operation(name)
+    for name in (
+        "generateContent", "countTokens", "computeTokens", "embedContent", "batchEmbedContents", "predict",
+        "predictLongRunning", "fetchPredictOperation", "generateAnswer", "generateText", "embedText",
+        "generateMessage", "batchGenerateContent", "asyncBatchEmbedContent",
+    )
+}  # fmt: skip
+"""By what follows the colon in ``models/M:generateContent``; ``stream`` before it is taken off first."""
+RAW_PREDICT = Operation("messages", "anthropic")
+"""Anthropic's models on Vertex: ``publishers/anthropic/models/M:rawPredict``."""
+
+BEDROCK_ACTIONS: dict[str, tuple[Operation, bool]] = {
+    "converse": (Operation("converse"), False),
+    "converse-stream": (Operation("converse"), True),
+    "invoke": (Operation("invoke"), False),
+    "invoke-with-response-stream": (Operation("invoke"), True),
+    "count-tokens": (Operation("count-tokens"), False),
+}
+"""By the last segment of ``/model/M/invoke``: the operation, and whether it streams."""
+BEDROCK = {
+    "/async-invoke": Operation("async-invoke", tree=True),
+    "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/v1/responses": Operation("responses", "openai", tree=True),
+    "/anthropic/v1/messages": Operation("messages", "anthropic"),
+}
+
+WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
+"""OpenAI's dialect but for its streams: they end without ``[DONE]``, hence the names of their own."""
+REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
+
+
+def _compatible(name: str, upstream: str, *hosts: str, versions: tuple[str, ...] = ("/v1",), env: str = "") -> Provider:
+    return Provider(name, upstream, "openai", hosts, OPENAI, versions, tuple(env.split()))
+
+
+_ROWS = (
+    Provider(
+        "openai", "https://api.openai.com/v1", "openai",
+        ("api.openai.com", "eu.api.openai.com", "us.api.openai.com"),
+        {**OPENAI, "/traces/ingest": Operation("traces.ingest", not_llm=True)},
+        env=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+    ),
+    Provider(
+        "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
+        env=("ANTHROPIC_BASE_URL", "ANTHROPIC_API_URL"),
+    ),
+    Provider(
+        "gemini", "https://generativelanguage.googleapis.com", "gemini", ("generativelanguage.googleapis.com",), GEMINI,
+        ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
+    ),
+    Provider(
+        "vertex", "https://aiplatform.googleapis.com", "gemini",
+        ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com"), {},
+        ("/v1beta1", "/v1"), ("GOOGLE_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL"),
+    ),
+    Provider(
+        "azure", "", "openai",
+        ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.inference.ai.azure.com"),
+        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
+        ("/openai/v1", "/openai", "/models", ""), ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE", "ANTHROPIC_FOUNDRY_BASE_URL"),
+    ),
+    Provider(
+        "bedrock", "https://bedrock-runtime.us-east-1.amazonaws.com", "bedrock",
+        ("bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com", "bedrock-mantle.*.api.aws"),
+        BEDROCK, ("",),
+        ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_BEDROCK_RUNTIME_ENDPOINT", "ANTHROPIC_BEDROCK_BASE_URL",
+         "ANTHROPIC_BEDROCK_MANTLE_BASE_URL"),
+    ),
+    Provider(
+        "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"),
+        OLLAMA, ("",), ("OLLAMA_HOST", "OLLAMA_API_BASE"),
+    ),
+    Provider(
+        "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
+        ("CO_API_URL", "COHERE_API_BASE"),
+    ),
+    Provider(
+        "replicate", "https://api.replicate.com", "generic", ("api.replicate.com", "*.replicate.net"), REPLICATE,
+    ),
+    Provider(
+        "writer", "https://api.writer.com", "openai", ("api.writer.com",),
+        {**OPENAI, **WRITER}, env=("WRITER_BASE_URL",),
+    ),
+    Provider(
+        "deepseek", "https://api.deepseek.com", "openai", ("api.deepseek.com",),
+        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")}, ("", "/v1", "/beta"),
+        ("DEEPSEEK_API_BASE",),
+    ),
+    Provider(
+        "huggingface", "https://router.huggingface.co/v1", "openai",
+        ("router.huggingface.co", "api-inference.huggingface.co", "*.endpoints.huggingface.cloud"),
+        {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""),
+    ),
+    _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
+                "codestral.mistral.ai", env="MISTRAL_API_BASE"),
+    _compatible("groq", "https://api.groq.com", "api.groq.com", versions=("/openai/v1",),
+                env="GROQ_BASE_URL GROQ_API_BASE"),
+    _compatible("openrouter", "https://openrouter.ai/api/v1", "openrouter.ai", versions=("/api/v1",),
+                env="OPENROUTER_API_BASE OPENROUTER_BASE_URL"),
+    _compatible("together", "https://api.together.xyz", "api.together.xyz", "api.together.ai",
+                env="TOGETHER_BASE_URL TOGETHER_AI_API_BASE"),
+    _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env="XAI_API_BASE"),
+    _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
+    _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
+                env="FIREWORKS_API_BASE"),
+    _compatible("perplexity", "https://api.perplexity.ai", "api.perplexity.ai", versions=("", "/v1")),
+    _compatible("cerebras", "https://api.cerebras.ai/v1", "api.cerebras.ai", env="CEREBRAS_API_BASE"),
+    _compatible("nvidia", "https://integrate.api.nvidia.com/v1", "integrate.api.nvidia.com", env="NVIDIA_NIM_API_BASE"),
+    _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "api.deepinfra.com", versions=("/v1/openai",)),
+    _compatible("moonshot", "https://api.moonshot.ai/v1", "api.moonshot.ai", "api.moonshot.cn"),
+)  # fmt: skip
+
+PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
+"""Every provider by its logical name, which is its prefix too: ``/groq/...``."""
+
+
+def compatible(name: str, upstream: str) -> Provider:
+    """Return the OpenAI-compatible provider that ``--upstream NAME=URL`` makes of a new name."""
+    return _compatible(name, upstream)

@@ -1,0 +1,155 @@
+"""One request on its way through a proxy, and what the engine knows of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.providers.routing import Family, Route
+from llmproxy.core.sessions.record import Recording
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.store import Slot
+from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the engine must know of the settings."""
+
+    mode: Mode = Mode.REPLAY
+    cassette: str = DEFAULT_SESSION
+    speed: float = 0.0
+    exhausted: Exhausted = Exhausted.LAST
+    miss_status: int = 404
+    max_request: int = 64 << 20
+    store: Path = Path("llmproxy.db")
+    cassette_dir: Path | None = None
+    """Folder with one YAML file a cassette, kept in step with the store."""
+    shown: str = ""
+    """The store's path as a user of this folder would type it."""
+    started_by: str = ""
+    """The command that started the proxy for another command, as typed; empty for ``llmproxy start``."""
+    upstreams: dict[str, str] = field(default_factory=dict)
+    redirected: frozenset[str] = frozenset()
+    """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too. (One that only
+    an OPENAI_BASE_URL names is for clients that read it; another client's key is for the public host.)"""
+    rules: Rules = field(default_factory=Rules)
+    allow_live: bool = False
+    """A replay proxy may open sessions in modes that reach the network."""
+    match_credential: bool = False
+    """The caller's key counts, as a fingerprint."""
+    allow_host: tuple[str, ...] = ()
+    """Hosts outside the provider table that forwarded traffic may reach even in replay."""
+
+
+class Place(NamedTuple):
+    """What a request's head says about where it belongs; the same for the same head while `Engine.holds`."""
+
+    party: str
+    name: str
+    """Of the session."""
+    route: Route
+    in_scope: bool
+    method: str
+    headers: Headers
+    """As they came, ours taken out."""
+    operation: str
+    counted: bytes
+    learned: int
+    """How many credentials the redactor knew."""
+    upstreams: Mapping[str, str]
+    """Those that its session had of its own."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through; the shell carries it from head to end."""
+
+    route: Route
+    session: Session
+    party: str
+    method: str
+    headers: Headers
+    """As they came, ours taken out."""
+    arrived: float
+    """Monotonic seconds."""
+    started_at: float
+    """Unix seconds."""
+    operation: str
+    """Name, or the redacted path for what nobody knows."""
+    seq: int = 0
+    """Number of this call in its session, from 1."""
+    decision: Decision | None = None
+    """None until the body is here, for modes that must look before they leap."""
+    key: Key | None = None
+    model: str | None = None
+    stream: bool = False
+    refs: tuple[str, ...] = ()
+    nth: int = 0
+    slot: Slot | None = None
+    number: int = 0
+    """Number of this request among those of the agent, in a session that counts them; see `forking`."""
+    llm_call: int | None = None
+    """Number of this call of a model among the agent's, from 0, in such a session."""
+    swapped: bool = False
+    """Results of tools were overridden in the body: it is not what the client sent."""
+    made: Response | None = None
+    """The answer, where it is overridden."""
+    error: LLMProxyError | None = None
+    """Why it was refused."""
+    note: str = ""
+    nearest: int | None = None
+    body: bytes | None = None
+    finished: bool = False
+    """Its answer was handed to the writer."""
+    released: float | None = None
+    """Monotonic seconds; when it was let go upstream."""
+    counted: bytes = b""
+    """What of the head counts for the memory of keys (`Memory.counted`); empty where it was not written down yet."""
+    redacted: tuple[int, Request] | None = None
+    """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
+    interaction: int | None = None
+    _recording: Recording | None = None
+
+    @property
+    def recording(self) -> Recording:
+        """The answer, as it comes from upstream; made when somebody looks, since a hit has none."""
+        if self._recording is None:
+            self._recording = Recording()
+        return self._recording
+
+    @recording.setter
+    def recording(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @property
+    def first_offset(self) -> int | None:
+        """Microseconds until the first byte came from upstream; None where nothing did."""
+        return None if self._recording is None else self._recording.first_offset
+
+    @property
+    def family(self) -> Family:
+        """Dialect of the provider's bodies and errors."""
+        return self.route.family
+
+    @property
+    def replayed_status(self) -> int | None:
+        """Status of the answer that is played, None where none is."""
+        return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
+
+    @property
+    def walker(self) -> tuple[str, Key]:
+        """Who asks what; only after `identify`."""
+        return self.party, self.key or Key("")
+
+
+class Harmless(LLMProxyError):
+    """Telemetry in replay: its sender only wants to hear that it arrived."""
+
+    code = "llmproxy_not_llm"
+    status = 204

@@ -1,0 +1,269 @@
+"""The journal: decisions and misses of each run, in ``<store>.state.db`` beside the store.
+
+Written behind the answer by a thread of its own, at most half a second late, so that serving never waits for a disk.
+It may be lost in a crash, and never stands in anybody's way: a file that cannot be opened is done without (`note` says
+so, the last misses are kept in memory), one that is damaged is put aside. All text that comes here is redacted already.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, cast
+
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.connect import MAGIC
+from llmproxy.core.store.migrations import immediate
+from llmproxy.core.store.rows import from_sql, to_sql
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+BEHIND_SECONDS = 0.25
+"""How long entries are collected before they are written; with the write itself well under half a second."""
+KEPT_DECISIONS = 100_000
+KEPT_MISSES = 1_000
+IN_MEMORY = 100
+
+_SCHEMA = f"""
+CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, started_at REAL NOT NULL, ended_at REAL);
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, decision TEXT NOT NULL, session TEXT, party TEXT,
+    provider TEXT, operation TEXT, model TEXT, method TEXT, target TEXT, status INTEGER, ms REAL, first_ms REAL,
+    input_tokens INTEGER, output_tokens INTEGER, key TEXT, interaction INTEGER, occurrence INTEGER, nearest INTEGER,
+    miss INTEGER, lost INTEGER, note TEXT
+);
+CREATE INDEX served ON decisions(run, interaction);
+CREATE TABLE misses (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, text TEXT, data TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """One miss as it was told to the client."""
+
+    at: float
+    """Unix time."""
+    text: str
+    data: Mapping[str, Any]
+    """`explain.Miss.to_dict()`."""
+
+
+class Noted(NamedTuple):
+    """What the row of an outcome says but for when: its columns before the milliseconds, and those after them but for the occurrence."""
+
+    before: tuple[object, ...]
+    after: tuple[object, ...]
+
+
+_Entry = Outcome | tuple[Noted, float, float, int] | tuple[object, ...]
+"""What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
+_COLUMNS = 22
+_AT_ONCE = 64
+"""Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
+
+
+def _decisions(count: int) -> str:
+    row = f"(NULL{', ?' * _COLUMNS})"
+    return f"INSERT INTO decisions VALUES {', '.join([row] * count)}"  # noqa: S608 - constants
+
+
+_MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
+
+
+def noted(outcome: Outcome) -> Noted:
+    """Return what the row of an outcome says but for when, ready for SQLite."""
+    o = outcome
+    said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
+    texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
+    before = (o.decision.value, *texts[:4], None if o.model is None else texts[4], *texts[5:], o.status)
+    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction))
+
+
+def _row(run: int, entry: _Entry) -> tuple[object, ...]:
+    """Return the row of decisions that an entry stands for."""
+    if isinstance(entry, Outcome):
+        before, after = noted(entry)
+        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, to_sql(entry.note))
+        return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
+    (before, after), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
+    return (run, at, *before, ms, None, *after, occurrence, None, False, False, "")
+
+
+class Journal:
+    """The writing side, one per proxy run. `decision` and `miss` only put into a queue; call them from any thread."""
+
+    def __init__(self, conn: sqlite3.Connection | None, now: Callable[[], float], note: str) -> None:
+        """Use :meth:`open`."""
+        self.note = note
+        """What the user should know about the journal, in one line; empty if all is well."""
+        self._conn, self._now = conn, now
+        self._last: deque[Missed] = deque(maxlen=IN_MEMORY)
+        self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._run = 0
+        if conn is not None:
+            self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
+            self._thread = threading.Thread(target=self._work, name="llmproxy-journal", daemon=True)
+            self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path, now: Callable[[], float]) -> Journal:
+        """Open or make the journal; never raises for what the file is or where it lies. `now` gives Unix time."""
+        note = ""
+        for _ in range(2):
+            try:
+                return cls(_prepare(path), now, note)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError) or not (moved := _put_aside(path)):
+                    return cls(None, now, f"The journal {path} cannot be used ({error}): kept in memory only.")
+                note = f"The journal {path} was damaged ({error}); it was moved to {moved}, a new one is begun."
+            except OSError as error:
+                return cls(None, now, f"The journal {path} cannot be used ({error.strerror}): kept in memory only.")
+        return cls(None, now, f"The journal {path} cannot be used: kept in memory only.")
+
+    def decision(self, outcome: Outcome) -> None:
+        """Note what became of a request."""
+        if self._conn is None:
+            return
+        self._queue.put(outcome)
+
+    def hit(self, noted: Noted, at: float, ms: float, occurrence: int) -> None:
+        """Note a hit: what all that are alike have in common, when it came (Unix time), how long it took and which it was."""
+        if self._conn is not None:
+            self._queue.put((noted, at, ms, occurrence))
+
+    def miss(self, data: Mapping[str, object], *, at: float) -> None:
+        """Note a refused request: `explain.Miss.to_dict()`, and when it came (Unix time)."""
+        text = str(data.get("text", ""))
+        self._last.append(Missed(at, text, data))
+        if self._conn is not None:
+            self._queue.put((self._run, at, to_sql(text), json.dumps(data, default=str)))
+
+    def misses(self, limit: int = IN_MEMORY) -> list[Missed]:
+        """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
+        return list(self._last)[-limit:] if limit > 0 else []
+
+    def close(self) -> None:
+        """Write what is waiting, and end. May be called twice."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._conn is None:
+            return
+        self._stop.set()
+        self._queue.put(None)
+        thread.join()
+        try:
+            self._conn.execute("UPDATE runs SET ended_at = ? WHERE id = ?", (self._now(), self._run))
+        except sqlite3.Error:
+            log.debug("journal.close.failed", exc_info=True)
+        self._conn.close()
+        self._conn = None
+
+    def _work(self) -> None:
+        """Wait for an entry, let others gather, write them together; until told to stop."""
+        while True:
+            first = self._queue.get()
+            self._stop.wait(BEHIND_SECONDS)
+            batch = [] if first is None else [first]
+            try:
+                while True:
+                    entry = self._queue.get_nowait()
+                    if entry is not None:
+                        batch.append(entry)
+            except Empty:
+                pass
+            self._write(batch)
+            if first is None or (self._stop.is_set() and self._queue.empty()):
+                return
+
+    def _write(self, batch: list[_Entry]) -> None:
+        if not batch or self._conn is None:
+            return
+        try:
+            with immediate(self._conn):
+                outcomes = [
+                    _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
+                ]
+                for at in range(0, len(outcomes), _AT_ONCE):
+                    some = outcomes[at : at + _AT_ONCE]
+                    self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
+                misses = [each for each in batch if not (isinstance(each, Outcome) or isinstance(each[0], Noted))]
+                self._conn.executemany(_MISS, misses)
+        except (sqlite3.Error, OverflowError) as error:
+            self.note = f"{len(batch)} entries of the journal were lost: {error}."
+            log.warning(self.note)
+
+
+def _prepare(path: Path) -> sqlite3.Connection:
+    """Open the file, make or check its tables, drop what is old."""
+    with path.open("ab"):  # says why it cannot be written, where SQLite says "unable to open"
+        pass
+    conn = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
+    try:
+        conn.execute("PRAGMA synchronous=OFF")  # it may be lost
+        with immediate(conn):
+            version = conn.execute("PRAGMA user_version").fetchone()[0]
+            if version != VERSION:
+                _check_empty(conn, version)
+                for statement in _SCHEMA.split(";\n"):
+                    if statement.strip():
+                        conn.execute(statement)
+            for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES)):
+                conn.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {kept}")  # noqa: S608
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _check_empty(conn: sqlite3.Connection, version: int) -> None:
+    if version or conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"it is of another version, {version}")
+
+
+def _put_aside(path: Path) -> Path | None:
+    moved = path.with_name(f"{path.name}.broken")
+    try:
+        path.replace(moved)
+    except OSError:
+        return None
+    return moved
+
+
+def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return []
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2)) as conn:
+            return conn.execute(sql, values).fetchall()
+    except (OSError, sqlite3.Error):
+        log.debug("journal.read.failed", exc_info=True)
+        return []
+
+
+def read_misses(path: Path, limit: int) -> list[Missed]:
+    """Return the last misses of the journal at `path`, oldest first."""
+    found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+    return [Missed(at, from_sql(text), json.loads(data)) for at, text, data in reversed(found)]
+
+
+def read_served(path: Path) -> frozenset[int] | None:
+    """Return the interactions that the last run of the journal served or recorded; None if it knows of no run."""
+    last = "SELECT max(run) FROM decisions"
+    if not (found := _rows(path, last, ())) or found[0][0] is None:
+        return None
+    sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
+    return frozenset(row[0] for row in _rows(path, sql, found[0]))

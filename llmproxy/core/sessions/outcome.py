@@ -1,0 +1,183 @@
+"""What became of each request, and what it all comes to.
+
+The engine's shell makes one :class:`Outcome` per request when its answer has ended, and hands it to a :class:`Reporter`
+and to :class:`Totals`, which adds up the :class:`Summary` of a run. Money and tokens count as *not spent* when an answer
+came from a recording; a price that nobody knows is counted as unknown, never as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import NamedTuple, Protocol
+
+from llmproxy.core.traffic.interaction import Key, Usage
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
+
+__all__ = ["Outcome", "Reporter", "Started", "Summary", "Totals"]
+
+_UNKNOWN = Usage()
+
+
+class Outcome(NamedTuple):
+    """What became of one request. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
+
+    decision: Decision
+    method: str
+    target: str
+    """Path and query as the provider would see them, redacted."""
+    status: int
+    """HTTP status that the client got; 0 if the connection ended before one was sent."""
+    session: str = DEFAULT_SESSION
+    party: str = AGENT
+    provider: str = ""
+    operation: str = ""
+    model: str | None = None
+    ms: float = 0.0
+    """Milliseconds from the request's arrival to the end of the answer."""
+    first_ms: float | None = None
+    """Milliseconds to the first byte of the answer's body."""
+    usage: Usage = _UNKNOWN
+    cost: Decimal | None = None
+    """US dollars that the provider asks for these tokens; None when its price or the usage is unknown."""
+    key: Key | None = None
+    """None where no key was derived: the control API, refused framing, a body over the limit."""
+    interaction: int | None = None
+    """Row that was served or written."""
+    occurrence: int | None = None
+    nearest: int | None = None
+    """After a miss: the row of the recording that is nearest to what was asked."""
+    note: str = ""
+    """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``, ``miss``."""
+    at: float = 0.0
+    """Unix time of arrival, seconds."""
+    miss: bool = False
+    """Whether the request was looked up and not found. It is refused, or in `auto` and `once` recorded."""
+    lost: bool = False
+    """Whether the answer should have been recorded and could not be."""
+    seq: int = 0
+    """Number of the call in its session, from 1 in order of arrival; 0 for what belongs to none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What a proxy says when it can serve."""
+
+    url: str
+    """Where it listens, ``http://127.0.0.1:8080``."""
+    mode: Mode
+    store: str
+    cassette: str
+    upstreams: tuple[tuple[str, str, str], ...] = ()
+    """Providers that are not where their table says: name, base URL, who set it."""
+    ca: str = ""
+    """Certificate of the authority that signs what intercepted clients see; empty where nothing is intercepted."""
+    ca_bundle: str = ""
+    """The same together with everything else that is trusted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run comes to."""
+
+    hits: int = 0
+    misses: int = 0
+    """Requests that were refused because they were never recorded."""
+    recorded: int = 0
+    passed: int = 0
+    refused: int = 0
+    """Requests that were refused for another reason than a miss: host, size, framing."""
+    unused: int | None = None
+    """Recordings of the sessions' cassettes that nobody asked for; None when it is not known."""
+    failed: int = 0
+    """Answers that should have been recorded and were lost."""
+    tokens_in: int = 0
+    """Prompt tokens of the calls that were replayed."""
+    tokens_out: int = 0
+    cost_not_spent: Decimal | None = None
+    """US dollars that the replayed calls would have cost; None when no price of them is known."""
+    unpriced: int = 0
+    """Replayed calls of a model whose price is unknown: `cost_not_spent` lacks them."""
+    sessions: int = 0
+    duration: float = 0.0
+    """Seconds."""
+
+
+class Reporter(Protocol):
+    """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
+
+    def started(self, info: Started) -> None:
+        """Hear that the proxy can serve."""
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Hear what became of a request."""
+
+    def note(self, text: str) -> None:
+        """Hear of something that belongs to no single request, in one line."""
+
+    def finished(self, summary: Summary) -> None:
+        """Hear what the run came to."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Adds up outcomes. Not safe for several threads: it belongs to whoever reports."""
+
+    hits: int = 0
+    misses: int = 0
+    recorded: int = 0
+    passed: int = 0
+    refused: int = 0
+    failed: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: Decimal | None = None
+    unpriced: int = 0
+    sessions: set[str] = field(default_factory=set)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        self.sessions.add(outcome.session)
+        self.failed += outcome.lost
+        if outcome.decision is Decision.REPLAY:
+            self.hits += 1
+            usage, cost = outcome.usage, outcome.cost
+            self.tokens_in += usage.input or 0
+            self.tokens_out += usage.output or 0
+            if cost is not None:
+                self.cost = cost if self.cost is None else self.cost + cost
+            elif was_paid_for(outcome):
+                self.unpriced += 1
+        elif outcome.decision is Decision.RECORD:
+            self.recorded += outcome.interaction is not None
+        elif outcome.decision is Decision.PASS:
+            self.passed += 1
+        elif outcome.miss:
+            self.misses += 1
+        else:
+            self.refused += 1
+
+    def summary(self, *, duration: float, unused: int | None = None) -> Summary:
+        """Return the sum so far; `duration` in seconds."""
+        return Summary(
+            hits=self.hits,
+            misses=self.misses,
+            recorded=self.recorded,
+            passed=self.passed,
+            refused=self.refused,
+            unused=unused,
+            failed=self.failed,
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            cost_not_spent=self.cost,
+            unpriced=self.unpriced,
+            sessions=len(self.sessions),
+            duration=duration,
+        )
+
+
+def was_paid_for(outcome: Outcome) -> bool:
+    """Tell whether a recorded answer had cost something: listing models and failures are free."""
+    return outcome.usage != _UNKNOWN or (
+        outcome.model is not None and outcome.method == "POST" and outcome.status < 400
+    )

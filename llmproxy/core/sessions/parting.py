@@ -1,0 +1,66 @@
+"""The steps of `forking` that need more than one session's state: the bytes of a request, the answers so far, the store.
+
+swapped(...)     results of tools are overridden in a request, whatever its coding
+part(...)        the run forks: its child is begun in the store, and its session records that from here on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.forks.swap_results import Place
+from llmproxy.core.forks.table import make
+from llmproxy.core.misses.explain import Miss
+from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Interaction, header
+from llmproxy.protocol import AGENT, Mode
+
+Told = Callable[[Session, Ended], Interaction | None]
+"""Gives what was said in a call that has ended."""
+
+
+def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, told: Told) -> bytes:
+    """Return the body of a request with the results that are overridden; the very bytes that came where none is."""
+    coding, plain = header(exchange.headers, "content-encoding"), body
+    if coding and coding.strip().lower() != "identity":
+        try:
+            plain = decode(body, coding, limit)
+        except ValueError:
+            return body
+
+    def known(call_id: str) -> Place | None:
+        """Look for an id in the agent's answers since the last time that one was looked for."""
+        calls = exchange.session.calls.after(forking.scanned)
+        forking.scanned = exchange.session.calls.arrived
+        for outcome in calls:
+            if outcome.party == AGENT and (found := told(exchange.session, outcome)) is not None:
+                kind = header(found.response.headers, "content-type") or ""
+                forking.learn(answered(exchange.family, found.operation, kind, found.response.body))
+        return forking.known(call_id)
+
+    changed = forking.swap(exchange, plain, known)
+    return changed if exchange.swapped else body
+
+
+def part(
+    forking: Forking, exchange: Exchange, miss: Miss | None, *, store: Store, hide: Callable[[str], str], now: float
+) -> None:
+    """Begin the child with what its parent and it share, and let the session record it; `hide` redacts, `now` is Unix time.
+
+    It blocks for the length of two short transactions, once in a run.
+    """
+    session = exchange.session
+    fork = forking.part(exchange, miss, now=now)
+    session.superseded.update(session.counts)  # what is shared is not replaced when its key comes again
+    session.served.update(make(store, replace(fork, overrides=forking.overrides.redacted(hide)), forking.shared, now))
+    for made in forking.made.values():
+        session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
+    session.cassette, session.sample, session.mode = fork.cassette, 1, Mode.RECORD
+    exchange.note = "; ".join(note for note in (exchange.note, f"fork: {fork.cassette}") if note)

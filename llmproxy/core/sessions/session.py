@@ -1,0 +1,140 @@
+"""A session: one client's walk through one cassette.
+
+It counts how often each key came, so that the n-th request gets the n-th recording. A session that nobody opened is named by what
+arrives; it *restarts* by itself when the cassette's first request comes again although its recordings are used up and another key
+was served since: that is the second run of the same agent against one running proxy, and it gets the same answers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llmproxy.core.sessions.calls import Calls
+from llmproxy.core.sessions.tally import Tally
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import AGENT, Exhausted, Mode
+
+if TYPE_CHECKING:
+    from llmproxy.core.sessions.forking import Forking
+
+LONGEST_NAME = 300
+Walker = tuple[str, Key]
+"""Who asked (party) and what (key): occurrences are counted for each."""
+
+_SAMPLE = re.compile(r"(?P<cassette>.+)~(?P<sample>[0-9]{1,6})", re.DOTALL)
+_PARTY = re.compile(r"agent|(user|judge)(\.[0-9]{1,4})?")
+
+
+def split_name(name: str) -> tuple[str, int]:
+    """Return cassette and sample of a session's name: ``weather~3`` is the third trial of ``weather``."""
+    if not name or len(name) > LONGEST_NAME or any(ord(letter) < 32 for letter in name):
+        msg = f"llmproxy: a session's name has 1 to {LONGEST_NAME} printable characters; this one has {len(name)}."
+        raise RefusedError(msg, hint="Name it in the URL: http://HOST:PORT/s/<name>/v1")
+    if (match := _SAMPLE.fullmatch(name)) and int(match["sample"]) > 0:
+        return match["cassette"], int(match["sample"])
+    return name, 1
+
+
+def check_party(value: str | None) -> str:
+    """Return the party that a request's header names; without one it is the agent. Anything else is refused, never guessed."""
+    if value is None:
+        return AGENT
+    if not _PARTY.fullmatch(value):
+        msg = (
+            f"llmproxy: x-llmproxy-party is {value[:40]!r}; it can be agent, user, judge, or judge.2 for a second vote."
+        )
+        raise RefusedError(msg)
+    return value
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one walk."""
+
+    name: str
+    cassette: str
+    sample: int
+    mode: Mode
+    speed: float
+    exhausted: Exhausted
+    complete: bool = False
+    """`once`: the cassette was complete when this session opened."""
+    interrupted: bool = False
+    """It was closed before its proper end, so what it recorded is not complete."""
+    first: Walker | None = None
+    """The cassette's first recording; None while nothing is recorded."""
+    counts: dict[Walker, int] = field(default_factory=dict)
+    recorded_here: set[Walker] = field(default_factory=set)
+    superseded: set[Walker] = field(default_factory=set)
+    """`record`: keys whose older recordings were already replaced by this session."""
+    served: set[int] = field(default_factory=set)
+    """Interactions that were replayed, over all restarts."""
+    opened: bool = False
+    """By the control API: it ends with close or reset, and never restarts by itself."""
+    upstreams: dict[str, str] = field(default_factory=dict)
+    """Where this session's providers are, if not where the proxy's are."""
+    tally: Tally = field(default_factory=Tally)
+    calls: Calls = field(default_factory=Calls)
+    """What it was asked, over all restarts."""
+    forking: Forking | None = None
+    """What is overridden, and where the run parts from its recording; None for nearly every session."""
+    _last: Walker | None = None
+
+    def arrive(self, walker: Walker, recordings: int) -> int:
+        """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
+        if self.starts_again(walker, recordings):
+            self.restart()
+        return self.count(walker)
+
+    def starts_again(self, walker: Walker, recordings: int) -> bool:
+        """Tell whether this arrival is the first of another run of the same agent; `recordings` is how many the key has."""
+        return (
+            walker == self.first
+            and not self.opened
+            and self.mode in (Mode.REPLAY, Mode.AUTO, Mode.ONCE)
+            and recordings > 0
+            and self.counts.get(walker, 0) >= recordings
+            and self._last not in (None, walker)
+        )
+
+    def count(self, walker: Walker) -> int:
+        """Count one arrival that does not start the walk again, and return its number, from 1."""
+        nth = self.counts.get(walker, 0) + 1
+        self.counts[walker] = nth
+        self._last = walker
+        return nth
+
+    def restart(self) -> None:
+        """Walk from the start again."""
+        self.counts.clear()
+        self.recorded_here.clear()
+        self._last = None
+        if self.forking is not None:
+            self.forking.restart()
+
+    def supersedes(self, walker: Walker) -> bool:
+        """Tell (once per key) that the recording about to be stored replaces the older ones."""
+        if not self.recording_anew or walker in self.superseded:
+            return False
+        self.superseded.add(walker)
+        return True
+
+    @property
+    def recording_anew(self) -> bool:
+        """Whether this session replaces what was recorded: `record`, or `once` on a cassette that was not complete."""
+        return self.mode is Mode.RECORD or (self.mode is Mode.ONCE and not self.complete)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this session may add to the store."""
+        return self.recording_anew or self.mode is Mode.AUTO
+
+    @property
+    def leased(self) -> tuple[str, int] | None:
+        """The cassette and sample that this session alone may record now: its own, or the child that it may fork to."""
+        if self.recording_anew:
+            return self.cassette, self.sample
+        return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

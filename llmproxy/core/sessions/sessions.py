@@ -1,0 +1,323 @@
+"""All sessions of one proxy: opened by name, by the control API or by the first request; bound, reset, closed.
+
+A session that was *opened* (control API, `llmproxy run`, the pytest plugin) has its own mode, speed, exhausted rule and upstreams, and
+ends with `close`. One that nobody opened has the proxy's. A *binding* sends what arrives under one name to another session: a process
+whose base URL names `worker` can so walk a cassette of its own in each test. Bindings are looked up once, never in a chain.
+
+One cassette and sample has one session: ``x`` and ``x~1`` are the same. Of a session that ended only the ids of what it served are
+kept, for the summary of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from urllib.parse import quote
+
+from llmproxy.core.forks.overrides import Overrides
+from llmproxy.core.forks.table import fork_of, reserve
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.session import Session, split_name
+from llmproxy.core.store.store import Store
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.protocol import CONTROL_PREFIX, Exhausted, Mode
+
+log = logging.getLogger(__name__)
+
+_SHOWN_NAMES = 10
+_LATE = "llmproxy, late"
+"""A holder that never holds a lease: what comes after the end only marks the cassette as complete."""
+
+
+class SessionBusy(LLMProxyError):
+    """The session is open or bound already."""
+
+    code = "llmproxy_session_busy"
+    status = 409
+
+
+class SessionUnknown(LLMProxyError):
+    """No session of this name is open."""
+
+    code = "llmproxy_session_unknown"
+    status = 404
+
+
+class LiveForbidden(RefusedError):
+    """A replay proxy was asked for a session that may reach the network."""
+
+    code = "llmproxy_live_forbidden"
+    status = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a session is like unless it says otherwise."""
+
+    mode: Mode
+    speed: float
+    exhausted: Exhausted
+    allow_live: bool = False
+
+
+class Walked(Protocol):
+    """What a session, open or ended, says for the summary of the run."""
+
+    @property
+    def cassette(self) -> str:
+        """Where it walked."""
+
+    @property
+    def sample(self) -> int:
+        """Its recorded trial."""
+
+    @property
+    def served(self) -> Collection[int]:
+        """Ids of the interactions that it played or made."""
+
+
+class Ended(NamedTuple):
+    """What is left of all sessions of one cassette and sample that have ended."""
+
+    cassette: str
+    sample: int
+    served: Collection[int]
+    """Ids of the interactions that they played or made."""
+
+
+def canonical(name: str) -> str:
+    """Return the one name of a session: its cassette, with ``~sample`` from the second on.
+
+    Raises RefusedError for a name that cannot be.
+    """
+    if name and "~" not in name:  # nearly always; what else may be wrong with it is said when the session begins
+        return name
+    cassette, sample = split_name(name)
+    return cassette if sample == 1 and split_name(cassette) == (cassette, 1) else f"{cassette}~{sample}"
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The sessions, by name."""
+
+    defaults: Defaults
+    store: Callable[[Mode], Store | None]
+    """Returns the store, ready for what the mode does with it; None where there is none yet."""
+    holder: str
+    ended: Callable[[Session], None] = lambda _session: None
+    """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
+    walks: dict[str, Session] = field(default_factory=dict)
+    bindings: dict[str, str] = field(default_factory=dict)
+    """name in the request -> session that it belongs to."""
+    _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
+    """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000 sessions."""
+
+    @property
+    def closed(self) -> list[Walked]:
+        """What the sessions that have ended come to, for the summary of the run."""
+        return [Ended(*place, served) for place, served in self._served.items()]
+
+    def get(self, name: str) -> Session:
+        """Return the session that a request under `name` belongs to, opened now if need be."""
+        name = canonical(name)
+        name = self.bindings.get(name, name)
+        return self.walks.get(name) or self._begin(
+            name, self.defaults.mode, self.defaults.speed, self.defaults.exhausted
+        )
+
+    def known(self, name: str) -> Session | None:
+        """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
+        if not name or "~" in name:
+            name = canonical(name)
+        return self.walks.get(self.bindings.get(name, name))
+
+    def open(
+        self,
+        name: str,
+        *,
+        mode: Mode | None = None,
+        speed: float | None = None,
+        exhausted: Exhausted | None = None,
+        upstreams: Mapping[str, str] | None = None,
+        forking: Forking | None = None,
+        child: str | None = None,
+    ) -> Session:
+        """Open a session with properties of its own; what is None is the proxy's.
+
+        A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is overridden, and whether what
+        parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find.
+
+        Raises:
+            SessionBusy: it is open already.
+            RefusedError: the name cannot be.
+            LiveForbidden: a replay proxy was asked for a mode with a network.
+            CassetteBusy: another session records this cassette.
+            CassetteExists: there is a `child` already.
+
+        """
+        name = canonical(name)
+        known = self.walks.get(name)
+        if known is not None and known.opened:
+            hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
+            raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
+        mode = mode or self.defaults.mode
+        live = forking is not None and forking.live
+        if forking is not None and mode is not Mode.REPLAY:
+            msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
+        if (mode is not Mode.REPLAY or live) and self.defaults.mode is Mode.REPLAY and not self.defaults.allow_live:
+            which = "that forks" if live else f"in mode {mode}"
+            msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
+            raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
+        if known is not None:
+            self._leave(known)
+        session = self._begin(
+            name,
+            mode,
+            self.defaults.speed if speed is None else speed,
+            exhausted or self.defaults.exhausted,
+        )
+        session.opened = True
+        if forking is not None:
+            try:
+                self._may_fork(session, forking, child)
+            except BaseException:
+                del self.walks[session.name]
+                raise
+        session.upstreams = dict(upstreams or {})
+        return session
+
+    def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
+        """Give a session its overrides, above those that its cassette has; reserve the child."""
+        inherited = session.forking.overrides if session.forking is not None else Overrides()
+        forking.overrides, forking.asked_for = forking.given.over(inherited), True
+        forking.parent = session.cassette, session.sample
+        if forking.live and (store := self.store(Mode.RECORD)) is not None:
+            taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
+            forking.child = reserve(store, session.cassette, child, self.holder, taken)
+        session.forking = forking
+
+    def _begin(self, name: str, mode: Mode, speed: float, exhausted: Exhausted) -> Session:
+        cassette, sample = split_name(name)
+        session = Session(name, cassette, sample, mode, speed, exhausted)
+        if (store := self.store(mode)) is not None:
+            session.first = store.first_key(cassette, sample)
+            if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
+                kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
+                session.forking = Forking(kept, parent=(cassette, sample))
+            if mode is Mode.ONCE and store.has(cassette, sample):
+                session.complete = store.closed_cleanly(cassette, sample)
+                if not session.complete:
+                    log.warning(
+                        "cassette %s was not recorded to its end (no clean close), so it is recorded anew", name
+                    )
+            if session.writes:
+                store.begin(cassette, sample, exclusive=session.recording_anew, holder=self.holder)
+        self.walks[name] = session
+        return session
+
+    def named(self, name: str) -> Session:
+        """Return an open session. Raises SessionUnknown."""
+        if name and (session := self.walks.get(canonical(name))) is not None:
+            return session
+        names = [f"{each[:40]!r}" for each in sorted(self.walks)[:_SHOWN_NAMES]]
+        more = ", ..." if len(self.walks) > _SHOWN_NAMES else ""
+        raise SessionUnknown(
+            f"llmproxy: no session {name[:100]!r} is open.", hint=f"Open now: {', '.join(names) or 'none'}{more}"
+        )
+
+    def reset(self, name: str) -> Session:
+        """Let a session walk from the start again; what it counted stays. What it recorded so far is to be replaced."""
+        session = self.named(name)
+        if session.forking is not None and session.forking.forked:
+            raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
+        session.restart()
+        session.superseded.clear()
+        return session
+
+    def close(self, name: str, *, complete: bool = True) -> Session:
+        """End a session: give its lease back, mark what it recorded as complete (or leave it incomplete), unbind it.
+
+        Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is still open.
+        """
+        session = self.named(name)
+        session.interrupted = not complete
+        self._leave(session)
+        self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
+        return session
+
+    def _leave(self, session: Session) -> None:
+        self._end(session)
+        del self.walks[session.name]
+        self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        place = (session.cassette, session.sample)
+        before = self._served.get(place)
+        if before is None or not session.served.issubset(before):
+            self._served[place] = array("q", session.served.union(before or ()))
+
+    def _end(self, session: Session) -> None:
+        place = session.leased or ((session.cassette, session.sample) if session.writes else None)
+        if place is not None and (store := self.store(Mode.RECORD)) is not None:
+            store.end(*place, self.holder, clean=not session.interrupted)
+            if session.writes:
+                self.ended(session)
+
+    def stored(self, session: Session) -> None:
+        """Hear that a recording of `session` was stored, maybe after its end: then its cassette is as complete as it was left. Blocks."""
+        if self.walks.get(session.name) is session:
+            return
+        self._keep(session)
+        try:
+            if (store := self.store(session.mode)) is not None:
+                store.end(session.cassette, session.sample, _LATE, clean=not session.interrupted)
+                self.ended(session)
+        except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
+            # Another close can say again that it is the last.
+            why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"
+            log.warning("cassette %s could not be marked as complete: %s", session.name, why)
+
+    def bind(self, name: str, session: str) -> None:
+        """Send what arrives under `name` to `session`.
+
+        Raises:
+            SessionUnknown: there is no such session.
+            SessionBusy: the name is bound already.
+            RefusedError: the name cannot be, or is the session's own.
+
+        """
+        target = self.named(session).name
+        split_name(name)
+        name = canonical(name)
+        if name == target:
+            raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
+        if name in self.bindings:
+            msg = f"llmproxy: {name!r} is bound to session {self.bindings[name]!r} already."
+            raise SessionBusy(msg, hint="Unbind or close that first.")
+        self.bindings[name] = target
+
+    def unbind(self, name: str) -> None:
+        """Let what arrives under `name` be its own session again. Raises SessionUnknown."""
+        if not name or self.bindings.pop(canonical(name), None) is None:
+            raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
+
+    def heartbeat(self) -> None:
+        """Keep the leases of recording sessions."""
+        for session in list(self.walks.values()):
+            if (place := session.leased) is not None and (store := self.store(Mode.RECORD)) is not None:
+                store.heartbeat(*place, self.holder)
+
+    def close_all(self) -> None:
+        """End every session, the last thing before the store is closed; one that cannot be ended does not keep the others."""
+        failure: LLMProxyError | None = None
+        for session in list(self.walks.values()):
+            try:
+                self._end(session)
+            except LLMProxyError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure

@@ -1,0 +1,272 @@
+"""The reading side of a store: prepared SQL on indexed columns, one connection, one thread at a time.
+
+What is read by id may be remembered: a row's content never changes once it is there (only its superseded mark does),
+and ids are never given twice. Errors of SQLite come out as ours.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.core.store import rows
+from llmproxy.core.store.bodies import Contents, decode_single, read as read_body
+from llmproxy.core.store.connect import Reader, translate
+from llmproxy.core.store.rows import Row, Summary, from_sql, to_sql
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+from llmproxy.protocol import is_good
+
+if TYPE_CHECKING:
+    from llmproxy.core.keys.normalize import Origin
+
+REMEMBERED_SLOTS = 20_000
+"""Keys whose recordings are remembered, about 400 bytes each."""
+REMEMBERED_BYTES = 8 << 20
+"""Bound of the memory of answers."""
+
+SLOTS = """
+SELECT id, occurrence, status, ending FROM interactions
+WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL ORDER BY occurrence
+"""
+_MADE_BY = """
+SELECT i.key, i.occurrence, m.ordinal FROM made_ids AS m JOIN interactions AS i ON i.id = m.interaction_id
+WHERE m.cassette = ? AND m.sample = ? AND m.made_id = ? AND i.superseded_at IS NULL
+ORDER BY m.interaction_id, m.ordinal LIMIT 1
+"""
+_FIRST = """
+SELECT party, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
+ORDER BY started_at, id LIMIT 1
+"""
+_HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
+_CASSETTES = """
+SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(started_at), max(started_at),
+    sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL), c.closed_cleanly, c.holder
+FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
+GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One live recording of a key."""
+
+    id: int
+    occurrence: int
+    status: int
+    ending: Ending
+
+    @property
+    def good(self) -> bool:
+        """Whether it may stand for the provider's answer in `auto` and `once`, or be repeated as the last."""
+        return self.ending is Ending.COMPLETE and is_good(self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class CassetteInfo:
+    """One cassette and sample in numbers."""
+
+    name: str
+    sample: int
+    stored: int
+    """Rows, superseded ones included."""
+    live: int
+    first_at: float
+    last_at: float
+    tokens_in: int | None
+    tokens_out: int | None
+    closed_cleanly: bool
+    holder: str | None
+
+
+class Reading:
+    """A store that is open for reading."""
+
+    def __init__(self, path: Path, reader: Reader) -> None:
+        """Read from `reader`, which is closed with this."""
+        self.path = path
+        self.conn = reader.conn
+        """The reading connection, for queries that are not here."""
+        self._reader = reader
+        self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
+        self._answer_bytes = 0
+        self._contents = Contents()
+        self._slots: dict[tuple[str, int, str, Key], tuple[Slot, ...]] = {}
+        self._slots_of = -1
+
+    @property
+    def generation(self) -> int:
+        """A number that changes whenever anybody else, our own writer included, has committed."""
+        if (seen := self._reader.generation()) is not None:
+            return seen
+        found: int = self._all("PRAGMA data_version")[0][0]
+        return -1 - found  # never one of the numbers above
+
+    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[Slot, ...]:
+        """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
+        generation = self._reader.generation()
+        if generation is None:
+            generation = self.generation
+        if generation != self._slots_of:
+            self._slots.clear()
+            self._slots_of = generation
+        place = (cassette, sample, party, key)
+        if (known := self._slots.get(place)) is not None:
+            return known
+        found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
+        slots = tuple(Slot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in found)
+        if len(self._slots) >= REMEMBERED_SLOTS:
+            self._slots.clear()
+        self._slots[place] = slots
+        return slots
+
+    def response(self, interaction_id: int) -> Response:
+        """Return the recorded answer. Raises CassetteNotFound (no such row), CassetteCorrupt (damaged)."""
+        remembered = self._answers.get(interaction_id)
+        if remembered is not None:
+            self._answers.move_to_end(interaction_id)
+            return remembered[0]
+        row = self._maybe(rows.SELECT_RESPONSE, (interaction_id,))
+        if row is None:
+            raise self._missing(interaction_id)
+        body_id, sha256, encoding, base_id, data = row[8:]
+        body = self.body(body_id) if base_id is not None else decode_single(body_id, sha256, encoding, data)
+        try:
+            response = rows.to_response(row, body)
+        except (ValueError, TypeError) as error:
+            raise CassetteCorrupt(
+                f"Interaction {interaction_id} of {self.path} is damaged: {error}.",
+                hint=f"llmproxy verify --store {self.path}",
+            ) from error
+        self._remember(interaction_id, response, len(body))
+        return response
+
+    def load(self, interaction_id: int) -> Interaction:
+        """Return the whole interaction as it was added. Raises CassetteNotFound, CassetteCorrupt."""
+        row = self._maybe(rows.SELECT_INTERACTION, (interaction_id,))
+        if row is None:
+            raise self._missing(interaction_id)
+        made = self._all("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
+        named = dict(zip(rows.LOADED, row, strict=True))
+        response = self.response(interaction_id)
+        try:
+            return rows.to_interaction(
+                named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
+            )
+        except (TypeError, ValueError) as error:
+            raise CassetteCorrupt(f"Interaction {interaction_id} of {self.path} is damaged: {error!r}.") from error
+
+    def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
+        """Return which live interaction made this id, the first one; None if none in the cassette did."""
+        from llmproxy.core.keys.normalize import Origin
+
+        row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
+        return None if row is None else Origin(Key(row[0]), int(row[1]), int(row[2]))
+
+    def has(self, cassette: str, sample: int) -> bool:
+        """Tell whether anything live is recorded there."""
+        return self._maybe(_HAS, (to_sql(cassette), sample)) is not None
+
+    def closed_cleanly(self, cassette: str, sample: int) -> bool:
+        """Tell whether the session that wrote there last came to its proper end."""
+        row = self._maybe(
+            "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
+        )
+        return row is not None and bool(row[0])
+
+    def first_key(self, cassette: str, sample: int) -> tuple[str, Key] | None:
+        """Return (party, key) of the request that came first in the latest recording."""
+        name = to_sql(cassette)
+        since = self._maybe("SELECT latest_from FROM cassettes WHERE name = ? AND sample = ?", (name, sample))
+        row = self._maybe(_FIRST, (name, sample, since[0])) if since is not None else None
+        row = row or self._maybe(_FIRST, (name, sample, 0))
+        return None if row is None else (from_sql(row[0]), Key(row[1]))
+
+    def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[Interaction]:
+        """Return the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""
+        found = self._all(
+            "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS NULL"
+            " ORDER BY id DESC LIMIT ?",
+            (to_sql(cassette), to_sql(provider), to_sql(operation), limit),
+        )
+        return [self.load(id_) for (id_,) in reversed(found)]
+
+    def unused(self, cassette: str, sample: int, served: Collection[int]) -> list[Summary]:
+        """Return the live recordings whose ids are not among `served`, in order."""
+        return [row for row in self.summaries(cassette, sample) if row.id not in served]
+
+    def summaries(
+        self,
+        cassette: str | None = None,
+        sample: int | None = None,
+        *,
+        superseded: bool = False,
+        limit: int | None = None,
+    ) -> list[Summary]:
+        """Return rows in the order they were requested; of more than `limit` the last ones."""
+        where, values = self._where(cassette, sample, superseded=superseded)
+        found = self._all(
+            f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
+            (*values, -1 if limit is None else limit),
+        )
+        return [rows.to_summary(row) for row in reversed(found)]
+
+    def interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
+        """Give the live interactions of a cassette in the order they were requested, one at a time."""
+        where, values = self._where(cassette, sample, superseded=False)
+        sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"  # noqa: S608 - constants only
+        for (id_,) in self._all(sql, values):
+            yield self.load(id_)
+
+    def cassettes(self) -> list[CassetteInfo]:
+        """Return every cassette and sample that holds something."""
+        return [
+            CassetteInfo(from_sql(name), sample, stored, live, first, last, tokens_in, tokens_out, bool(clean), holder)
+            for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in self._all(_CASSETTES)
+        ]
+
+    def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        try:
+            return self.conn.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise translate(error, self.path, writing=False) from error
+
+    def _maybe(self, sql: str, values: Sequence[object] = ()) -> Row | None:
+        found = self._all(sql, values)
+        return found[0] if found else None
+
+    def body(self, body_id: int) -> bytes:
+        """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
+        try:
+            return read_body(self.conn, body_id, self._contents)
+        except sqlite3.Error as error:
+            raise translate(error, self.path, writing=False) from error
+
+    def _missing(self, interaction_id: int) -> CassetteNotFound:
+        return CassetteNotFound(
+            f"There is no interaction {interaction_id} in {self.path}.", hint=f"llmproxy ls --store {self.path}"
+        )
+
+    def _remember(self, interaction_id: int, response: Response, size: int) -> None:
+        if size > REMEMBERED_BYTES // 4:
+            return
+        self._answers[interaction_id] = (response, size + 1000)
+        self._answer_bytes += size + 1000
+        while self._answer_bytes > REMEMBERED_BYTES:
+            _, (_, dropped) = self._answers.popitem(last=False)
+            self._answer_bytes -= dropped
+
+    @staticmethod
+    def _where(cassette: str | None, sample: int | None, *, superseded: bool) -> tuple[str, tuple[object, ...]]:
+        parts: list[tuple[str, tuple[object, ...]]] = [("1", ())]
+        if not superseded:
+            parts.append(("superseded_at IS NULL", ()))
+        if cassette is not None:
+            parts.append(("cassette = ?", (to_sql(cassette),)))
+        if sample is not None:
+            parts.append(("sample = ?", (sample,)))
+        return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)

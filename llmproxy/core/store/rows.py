@@ -1,0 +1,302 @@
+"""An interaction as one row of table `interactions`, and back: nothing is lost, and a person can read it.
+
+Bodies live in `bodies`, the ids that a response made in `made_ids`; everything else is a column. Texts that are not
+valid Unicode (a lone surrogate in a header or path) are kept as bytes in the same column and come back as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage
+
+log = logging.getLogger(__name__)
+
+LAST_USER_CHARACTERS = 400
+ANSWER_CHARACTERS = 800
+"""How much of the texts stands in the row, for reading; the bodies hold everything."""
+
+Sql = str | int | float | bytes | None
+Row = tuple[Any, ...]
+"""What SQLite gives for one row: the schema knows the types, Python's driver does not."""
+
+COLUMNS = (
+    "cassette",
+    "sample",
+    "party",
+    "key",
+    "provider",
+    "operation",
+    "status",
+    "ending",
+    "model",
+    "stream",
+    "method",
+    "target",
+    "upstream",
+    "reason",
+    "started_at",
+    "head_us",
+    "first_byte_ms",
+    "duration_ms",
+    "chunked",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cache_written_tokens",
+    "reasoning_tokens",
+    "cost_usd",
+    "redacted",
+    "rules",
+    "last_user_text",
+    "answer_text",
+    "request_headers",
+    "response_headers",
+    "chunks",
+)
+"""What :func:`to_row` gives, in order; position, occurrence and the bodies are the transaction's."""
+
+_LOADED = (
+    "id, cassette, sample, party, occurrence, key, provider, operation, model, stream, method, target, upstream,"
+    " started_at, redacted, rules, input_tokens, output_tokens, cached_tokens, cache_written_tokens, reasoning_tokens,"
+    " request_headers, request_body"
+)
+_ANSWERED = "id, status, reason, ending, head_us, chunked, response_headers, chunks"
+LOADED = tuple(_LOADED.split(", "))
+SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"  # noqa: S608
+SELECT_RESPONSE = (
+    f"SELECT {', '.join('i.' + name for name in _ANSWERED.split(', '))},"  # noqa: S608
+    " b.id, b.sha256, b.encoding, b.base_id, b.data"
+    " FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One interaction as `ls` shows it."""
+
+    id: int
+    cassette: str
+    sample: int
+    party: str
+    position: int
+    occurrence: int
+    key: Key
+    provider: str
+    operation: str
+    model: str | None
+    stream: bool
+    method: str
+    target: str
+    status: int
+    ending: Ending
+    started_at: float
+    first_byte_ms: float | None
+    duration_ms: float | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    redacted: bool
+    superseded: bool
+    last_user_text: str | None
+    answer_text: str | None
+
+
+SELECT_SUMMARY = (
+    "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, target,"
+    " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
+    " superseded_at, last_user_text, answer_text FROM interactions"
+)
+
+
+def to_sql(text: str) -> str | bytes:
+    """Return what stands in a column for `text`: itself, or bytes if UTF-8 cannot say it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def from_sql(value: str | bytes) -> str:
+    """Undo :func:`to_sql`."""
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
+
+
+def _maybe(value: str | bytes | None) -> str | None:
+    return None if value is None else from_sql(value)
+
+
+def _int(value: int | None) -> int | None:
+    """A count that a provider made up and SQLite cannot hold is unknown."""
+    return value if value is None or -(1 << 63) <= value < 1 << 63 else None
+
+
+def _headers(headers: Headers) -> str:
+    return json.dumps(headers, separators=(",", ":"))
+
+
+def to_headers(text: str) -> Headers:
+    """Read header fields back, their order and repetitions kept."""
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def describe(interaction: Interaction) -> tuple[str | None, str | None, float | None]:
+    """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
+    said = replied = cost = None
+    try:
+        from llmproxy.core.dialects.conversation import answered, last_user_text
+        from llmproxy.core.dialects.streams import beginning
+        from llmproxy.core.dialects.usage import cost_of
+        from llmproxy.core.providers.routing import family_of
+        from llmproxy.core.traffic.frames import is_frames, questions
+
+        operation, answer = interaction.operation, interaction.response
+        family = family_of(interaction.provider, operation)
+        bodies = questions(answer.body) if is_frames(answer.headers) else [interaction.request.body]
+        last = next(filter(None, map(last_user_text, reversed(bodies))), None)
+        said = None if last is None else clip(last, LAST_USER_CHARACTERS)
+        kind = content_type(answer.headers)
+        message = answered(family, operation, kind, beginning(kind, answer.body))
+        if message is not None:
+            calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+            replied = clip(message.text or calls, ANSWER_CHARACTERS)
+        price = cost_of(interaction.provider, interaction.model, interaction.usage)
+        cost = None if price is None else float(price)
+    except Exception:  # these columns are for looking; a recording must not fail because of them
+        log.debug("describe.failed", exc_info=True)
+    return said, replied, cost
+
+
+def content_type(headers: Headers) -> str:
+    """Return the content type, "" if there is none."""
+    return next((value for name, value in headers if name.lower() == "content-type"), "")
+
+
+def clip(text: str, limit: int) -> str:
+    """Return at most `limit` characters, the cut marked."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def to_row(interaction: Interaction) -> tuple[Sql, ...]:
+    """Return the values of COLUMNS."""
+    i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
+    said, replied, cost = describe(interaction)
+    chunks = response.chunks
+    first, last = (chunks[0].offset, chunks[-1].offset) if chunks else (response.head_offset, response.head_offset)
+    return (
+        to_sql(i.cassette),
+        i.sample,
+        to_sql(i.party),
+        i.key,
+        to_sql(i.provider),
+        to_sql(i.operation),
+        response.status,
+        response.ending.value,
+        None if i.model is None else to_sql(i.model),
+        i.stream,
+        to_sql(request.method),
+        to_sql(request.target),
+        to_sql(i.upstream),
+        to_sql(response.reason),
+        i.started_at,
+        response.head_offset,
+        first / 1000,
+        last / 1000,
+        response.chunked,
+        _int(usage.input),
+        _int(usage.output),
+        _int(usage.cached),
+        _int(usage.cache_written),
+        _int(usage.reasoning),
+        cost,
+        i.redacted,
+        to_sql(i.rules),
+        None if said is None else to_sql(said),
+        None if replied is None else to_sql(replied),
+        _headers(request.headers),
+        _headers(response.headers),
+        json.dumps([(chunk.offset, len(chunk.data)) for chunk in chunks], separators=(",", ":")),
+    )
+
+
+def to_response(row: Row, body: bytes) -> Response:
+    """Build the response of a SELECT_RESPONSE row. Raises ValueError if the chunks are not those of `body`."""
+    _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
+    chunks, at = [], 0
+    for offset, length in json.loads(borders):
+        chunks.append(Chunk(offset, body[at : at + length]))
+        at += length
+    if at != len(body):
+        raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
+    return Response(
+        status=status,
+        reason=from_sql(reason),
+        headers=to_headers(headers),
+        chunks=tuple(chunks),
+        ending=Ending(ending),
+        head_offset=head_us,
+        chunked=bool(chunked),
+    )
+
+
+def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:
+    """Build the interaction of a SELECT_INTERACTION row."""
+    return Interaction(
+        provider=from_sql(row["provider"]),
+        operation=from_sql(row["operation"]),
+        key=Key(row["key"]),
+        request=Request(
+            method=from_sql(row["method"]),
+            target=from_sql(row["target"]),
+            headers=to_headers(row["request_headers"]),
+            body=body,
+        ),
+        response=response,
+        started_at=row["started_at"],
+        cassette=from_sql(row["cassette"]),
+        sample=row["sample"],
+        party=from_sql(row["party"]),
+        occurrence=row["occurrence"],
+        id=row["id"],
+        model=_maybe(row["model"]),
+        stream=bool(row["stream"]),
+        upstream=from_sql(row["upstream"]),
+        usage=Usage(
+            input=row["input_tokens"],
+            output=row["output_tokens"],
+            cached=row["cached_tokens"],
+            cache_written=row["cache_written_tokens"],
+            reasoning=row["reasoning_tokens"],
+        ),
+        redacted=bool(row["redacted"]),
+        rules=from_sql(row["rules"]),
+        made_ids=made_ids,
+    )
+
+
+def to_summary(row: Row) -> Summary:
+    """Build the summary of a SELECT_SUMMARY row."""
+    values = [value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value for value in row]
+    summary: dict[str, Any] = dict(zip(Summary.__slots__, values, strict=True))
+    summary |= {
+        "ending": Ending(summary["ending"]),
+        "stream": bool(summary["stream"]),
+        "redacted": bool(summary["redacted"]),
+        "superseded": summary["superseded"] is not None,
+    }
+    return Summary(**summary)
+
+
+def when(started_at: float) -> str:
+    """Return a Unix time as ISO text in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(started_at)

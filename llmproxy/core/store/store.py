@@ -1,0 +1,251 @@
+"""The store: every recorded interaction in one SQLite file, shared by as many processes as like.
+
+Reads go through one connection of the calling thread's, prepared SQL on indexed columns. Writes go through another,
+opened at the first write, guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes visible
+whole or not at all, and its occurrence is given under the database's write lock, so that no two processes take the
+same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
+twice; what was read by id may be remembered.
+
+Opened for replay the file never changes, nor does its folder. The schema is described in docs/store.md.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from llmproxy.core.store import leases, rows
+from llmproxy.core.store.bodies import Bodies, Group, Prepared
+from llmproxy.core.store.connect import (
+    Reader,
+    check_writable,
+    close_writer,
+    is_wal,
+    look,
+    open_beside,
+    open_reader,
+    open_writer,
+    translate,
+)
+from llmproxy.core.store.migrations import immediate
+from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot
+from llmproxy.core.store.rows import Sql, Summary, to_sql
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+
+__all__ = ["CassetteInfo", "Slot", "Store", "Summary"]
+
+_SUPERSEDE = """
+UPDATE interactions SET superseded_at = ?, superseded_by = -1
+WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL
+"""
+# The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
+_NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
+_INSERT = (
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608
+    f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
+)
+_COUNT = """
+UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An interaction of which everything is made that needs no lock."""
+
+    interaction: Interaction
+    supersede: bool
+    row: tuple[Sql, ...]
+    request: Prepared
+    response: Prepared
+
+
+def _group(interaction: Interaction) -> Group:
+    return interaction.cassette, interaction.provider, interaction.operation
+
+
+class Store(Reading):
+    """One store file. Reading belongs to one thread at a time; writing may be done from any."""
+
+    def __init__(self, path: Path, reader: Reader, *, writable: bool, now: Callable[[], float]) -> None:
+        """Use :meth:`open`."""
+        super().__init__(path, reader)
+        self.writable = writable
+        self._now = now
+        self._lock = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._bodies = Bodies()
+
+    @classmethod
+    def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> Store:
+        """Open the store at `path`; made if `writable` and missing. `now` gives Unix time.
+
+        Raises:
+            CassetteNotFound: it does not exist and is not to be written.
+            CassetteCorrupt: it is not SQLite, damaged, or another program's.
+            CassetteNewer: a newer llmproxy wrote it.
+            CassetteBusy: another program holds it locked.
+            StoreReadOnly: it is to be written and cannot be.
+
+        """
+        path = Path(path)
+        if not writable:
+            reader = open_reader(path)
+            reader.watch(path)
+            return cls(path, reader, writable=False, now=now)
+        head = look(path)
+        check_writable(path)
+        if head and not is_wal(head):
+            # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
+            reader = open_reader(path)
+            if reader.copy is None:
+                return cls(path, reader, writable=True, now=now)
+            reader.close()
+        writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
+        try:
+            store = cls(path, open_beside(path), writable=True, now=now)
+        except BaseException:
+            close_writer(writer)
+            raise
+        store._writer = writer
+        return store
+
+    def close(self) -> None:
+        """Close both connections; the file is at rest as one file unless another process has it open."""
+        with self._lock:
+            self._reader.close()
+            if self._writer is not None:
+                close_writer(self._writer)
+                self._writer = None
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close."""
+        self.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add(self, interaction: Interaction, *, supersede: bool) -> int:
+        """Store an interaction and return its id; committed when this returns.
+
+        It takes `interaction.occurrence` if no live recording has it, else the next after the last. With `supersede`
+        the older live recordings of its key are superseded in the same transaction. Blocks up to 5 s for others' writes.
+
+        Raises:
+            RecordingError: the disk is full or failed; nothing was stored, what was there stays readable.
+            CassetteBusy: another program held the file all the time.
+            StoreReadOnly: the store is not, or cannot be, opened for writing.
+
+        """
+        return self.add_all([(interaction, supersede)])[0]
+
+    def add_all(self, many: Sequence[tuple[Interaction, bool]]) -> list[int]:
+        """Store several interactions, each with its `supersede`, in one transaction: all, or (when this raises) none. Else as `add`."""
+        made = [(interaction, supersede, rows.to_row(interaction)) for interaction, supersede in many]
+        with self._writing() as conn:
+            ready = [_Ready(*one, *self._prepared(conn, one[0])) for one in made]
+            with immediate(conn):
+                now = self._now()
+                stored = [self._insert(conn, one, now) for one in ready]
+            for one, (_, request) in zip(ready, stored, strict=True):
+                self._bodies.remember(_group(one.interaction), request, one.interaction.request.body)
+        return [new for new, _ in stored]
+
+    def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
+        """Make the bodies of request and response ready: the slow part, without the write lock."""
+        request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
+        return request, self._bodies.prepare(conn, interaction.response.body, None)
+
+    def _insert(self, conn: sqlite3.Connection, ready: _Ready, now: float) -> tuple[int, tuple[int, int]]:
+        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body."""
+        one = ready.interaction
+        name, sample = to_sql(one.cassette), one.sample
+        slot = (name, sample, to_sql(one.party), one.key)
+        position = _position(conn, name, sample, now)
+        request = self._bodies.put(conn, ready.request)
+        response, _ = self._bodies.put(conn, ready.response)
+        superseded = ready.supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
+        taken = [] if ready.supersede else [nth for _, nth, _, _ in conn.execute(SLOTS, slot)]
+        nth = one.occurrence if one.occurrence not in taken else taken[-1] + 1
+        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
+        if superseded:
+            conn.execute(_NAME_SUCCESSOR, (new, now))
+        if one.made_ids:
+            made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
+            conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
+        return new, request
+
+    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str) -> None:
+        """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
+
+        Raises CassetteBusy naming the holder whose lease is live. Call `heartbeat` at least every 5 s.
+        """
+        self._require_writable()
+        if exclusive:
+            with self._writing() as conn, immediate(conn):
+                leases.take(conn, to_sql(cassette), sample, holder, self._now())
+
+    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+        """Keep the lease; False if it is gone."""
+        with self._writing() as conn, immediate(conn):
+            return leases.renew(conn, to_sql(cassette), sample, holder, self._now())
+
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool) -> None:
+        """Close a writing session; `clean` says that it came to its proper end, so that the cassette is complete."""
+        self._require_writable()
+        if self._writer is None:
+            return  # nothing was written through us, so there is nothing to say, and the file stays as it was
+        with self._writing() as conn, immediate(conn):
+            leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock for upkeep; everything in the block happens, or nothing does."""
+        with self._writing() as conn, immediate(conn):
+            yield conn
+        self._bodies.forget()
+        self._answers.clear()
+        self._answer_bytes = 0
+
+    def vacuum(self) -> None:
+        """Give the space of deleted rows back to the disk; left for later if another process uses the store."""
+        with suppress(CassetteBusy, RecordingError), self._writing() as conn:
+            conn.execute("VACUUM")
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # --- below -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Give the writing connection to one thread, opened at the first call."""
+        self._require_writable()
+        with self._lock:
+            if self._writer is None:
+                self._writer = open_writer(self.path)
+            try:
+                yield self._writer
+            except sqlite3.Error as error:
+                self._bodies.forget()
+                raise translate(error, self.path, writing=True) from error
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
+
+
+def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
+    """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
+    found = conn.execute(_COUNT, (name, sample)).fetchall()
+    if not found:
+        leases.ensure(conn, name, sample, now)
+        found = conn.execute(_COUNT, (name, sample)).fetchall()
+    return int(found[0][0])

@@ -1,0 +1,244 @@
+"""Where two JSON trees differ, told so that a person sees it at once.
+
+    (old tree, new tree) -> Differences: JSON path, old text, new text, what the difference looks like
+
+Lists are aligned before they are compared: a message put in or left out is one difference, and the later ones stay
+equal. A long text is shown around the first place where it differs. `volatile` gives a name to what changes from run to
+run by nature (a date, an id, a temporary path): such a value is a candidate for a normalisation rule, any other is not.
+
+Work is bounded, whatever the input: `_NODES` visited nodes, `_ALIGN` x `_ALIGN` items of one list. Beyond a bound the result is coarser (a whole subtree is one difference), never wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
+
+from llmproxy.core.traffic.volatile import common_prefix, volatile
+
+_NODES = 50_000
+_ALIGN = 400
+_PAIR = 24
+_DEPTH = 64
+_BEFORE = 28
+"""Characters shown before the first differing place of a long text."""
+
+_CHOSEN = ("model", "version", "role", "type")
+"""Members whose value is a choice even where it looks like a date (``gpt-4o-2024-08-06``)."""
+
+SHOWN = 90
+"""Characters of one value that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where two trees differ."""
+
+    path: str
+    """JSON path, ``$.messages[2].content``; indices count in the new tree, in the old one for what was dropped."""
+    old: str
+    """The old value as JSON, shortened, one printable line; empty where there was none."""
+    new: str
+    """The new value likewise; empty where there is none now."""
+    looks: str | None = None
+    """What :func:`volatile` calls the difference."""
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return plain values, for the journal and for JSON output."""
+        return {"path": self.path, "old": self.old, "new": self.new, "looks": self.looks}
+
+
+ABSENT = object()
+"""Stands for the value of what is not there."""
+
+Raw = tuple[str, object, object]
+"""Path, old value, new value; ABSENT on the side that has none."""
+
+
+def differences(old: object, new: object, limit: int = 20) -> list[Difference]:
+    """Return at most `limit` differences between two JSON trees, in the order of the new document."""
+    return [changed(*each) for each in raw(old, new, limit)]
+
+
+def raw(old: object, new: object, limit: int) -> list[Raw]:
+    """Return the differences with their values as they are."""
+    return list(islice(_Walk().compare("$", old, new, 0), limit))
+
+
+def count(old: object, new: object, limit: int) -> int:
+    """Return the number of differences, at most `limit`; quicker than making them."""
+    return sum(1 for _ in islice(_Walk().compare("$", old, new, 0), limit))
+
+
+def fingerprint(value: object) -> str:
+    """Return a text that two values share only if they are the same JSON (unlike ``==``: True is not 1)."""
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return repr(type(value)) + str(id(value))
+
+
+def member(path: str, name: object) -> str:
+    """Return the JSON path of the member `name` of the object at `path`."""
+    text = str(name)
+    return f"{path}.{text}" if re.fullmatch(r"[A-Za-z_][\w-]*", text) else f"{path}[{json.dumps(text)}]"
+
+
+class _Walk:
+    """One comparison, with its budget of nodes."""
+
+    def __init__(self) -> None:
+        self.left = _NODES
+
+    def compare(self, path: str, old: object, new: object, depth: int) -> Iterator[Raw]:
+        self.left -= 1
+        if _same(old, new):
+            return
+        if self.left > 0 and depth < _DEPTH:
+            if isinstance(old, dict) and isinstance(new, dict):
+                yield from self.members(path, old, new, depth)
+                return
+            if isinstance(old, list) and isinstance(new, list):
+                yield from self.items(path, old, new, depth)
+                return
+        yield path, old, new
+
+    def members(self, path: str, old: dict[str, object], new: dict[str, object], depth: int) -> Iterator[Raw]:
+        for name, value in new.items():
+            if name in old:
+                yield from self.compare(member(path, name), old[name], value, depth + 1)
+            else:
+                yield member(path, name), ABSENT, value
+        for name, value in old.items():
+            if name not in new:
+                yield member(path, name), value, ABSENT
+
+    def items(self, path: str, old: list[object], new: list[object], depth: int) -> Iterator[Raw]:
+        for i, j in _pairs(old, new):
+            if j is None and i is not None:
+                yield f"{path}[{i}]", old[i], ABSENT
+            elif i is None and j is not None:
+                yield f"{path}[{j}]", ABSENT, new[j]
+            elif i is not None and j is not None:
+                yield from self.compare(f"{path}[{j}]", old[i], new[j], depth + 1)
+
+
+def changed(path: str, old: object, new: object) -> Difference:
+    """Return the difference of two values, long texts shown around their first differing place."""
+    if isinstance(old, str) and isinstance(new, str):
+        start = max(0, common_prefix(old, new) - _BEFORE)
+        looks = None if path.endswith(_CHOSEN) else volatile(old, new)
+        return Difference(path, _quoted(old, start), _quoted(new, start), looks)
+    left, right = ("" if value is ABSENT else shown(value) for value in (old, new))
+    return Difference(path, left, right, volatile(old, new))
+
+
+def _same(old: object, new: object) -> bool:
+    try:
+        # The quick test first; it alone would call True and 1 equal, which are different requests.
+        return old is new or (old == new and fingerprint(old) == fingerprint(new))
+    except RecursionError:
+        return False
+
+
+# -- alignment of lists
+
+
+def _pairs(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield which item of `old` stands for which of `new`; None: dropped, or put in."""
+    if max(len(old), len(new)) > _ALIGN:
+        yield from _side_by_side(0, len(old), 0, len(new))
+        return
+    matcher = SequenceMatcher(None, [*map(fingerprint, old)], [*map(fingerprint, new)], autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        if tag == "replace" and i2 - i1 != j2 - j1 and max(i2 - i1, j2 - j1) <= _PAIR:
+            for i, j in _alignment(old[i1:i2], new[j1:j2]):
+                yield (None if i is None else i1 + i), (None if j is None else j1 + j)
+        else:
+            yield from _side_by_side(i1, i2, j1, j2)
+
+
+def _side_by_side(i1: int, i2: int, j1: int, j2: int) -> Iterator[tuple[int | None, int | None]]:
+    both = min(i2 - i1, j2 - j1)
+    yield from ((i1 + n, j1 + n) for n in range(both))
+    yield from ((None, j) for j in range(j1 + both, j2))
+    yield from ((i, None) for i in range(i1 + both, i2))
+
+
+def _alignment(old: list[object], new: list[object]) -> list[tuple[int | None, int | None]]:
+    """Pair the items that are most alike (edit distance; an item left alone costs 1, a pair 0..2)."""
+    rows, columns = len(old), len(new)
+    cost = [[float(i + j) for j in range(columns + 1)] for i in range(rows + 1)]
+    for i in range(1, rows + 1):
+        for j in range(1, columns + 1):
+            pair = cost[i - 1][j - 1] + _unlike(old[i - 1], new[j - 1])
+            cost[i][j] = min(pair, cost[i - 1][j] + 1, cost[i][j - 1] + 1)
+    result: list[tuple[int | None, int | None]] = []
+    i, j = rows, columns
+    while i or j:
+        if i and j and cost[i][j] == cost[i - 1][j - 1] + _unlike(old[i - 1], new[j - 1]):
+            i, j = i - 1, j - 1
+            result.append((i, j))
+        elif j and cost[i][j] == cost[i][j - 1] + 1:
+            j -= 1
+            result.append((None, j))
+        else:
+            i -= 1
+            result.append((i, None))
+    return result[::-1]
+
+
+def _unlike(old: object, new: object) -> float:
+    if isinstance(old, dict) and isinstance(new, dict):
+        if any(old.get(name) != new.get(name) for name in ("role", "type")):
+            return 1.9
+        names = old.keys() | new.keys()
+        unequal: int = sum(old.get(name) != new.get(name) for name in names)
+        return unequal / max(1, len(names)) * 1.8
+    if isinstance(old, str) and isinstance(new, str):
+        return 1.8 * (1 - common_prefix(old, new) / max(1, len(old), len(new)))
+    return 1.5 if type(old) is type(new) else 1.9
+
+
+# -- showing values
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+
+def short(text: str, width: int = SHOWN) -> str:
+    """Return the start of `text`, printable, at most `width` characters."""
+    text = printable(text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def shown(value: object, width: int = SHOWN) -> str:
+    """Return a JSON value as one shortened line."""
+    if isinstance(value, str):
+        return _quoted(value, 0, width)
+    if isinstance(value, bytes):
+        return short(repr(value[:width]), width)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        text = f"<{type(value).__name__}>"
+    return short(text, width)
+
+
+def _quoted(text: str, start: int, width: int = SHOWN) -> str:
+    """Quote `text` from `start` on, with an ellipsis where something is left out."""
+    start = 0 if start < 8 or len(text) + 2 <= width else start
+    cut = text[start : start + width]
+    body = printable(cut.replace("\\", "\\\\").replace('"', '\\"'))
+    more = start + len(cut) < len(text) or len(body) > width
+    return f'"{"…" if start else ""}{body[:width]}{"…" if more else ""}"'

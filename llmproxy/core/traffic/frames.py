@@ -1,0 +1,181 @@
+"""A WebSocket conversation in the form in which it is kept: one interaction, whose body is one JSON line for each message.
+
+    {"t": 1200, "from": "client", "text": "{...}"}                   a text message
+    {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Gemini Live)
+    {"t": 2100, "from": "server", "data": "AAEC"}                    any other binary message, in base64
+    {"t": 9000, "from": "client", "close": 1000, "reason": "bye"}    the end; 1006: cut, without a closing handshake
+
+`t` counts microseconds from the release of the upgrade, as a chunk's offset does; each line is one chunk, so that order and times
+are in the usual columns. The request is the upgrade (a GET without a body), the status 101, the content type `CONTENT_TYPE`. Pings and
+pongs are not kept, and messages are whole: how one was cut into frames is the network's business (RFC 6455 section 5.4).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.core.traffic.interaction import Chunk, Headers, header
+from llmproxy.errors import CassetteCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CONTENT_TYPE = "application/x-llmproxy-frames+jsonl"
+SWITCHING = 101
+"""HTTP status of an upgrade that was accepted."""
+CUT = 1006
+"""Close code of a connection that ended without a closing handshake; it never travels (RFC 6455 section 7.4.1)."""
+
+_LONGEST = 2000
+"""Characters of one message that a transcript shows."""
+_SPARED = 64
+"""Characters of base64 (audio) that it shows of one string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message, or the end."""
+
+    at: int
+    """Microseconds since the upgrade was released."""
+    client: bool
+    """Who sent it."""
+    data: str | bytes = ""
+    """Text, or bytes of a binary message; the reason, of the end."""
+    close: int | None = None
+    """Close code; None for a message."""
+
+
+def is_frames(headers: Headers) -> bool:
+    """Tell whether a response's body is a WebSocket conversation."""
+    return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------------
+
+
+def encode(frame: Frame) -> bytes:
+    """Write one line."""
+    line: dict[str, object] = {"t": frame.at, "from": "client" if frame.client else "server"}
+    if frame.close is not None:
+        line |= {"close": frame.close, "reason": frame.data}
+    elif isinstance(frame.data, str):
+        line["text"] = frame.data
+    elif (text := _json_text(frame.data)) is not None:
+        line |= {"text": text, "binary": True}
+    else:
+        line["data"] = base64.b64encode(frame.data).decode("ascii")
+    return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
+
+
+def chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+    """Write a conversation, one chunk a line."""
+    return tuple(Chunk(frame.at, encode(frame)) for frame in frames)
+
+
+def _json_text(data: bytes) -> str | None:
+    """Return binary data as text where that is JSON: readable, and it can be compared and redacted like any JSON."""
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------------
+
+
+def decode(body: bytes) -> list[Frame]:
+    """Read a conversation.
+
+    Raises:
+        CassetteCorrupt: a line is not of the form above.
+
+    """
+    found = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                found.append(_frame(json.loads(line)))
+            except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as why:
+                msg = f"line {number} of a recorded WebSocket is damaged: {why}"
+                raise CassetteCorrupt(msg) from why
+    return found
+
+
+def _frame(line: dict[str, Any]) -> Frame:
+    client = {"client": True, "server": False}[line["from"]]
+    at = int(line["t"])
+    if "close" in line:
+        return Frame(at, client, str(line.get("reason") or ""), int(line["close"]))
+    if "data" in line:
+        return Frame(at, client, base64.b64decode(line["data"], validate=True))
+    text = line["text"]
+    if not isinstance(text, str):
+        raise TypeError("text is no string")
+    return Frame(at, client, text.encode() if line.get("binary") else text)
+
+
+def server_events(body: bytes) -> list[object]:
+    """Return the JSON values that the server sent; what is none, or is damaged, is left out. Never raises."""
+    return list(_events(body, "server"))
+
+
+def _events(body: bytes, side: str) -> Iterator[object]:
+    for line in body.split(b"\n"):
+        try:
+            whole = json.loads(line)
+            if whole["from"] == side and "text" in whole:
+                yield json.loads(whole["text"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+
+
+def questions(body: bytes) -> list[bytes]:
+    """Return what the client asked, each as the body of a request that says the same over HTTP. Never raises."""
+    asked = []
+    for event in _events(body, "client"):
+        if isinstance(event, dict):
+            turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
+            same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event
+            asked.append(json.dumps(same).encode())
+    return asked
+
+
+# -- showing ---------------------------------------------------------------------------------------------------------------
+
+
+def transcript(body: bytes) -> Iterator[str]:
+    """Yield a conversation line by line, for people: `12.3 ms  client -> {...}`; long base64 is shortened."""
+    for frame in decode(body):
+        yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_shown(frame)}"
+
+
+def _shown(frame: Frame) -> str:
+    if frame.close == CUT:
+        return "(cut, without a closing handshake)"
+    if frame.close is not None:
+        return f"(close {frame.close}{f': {frame.data!s}' if frame.data else ''})"
+    text = frame.data if isinstance(frame.data, str) else _json_text(frame.data)
+    if text is None:
+        return f"({len(frame.data)} bytes)"
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(_spared(json.loads(text)), ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+
+
+def _spared(value: object) -> object:
+    """Shorten what no person reads: long strings without a space."""
+    if isinstance(value, dict):
+        return {name: _spared(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_spared(element) for element in value]
+    if isinstance(value, str) and len(value) > 4 * _SPARED and " " not in value[: 4 * _SPARED]:
+        return f"{value[:_SPARED]}… ({len(value)} characters)"
+    return value

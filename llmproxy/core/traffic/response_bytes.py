@@ -1,0 +1,191 @@
+"""A recorded response becomes bytes for one client: head, chunks in their time, end.
+
+The body is sent as recorded, chunk by chunk. A response that came without a content-length goes out as HTTP chunks with the
+recorded borders; one that had a length gets a length. Framing, `date` and hop-by-hop fields are the only things made anew.
+
+Two rules of ours (DESIGN.md section 2):
+- a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays as a retry without the pause;
+- an answer that was *cut* is cut again: its chunks are sent and the connection ends without a proper end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from typing import NamedTuple
+
+from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
+from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
+
+NOT_REPLAYED = frozenset({
+    # Framing and hop-by-hop: ours to say. Date: made anew.
+    "connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "date",
+    # Bodies are stored decoded.
+    "content-encoding",
+    # Would make a client talk to somebody else, or remember something about the real host.
+    "alt-svc", "strict-transport-security", "set-cookie",
+})  # fmt: skip
+WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"})
+REMEMBERED_BYTES = 8 << 20
+"""Bound of what `Plans` holds."""
+BODILESS = frozenset({204, 304})
+
+
+class Client(NamedTuple):
+    """What the client can take."""
+
+    method: str = "POST"
+    http10: bool = False
+    keep_alive: bool = True
+
+
+class Plan(NamedTuple):
+    """What to send, and when: `pieces` are (microseconds since the request was complete, bytes)."""
+
+    pieces: tuple[tuple[int, bytes], ...]
+    close: bool
+    """Close the connection after the last piece."""
+
+
+def plan(response: Response, client: Client, *, speed: float, now: float, extra: Headers = ()) -> Plan:
+    """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time."""
+    bodiless = client.method == "HEAD" or response.status in BODILESS
+    cut = response.ending is Ending.CUT and not bodiless
+    chunked = (response.chunked or cut) and not client.http10 and not bodiless
+    close = cut or not client.keep_alive or (client.http10 and response.chunked)
+    head = _head(response, client, speed=speed, now=now, extra=extra, chunked=chunked, bodiless=bodiless, close=close)
+    if bodiless:
+        return Plan(((_at(response.head_offset, speed), head),), close)
+    frames = list(_frames(response, chunked=chunked))
+    end = b"0\r\n\r\n" if chunked and not cut else b""
+    if not speed:
+        return Plan(((0, b"".join([head, *(data for _, data in frames), end])),), close)
+    pieces = [(_at(response.head_offset, speed), head), *((_at(offset, speed), data) for offset, data in frames)]
+    if end:
+        pieces.append((pieces[-1][0], end))
+    return Plan(tuple(_merged(pieces)), close)
+
+
+class Laid:
+    """An answer laid out at full speed, with the second of its date."""
+
+    __slots__ = ("_date_at", "close", "data", "second")
+
+    def __init__(self, data: bytes, *, close: bool, second: int) -> None:
+        """Keep `data`, head and body, made in this second (Unix time)."""
+        self.data, self.close, self.second = data, close, second
+        self._date_at = data.index(_DATE) + len(_DATE)  # ours comes before the body, and no recorded one is sent
+
+    def renew(self, second: int) -> None:
+        """Let the date be that of another second; a date always has the same length (RFC 9110 5.6.7)."""
+        date = formatdate(second, usegmt=True).encode("ascii")
+        end = self._date_at + len(date)
+        self.data, self.second = b"".join((self.data[: self._date_at], date, self.data[end:])), second
+
+
+_DATE = b"\r\ndate: "
+
+
+class Plans:
+    """The last answers that were laid out at full speed, for a kind of client each; their date is renewed each second."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._laid: dict[tuple[int, Client, Headers], Laid] = {}
+        self._bytes = 0
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._laid.clear()
+        self._bytes = 0
+
+    def at_once(
+        self, interaction: int, client: Client, *, now: float, extra: Headers, read: Callable[[int], Response]
+    ) -> Laid:
+        """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
+        which, second = (interaction, client, extra), int(now)
+        laid = self._laid.get(which)
+        if laid is None:
+            ((_, data),), close = plan(read(interaction), client, speed=0, now=second, extra=extra)
+            laid = Laid(data, close=close, second=second)
+            self._bytes += len(data)
+            if self._bytes > REMEMBERED_BYTES:
+                self._laid.clear()
+                self._bytes = len(data)
+            self._laid[which] = laid
+        elif laid.second != second:
+            laid.renew(second)
+        return laid
+
+
+def _at(offset: int, speed: float) -> int:
+    return round(offset / speed) if speed else 0
+
+
+def _frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, bytes]]:
+    for chunk in response.chunks:
+        if chunk.data:  # an empty HTTP chunk would end the message
+            yield chunk.offset, b"%x\r\n%b\r\n" % (len(chunk.data), chunk.data) if chunked else chunk.data
+
+
+def _merged(pieces: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Join what is due at the same moment into one write; never let time run backwards."""
+    due, data = pieces[0]
+    for offset, more in pieces[1:]:
+        if offset > due:
+            yield due, data
+            due, data = offset, more
+        else:
+            data += more
+    yield due, data
+
+
+def _head(
+    response: Response,
+    client: Client,
+    *,
+    speed: float,
+    now: float,
+    extra: Headers,
+    chunked: bool,
+    bodiless: bool,
+    close: bool,
+) -> bytes:
+    fields = [(name, value) for name, value in response.headers if name.lower() not in NOT_REPLAYED]
+    if not speed and is_transient(response.status):
+        fields = _without_waiting(fields)
+    fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, "hit"), *extra]
+    if chunked:
+        fields.append(("transfer-encoding", "chunked"))
+    elif not bodiless and not (client.http10 and response.chunked):
+        fields.append(("content-length", str(sum(len(chunk.data) for chunk in response.chunks))))
+    if close:
+        fields.append(("connection", "close"))
+    elif client.http10:
+        fields.append(("connection", "keep-alive"))
+    return head_bytes(response.status, response.reason, tuple(fields))
+
+
+def head_bytes(status: int, reason: str, headers: Headers) -> bytes:
+    """Write a response head. Line breaks in recorded values cannot start a field of their own."""
+    lines = [f"HTTP/1.1 {status} {_line(reason)}", *(f"{_line(name)}: {_line(value)}" for name, value in headers)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def _line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
+
+
+def is_transient(status: int) -> bool:
+    """Tell whether a client may try again by itself after this status."""
+    return status in TRANSIENT or status >= 500
+
+
+def _without_waiting(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    recorded = header(tuple(fields), "retry-after") or header(tuple(fields), "retry-after-ms")
+    kept = [(name, value) for name, value in fields if name.lower() not in WAITING]
+    # SDKs ignore a zero and back off for a second or more by themselves; one millisecond they obey (measured).
+    kept += [("retry-after", "0"), ("retry-after-ms", "1")]
+    if recorded is not None:
+        kept.append((RECORDED_RETRY_AFTER_HEADER, recorded))
+    return kept

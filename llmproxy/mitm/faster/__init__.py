@@ -1,0 +1,1 @@
+"""Parts of mitmproxy replaced by quicker ones, each for a measured reason (docs/speed.md)."""

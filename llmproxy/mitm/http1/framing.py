@@ -1,0 +1,269 @@
+"""HTTP/1 requests out of a client's bytes: one at a time, with the raw bytes kept for handing on.
+
+Our own, because what we need nobody gives: the exact bytes of head and body (a request is handed to mitmproxy as it came), a body
+that can be taken piece by piece, and strictness where two readers of the same bytes could disagree (request smuggling). It knows
+no mitmproxy and does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import RefusedError
+
+MAX_HEAD = 64 << 10
+"""Bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long tokens."""
+
+SHORT_HEAD = 4096
+"""Bytes of a head that is remembered; with 512 of them at most 2 MiB."""
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ \x00-\x20\x7f]+) HTTP/1\.([01])")
+_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_HTTP2 = b"PRI * HTTP/2.0"
+
+
+class FramingError(RefusedError):
+    """These bytes are not one well-formed HTTP/1 request; the connection cannot go on."""
+
+    code = "llmproxy_bad_request"
+
+
+class HeadTooLarge(FramingError):
+    """The head is over MAX_HEAD."""
+
+    status = 431
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Request line and headers."""
+
+    raw: bytes
+    method: str
+    target: str
+    http10: bool
+    headers: Headers
+    length: int | None
+    """Of the body; None: chunked."""
+    keep_alive: bool
+    expects: bool
+    """The client waits for 100 Continue."""
+    upgrade: str
+    """Lower-case value of Upgrade, where Connection names it."""
+
+
+class RequestReader:
+    """Feed it bytes; take a head, then its body until it is over, then the next head."""
+
+    def __init__(self) -> None:
+        """Start before a request."""
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._left = 0
+        self._chunked = False
+        self._in_chunk = False
+        self._over = True
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        self._buffer += data
+
+    @property
+    def waiting(self) -> int:
+        """Bytes fed and not yet taken."""
+        return len(self._buffer)
+
+    def rest(self) -> bytes:
+        """Take everything that is left: what comes from here on is no HTTP."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        self._scanned = 0
+        return data
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether the body of the last head was taken wholly."""
+        return self._over
+
+    def head(self) -> Head | None:
+        """Return the next request's head, or None until all of it is here.
+
+        Raises:
+            FramingError: it is no HTTP/1 request, or two readers could disagree about its end.
+
+        """
+        buffer = self._buffer
+        while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
+            del buffer[:2]
+            self._scanned = 0
+        end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
+        if end < 0:
+            self._scanned = len(buffer)
+            if len(buffer) > MAX_HEAD:
+                msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
+                raise HeadTooLarge(msg)
+            if _BARE_LINE_FEED.search(buffer):
+                raise FramingError("llmproxy: a line of the request's head ends without a carriage return.")
+            return None
+        if end > MAX_HEAD:
+            msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
+            raise HeadTooLarge(msg)
+        raw = bytes(buffer[: end + 4])
+        del buffer[: end + 4]
+        self._scanned = 0
+        head = parse_head(raw)
+        self._chunked, self._left, self._in_chunk = head.length is None, head.length or 0, False
+        self._over = head.length == 0
+        return head
+
+    def body(self) -> tuple[bytes, bytes, bool]:
+        """Take what is here of the body: (raw bytes, decoded bytes, whether it is over). Trailers are dropped from both.
+
+        Raises:
+            FramingError: the chunked coding is broken.
+
+        """
+        if self._over:
+            return b"", b"", True
+        if self._chunked:
+            return self._chunks()
+        data = bytes(self._buffer[: self._left]) if len(self._buffer) > self._left else bytes(self._buffer)
+        del self._buffer[: len(data)]
+        self._left -= len(data)
+        self._over = not self._left
+        return data, data, self._over
+
+    def _chunks(self) -> tuple[bytes, bytes, bool]:
+        raw, decoded, at = bytearray(), bytearray(), 0
+        buffer = self._buffer
+        while not self._over:
+            if self._in_chunk:
+                data = bytes(buffer[at : at + self._left])
+                at += len(data)
+                self._left -= len(data)
+                raw += data
+                decoded += data
+                if self._left or len(buffer) < at + 2:
+                    break
+                if buffer[at : at + 2] != b"\r\n":
+                    raise FramingError("llmproxy: a chunk of the request's body does not end where it says.")
+                raw += b"\r\n"
+                at, self._in_chunk = at + 2, False
+                continue
+            line_end = buffer.find(b"\r\n", at)
+            if line_end < 0:
+                if len(buffer) - at > MAX_HEAD:
+                    raise FramingError("llmproxy: a chunk's size line is too long.")
+                break
+            size = bytes(buffer[at:line_end]).split(b";", 1)[0].strip(b" \t")
+            if not _SIZE.fullmatch(size):
+                raise FramingError(f"llmproxy: {size[:20]!r} is no chunk size.")
+            if int(size, 16) == 0:
+                if (after := self._after_trailers(line_end)) is None:
+                    break
+                raw += b"0\r\n\r\n"
+                at, self._over = after, True
+            else:
+                self._left, self._in_chunk = int(size, 16), True
+                raw += size + b"\r\n"
+                at = line_end + 2
+        del buffer[:at]
+        return bytes(raw), bytes(decoded), self._over
+
+    def _after_trailers(self, line_end: int) -> int | None:
+        if self._buffer[line_end + 2 : line_end + 4] == b"\r\n":
+            return line_end + 4
+        end = self._buffer.find(b"\r\n\r\n", line_end)
+        if end < 0 and len(self._buffer) - line_end > MAX_HEAD:
+            raise FramingError("llmproxy: the trailers of the request's body are too long.")
+        return None if end < 0 else end + 4
+
+
+def rewritten(head: Head, body: bytes) -> bytes:
+    """Return a request with another body than came: framing and coding are said anew, everything else stays."""
+    first, *lines = head.raw[:-4].split(b"\r\n")
+    gone = (
+        b"content-length",
+        b"transfer-encoding",
+        b"content-encoding",
+        b"expect",
+        b"trailer",
+        b"content-md5",
+        b"digest",
+    )
+    kept = [line for line in lines if line.partition(b":")[0].lower() not in gone]
+    return b"\r\n".join([first, *kept, b"content-length: %d" % len(body)]) + b"\r\n\r\n" + body
+
+
+def parse_head(raw: bytes) -> Head:
+    """Parse a request's head, blank line included; strict about everything that decides where the request ends.
+
+    A client sends nearly the same head every time, so short ones are remembered.
+    """
+    return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse(raw)
+
+
+def _parse(raw: bytes) -> Head:
+    lines = raw[:-4].split(b"\r\n")
+    if lines[0] == _HTTP2:
+        raise FramingError("llmproxy: HTTP/2 without asking first (h2c); use https, or HTTP/1.1.")
+    match = _REQUEST_LINE.fullmatch(lines[0])
+    if match is None:
+        raise FramingError(f"llmproxy: {lines[0][:80]!r} is no HTTP/1 request line.")
+    headers: list[tuple[str, str]] = []
+    lengths: set[str] = set()
+    codings: list[str] = []
+    connection, upgrade, expect, hosts = "", "", "", 0
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon or not _TOKEN.fullmatch(name) or b"\n" in value or b"\r" in value or b"\0" in value:
+            raise FramingError(f"llmproxy: {line[:80]!r} is no header field.")
+        text = value.strip(b" \t").decode("latin-1")
+        headers.append((name.decode("ascii"), text))
+        match name.lower():
+            case b"content-length":
+                lengths.add(text)
+            case b"transfer-encoding":
+                codings.append(text.lower())
+            case b"connection":
+                connection += "," + text.lower()
+            case b"upgrade":
+                upgrade = text.lower()
+            case b"expect":
+                expect = text.lower()
+            case b"host":
+                hosts += 1
+    if hosts > 1:
+        raise FramingError("llmproxy: the request names two Hosts.")
+    http10 = match[3] == b"0"
+    tokens = {token.strip() for token in connection.split(",")}
+    return Head(
+        raw=raw,
+        method=match[1].decode("ascii"),
+        target=match[2].decode("latin-1"),
+        http10=http10,
+        headers=tuple(headers),
+        length=_length(lengths, codings, http10=http10),
+        keep_alive="keep-alive" in tokens if http10 else "close" not in tokens,
+        expects=expect == "100-continue" and not http10,
+        upgrade=upgrade if "upgrade" in tokens else "",
+    )
+
+
+def _length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
+    if codings:
+        if lengths or http10 or codings != ["chunked"]:
+            raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
+        return None
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        raise FramingError(f"llmproxy: {', '.join(sorted(lengths))[:60]!r} is no content-length.")
+    return int(lengths.pop()) if lengths else 0
+
+
+_remembered = lru_cache(512)(_parse)

@@ -1,0 +1,334 @@
+"""In front of a connection's stream: hits are answered where their bytes arrive.
+
+asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event through its layers,
+which costs several times what the answer does. So a plain request that turns out to be a hit is answered here and now. Everything else
+(TLS, CONNECT, chunked bodies, upgrades, odd heads, misses, recording, pacing, the control API) is handed over, byte for byte as it came,
+to the stream and so to `ReplayLayer`; with it the exchange, if the head was counted already: nothing is decided twice. The connection
+comes back here when the layer has taken every byte that was handed over and stands between two requests.
+
+The decision is the engine's, as in the layer. An exception here hands over; the layer then says what is wrong, or serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+from mitmproxy import ctx
+from mitmproxy.addons import proxyserver
+from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
+from mitmproxy.proxy.context import Context
+
+from llmproxy.core.sessions.exchange import Exchange, Place
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.errors import LLMProxyError
+from llmproxy.mitm.faster.handler import Handler, Hooks, Straight
+from llmproxy.mitm.http1.framing import FramingError, Head, parse_head
+from llmproxy.mitm.shell import Shell
+from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Decision
+
+log = logging.getLogger(__name__)
+
+MAX_HELD = 4 << 20
+"""Bytes of a request that are held here; a longer one is the layer's."""
+REMEMBERED_HEADS = 1024
+LONGEST_HEAD = 4096
+"""Bytes of a head that is remembered: at most 4 MiB in all."""
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
+
+
+class Idle(Protocol):
+    """The layer behind, as it is seen from here."""
+
+    seen: int
+    """Bytes of the client that have reached it."""
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether it has answered everything and waits for a request."""
+
+
+class Front(Straight):
+    """One client connection."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        heads: Heads,
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Wait for the first request; what is not answered here goes to `serve`."""
+        super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
+        self._shell, self._heads = shell, heads
+        self._held: list[bytes] = []
+        self._wanted = 0
+        """Bytes that what is held lacks at least."""
+        self._exchange: Exchange | None = None
+        self._last: Known | None = None
+        """The head that came last."""
+        self._handed = 0
+        self._full = False
+        self.layer: Idle | None = None
+        """Set by the layer that was put behind; None until something was handed over."""
+        self._here = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Be found by the layer."""
+        self._out = cast("asyncio.Transport", transport)
+        self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+        self._shell.fronts[self._place] = self
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let the layer hear of what is left."""
+        self._hand_over(b"".join(self._held))
+        super().connection_lost(exc)
+        self._shell.fronts.pop(self._place, None)
+        self.layer = None
+
+    def eof_received(self) -> bool | None:
+        """Let the layer hear of what is left, and of the end."""
+        self._hand_over(b"".join(self._held))
+        return super().eof_received()
+
+    def pause_writing(self) -> None:
+        """Take nothing from a client that does not read its answers."""
+        super().pause_writing()
+        if self._here:
+            self._full = True
+            self._out.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        if self._full:
+            self._full = False
+            self._out.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what can be answered here, hand over the rest."""
+        if not self._here and not self._come_back():
+            self._handed += len(data)
+            self.pass_on(data)
+            return
+        if self._held:
+            self._held.append(data)
+            if len(data) < self._wanted:  # a long body comes in many pieces: joined once
+                self._wanted -= len(data)
+                return
+            data = b"".join(self._held)
+        self._held = [data]
+        try:
+            self._answer(data)
+        except Exception:
+            log.exception("llmproxy failed in front of a connection; the layer goes on")
+            self._hand_over(b"".join(self._held))
+
+    def _come_back(self) -> bool:
+        """Take the connection back if the layer has nothing to do with it any more."""
+        behind = self.layer
+        if behind is not None and behind.seen == self._handed and behind.between_requests:
+            self._here = True
+        return self._here
+
+    def _hand_over(self, data: bytes) -> None:
+        """Give these bytes, and the exchange that they begin with, to the layer."""
+        self._held, self._here = [], False
+        if self._exchange is not None:
+            self._shell.arrived[self._place] = self._exchange
+            self._exchange = None
+        if data:
+            self._handed += len(data)
+            self.pass_on(data)
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _answer(self, data: bytes) -> None:
+        """Answer request after request; what has begun and is not complete is held."""
+        while data:
+            self._held, self._wanted = [data], 0
+            last = self._last
+            # A head is over at its first blank line, so bytes that begin with a whole head have that head.
+            if last is None or not data.startswith(last.raw):
+                end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
+                self._last = last = self._heads.get(data[:end]) if end > 3 else None
+            if last is None or self._shell.draining:
+                self._hand_over(data)
+                return
+            plain, end, length = last.plain, last.end, last.length
+            if self._exchange is None and len(data) >= end + length and self._hit(plain, data[end : end + length]):
+                data = self._rest(data, end + length)
+                continue
+            if self._exchange is None and not self._arrive(plain):
+                self._hand_over(data)
+                return
+            if len(data) < end + length:
+                self._wanted = end + length - len(data)
+                if length > MAX_HELD:
+                    self._hand_over(data)
+                return
+            if not self._replay(plain.client, data[end : end + length]):
+                self._hand_over(data)
+                return
+            data = self._rest(data, end + length)
+
+    def _rest(self, data: bytes, end: int) -> bytes:
+        """Return what is left behind a request that was answered; nothing if the connection is closing."""
+        rest = b"" if self._out.is_closing() else data[end:]
+        self._held = [rest] if rest else []
+        return rest
+
+    def _hit(self, plain: Plain, body: bytes) -> bool:
+        """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""
+        if plain.place is None or (hit := self._shell.engine.hits.answer(plain.place, plain.client, body)) is None:
+            return False
+        self._out.write(hit.data)
+        self._shell.settle_hit(hit)
+        if hit.close:
+            self._out.close()
+        return True
+
+    def _arrive(self, plain: Plain) -> bool:
+        """Find out where the request belongs; False if it is not to be looked up."""
+        engine, head = self._shell.engine, plain.head
+        try:
+            if plain.place is None or not engine.holds(plain.place):
+                plain.place = engine.place(head.method, head.target, None, head.headers)
+            exchange = engine.begin(plain.place)
+        except LLMProxyError:
+            return False  # the layer says it, in its way
+        self._shell.begin(exchange)
+        self._exchange = exchange
+        session = exchange.session
+        return exchange.decision is None and not session.speed and session.forking is None
+
+    def _replay(self, client: Client, body: bytes) -> bool:
+        """Send the recorded answer; False if there is none, or it is not for here."""
+        exchange, shell = self._exchange, self._shell
+        if exchange is None:
+            raise AssertionError("no request has arrived")
+        shell.engine.identify(exchange, body)
+        slot = exchange.slot
+        if exchange.decision is not Decision.REPLAY or slot is None or slot.status == SWITCHING:
+            return False
+        laid_out = shell.engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
+        self._exchange = None
+        for _, piece in laid_out.pieces:
+            self._out.write(piece)
+        shell.settle(exchange, slot.status)
+        if laid_out.close:
+            self._out.close()
+        return True
+
+
+@dataclass(slots=True)
+class Plain:
+    """A head that the front may serve."""
+
+    head: Head
+    client: Client
+    """What its client can take."""
+    place: Place | None = None
+    """Where its last request belonged."""
+
+
+class Known(NamedTuple):
+    """A head as it came."""
+
+    raw: bytes
+    plain: Plain
+    end: int
+    """Bytes of the head."""
+    length: int
+    """Bytes of the body."""
+
+
+class Heads:
+    """Heads that were parsed before, by their bytes without the number of the body's; only plain ones, which the front may serve."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._known: dict[bytes, Plain] = {}
+
+    def get(self, raw: bytes) -> Known | None:
+        """Return a head; None if it is not for the front."""
+        found = _LENGTH.search(raw)
+        if found is None:
+            return None
+        start, end = found.span(1)
+        bytes_without = raw[:start] + raw[end:]
+        if (plain := self._known.get(bytes_without)) is None:
+            try:
+                head = parse_head(raw)
+            except FramingError:
+                return None
+            if not is_plain(head):
+                return None
+            if len(self._known) >= REMEMBERED_HEADS:
+                self._known.clear()
+            plain = self._known[bytes_without] = Plain(head, Client(head.method, keep_alive=head.keep_alive))
+        return Known(raw, plain, len(raw), int(found[1]))
+
+
+def is_plain(head: Head) -> bool:
+    """Tell whether a request may be served by the front: in origin form, its body announced once by length, nothing asked of the hop."""
+    return (
+        head.length is not None
+        and head.target.startswith("/")
+        and not head.target.startswith(CONTROL_PREFIX)
+        and not (head.expects or head.upgrade or head.http10)
+        and head.method != "CONNECT"
+        and header(head.headers, "proxy-authorization") is None
+        and sum(name.lower() == "content-length" for name, _ in head.headers) == 1
+    )
+
+
+class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
+    """A regular proxy with the front before its streams: the mode that our own server listens in."""
+
+    description = "llmproxy"
+    transport_protocol = mode_specs.TCP
+
+    def __post_init__(self) -> None:
+        """Take no argument."""
+
+
+class Fronted(proxyserver.Proxyserver):
+    """The servers of a proxy that has a front."""
+
+    def __init__(self, shell: Shell, front: type[Front]) -> None:
+        """Serve for `shell`, with a `front` before each stream."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shell, self.front = shell, front
+
+
+class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
+    """A listener of that mode. Its manager is a `Fronted`."""
+
+    def make_top_layer(self, context: Context) -> layer.Layer:
+        """Let the next layer be chosen, as a regular proxy does."""
+        return layers.modes.HttpProxy(context)
+
+    async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - mitmproxy's streams have no common type
+        """Serve one connection."""
+        handler = Handler(self._hooks, ctx.master, reader, writer, ctx.options, self.mode)
+        handler.layer = self.make_top_layer(handler.layer.context)
+        with self.manager.register_connection(handler.client.id, handler):
+            await handler.handle_client()
+
+    async def listen(self, host: str, port: int) -> list[Any]:
+        """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
+        loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
+        heads, self._hooks = Heads(), Hooks(ctx.master.addons)
+
+        def front() -> Front:
+            return manager.front(manager.shell, heads, self.handle_stream, loop)
+
+        return [await loop.create_server(front, host, port)]

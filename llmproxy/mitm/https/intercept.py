@@ -1,0 +1,182 @@
+"""HTTPS interception: CONNECT for clients that cannot change their base URL (`llmproxy start --forward`, `llmproxy run --intercept`).
+
+    host in scope (provider table, --upstream)   TLS ends here, and the same replay layer serves what is inside
+    ourselves                                    the same: a base URL that a client asks for through its proxy
+    any other host, a mode with a network        tunnelled untouched
+    any other host, replay                       refused by name, unless --allow-host
+
+A recording made this way replays by base URL and the other way round: the key knows the provider, not the host. The name in the proxy's
+URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of everything that comes over the connection. Clients on other
+machines need the token as that URL's password, and reach hosts in scope only: this is no open proxy into somebody's network.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import logging
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from mitmproxy import connection, http
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.mitm.shell import Shell
+from llmproxy.protocol import Mode
+
+log = logging.getLogger(__name__)
+
+LONGEST = 100
+"""Characters of a host's name that are shown."""
+NEEDS_TOKEN = "from another machine this needs the proxy's token as the password in HTTPS_PROXY"  # noqa: S105 - a text about one
+ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
+
+
+class Credentials(NamedTuple):
+    """User and password of a proxy's URL, percent-decoded; None where the URL names none."""
+
+    user: str | None
+    password: str
+
+
+def proxy_credentials(headers: Headers) -> Credentials:
+    """Read the proxy-authorization header.
+
+    Raises:
+        RefusedError: nobody can read it; to guess a session would mix two.
+
+    """
+    scheme, _, value = (header(headers, "proxy-authorization") or "").partition(" ")
+    if scheme.lower() != "basic":
+        return Credentials(None, "")
+    try:
+        raw = base64.b64decode(value.strip(), validate=True)
+        # Some clients decode the URL's user before they send it, others do not: a name without % comes to the same.
+        user, password = (unquote_to_bytes(part).decode("utf-8") for part in raw.partition(b":")[::2])
+    except (binascii.Error, UnicodeDecodeError) as error:
+        hint = "Percent-encode it as UTF-8: HTTPS_PROXY=http://<session>@HOST:PORT"
+        raise RefusedError("llmproxy: the user name in the proxy's URL cannot be read.", hint=hint) from error
+    return Credentials(user or None, password)
+
+
+def proxy_user(headers: Headers) -> str | None:
+    """Return the user that a proxy's URL named; None without one. Raises RefusedError."""
+    return proxy_credentials(headers).user
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether a peer's address is this machine's own."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def is_us(client: connection.Client, host: str, port: int) -> bool:
+    """Tell whether a client names the very listener that it is connected to."""
+    ours, listening = client.sockname[:2]
+    local = host == "localhost" or is_loopback(host)
+    return port == listening and (host == ours or (local and is_loopback(ours)))
+
+
+def meant(
+    shell: Shell, client: connection.Client, named: tuple[str, str, int], headers: Headers
+) -> tuple[str, str, int] | None:
+    """Return (scheme, host, port) that a request in absolute form is for; None if it names ourselves.
+
+    Raises:
+        RefusedError: the client is on another machine, and may not go there through us.
+
+    """
+    _, host, port = named
+    if is_us(client, host, port):
+        return None
+    if is_loopback(client.peername[0]):
+        return named
+    if not _is_token(proxy_credentials(headers).password, shell.token):
+        raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
+    if not shell.engine.in_scope(host, port):
+        raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
+    return named
+
+
+class Intercept:
+    """Decides about each CONNECT."""
+
+    def __init__(self, shell: Shell, *, forward: bool) -> None:
+        """Decide for `shell`; without `forward` every tunnel is refused."""
+        self._shell, self._forward = shell, forward
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """Let a CONNECT come to be, as a tunnel or to be served by us, or refuse it by name."""
+        try:
+            why = self._refused(flow)
+        except LLMProxyError as error:
+            why = str(error).removeprefix("llmproxy: ").replace("\n", " ")
+        except Exception:  # what leaves a hook would open the tunnel
+            log.exception("llmproxy failed while deciding about a tunnel; it is refused")
+            why = "internal error"
+        if why:
+            self._shell.tunnels.pop(flow.client_conn.id, None)
+            flow.response = refusal(flow.request.host, flow.request.port, why)
+            self._say(flow, why)
+
+    def _say(self, flow: http.HTTPFlow, why: str) -> None:
+        """Report a refused tunnel, as any refused request."""
+        try:
+            target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
+            outcome = self._shell.engine.refused("CONNECT", target, 403, RefusedError(why))
+            self._shell.say(outcome)
+        except Exception:
+            log.exception("could not report a refused tunnel")
+
+    def _refused(self, flow: http.HTTPFlow) -> str:
+        """Return why a tunnel is refused, empty if it is not."""
+        client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
+        self._shell.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in flow.request.headers.fields
+        )
+        if not self._forward:
+            return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
+        user, password = proxy_credentials(headers)
+        local = is_loopback(client.peername[0])
+        if not local and not _is_token(password, self._shell.token):
+            return NEEDS_TOKEN
+        if user is not None:
+            self._shell.users[client.id] = user
+        if is_us(client, host, port) or self._shell.engine.in_scope(host, port):
+            return ""
+        if not local:
+            return ONLY_SCOPE
+        if self._shell.engine.mode_of(user) is Mode.REPLAY and host not in self._shell.engine.config.allow_host:
+            return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
+        self._shell.tunnels[client.id] = (flow.request.host, port)
+        return ""
+
+    def client_disconnected(self, client: connection.Client) -> None:
+        """Forget the connection."""
+        self._shell.users.pop(client.id, None)
+        self._shell.tunnels.pop(client.id, None)
+
+
+def refusal(host: str, port: int, why: str) -> http.Response:
+    """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""
+    text = f"llmproxy: no tunnel to {host[:LONGEST]}:{port}: {why}"
+    fields = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
+    response = http.Response.make(403, text + "\n", fields)
+    response.reason = "Forbidden by " + "".join(char if " " <= char <= "~" else "?" for char in text)
+    return response
+
+
+def is_tunnel(shell: Shell, data: ServerConnectionHookData) -> bool:
+    """Tell whether a connection is that of a tunnel that was permitted."""
+    return data.server.address is not None and shell.tunnels.get(data.client.id) == data.server.address[:2]
+
+
+def _is_token(given: str, token: str) -> bool:
+    return bool(token) and hmac.compare_digest(given.encode("utf-8"), token.encode("utf-8", "surrogateescape"))

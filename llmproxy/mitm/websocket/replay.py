@@ -1,0 +1,332 @@
+"""A recorded WebSocket, replayed: here we are the server, and nothing goes upstream.
+
+`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on every event of it comes here. wsproto is
+fed the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and takes frames apart. What to say, and whether the
+client says what it said then, is decided in `core.websocket.play`; this sends it in its time. A message that was never recorded closes
+the socket with 4404 and a reason; an exception of ours with 1011.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Request, TextMessage
+from wsproto.extensions import PerMessageDeflate
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import RemoteProtocolError
+
+from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
+from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
+from llmproxy.core.websocket.miss import LONGEST_REASON, MISMATCH, cut, explain
+from llmproxy.core.websocket.play import Canon, Due, Mismatch, Player
+from llmproxy.errors import MissError
+from llmproxy.mitm.http1.framing import Head
+from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.websocket.upgrade import joined, pieces, redact_message
+from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision, Mode
+
+log = logging.getLogger(__name__)
+
+MICROSECONDS = 1_000_000
+GRACE = 5.0
+"""Seconds that a client has to answer our closing, then the connection ends (RFC 6455 section 7.1.1)."""
+NO_CODE, TOO_BIG, FAILED = 1005, 1009, 1011
+"""Close codes of RFC 6455 section 7.4.1."""
+Commands = layer.CommandGenerator[None]
+
+
+class Socket:
+    """One replayed WebSocket. Call `begin`, then `handle` for each event, until `is_closed`."""
+
+    def __init__(self, shell: Shell, context: Context, exchange: Exchange, head: Head) -> None:
+        """Prepare to play what was chosen; raises for a damaged recording, and for a handshake that is none."""
+        store = shell.engine.store
+        if exchange.slot is None or store is None:
+            raise ValueError("a Socket is for exchanges decided REPLAY")
+        self._shell, self._exchange, self._head, self._client = shell, exchange, head, context.client
+        self._response = store.response(exchange.slot.id)
+        self._player = self._play(self._response)
+        self._ws = WSConnection(ConnectionType.SERVER)
+        self._hello = self._accept()
+        exchange.interaction = exchange.slot.id
+        self._due: deque[tuple[float, Frame]] = deque()
+        self._wakeup: commands.RequestWakeup | None = None
+        self._parts: list[str | bytes] = []
+        self._size = 0
+        self._ending: float | None = None
+        self._deaf = False
+        self.is_closed = False
+
+    @property
+    def _engine(self) -> Engine:
+        return self._shell.engine
+
+    def _play(self, response: Response) -> Player:
+        engine, exchange = self._engine, self._exchange
+        session, store, route = exchange.session, engine.store, exchange.route
+
+        def canon() -> Canon:
+            return Canon(
+                exchange.family,
+                route.operation,
+                engine.config.rules,
+                lambda name: store.made_by(session.cassette, session.sample, name) if store else None,
+            )
+
+        return Player(decode(response.body), canon)
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def begin(self, more: bytes) -> Commands:
+        """Accept the upgrade and say what the server said by itself; `more` is what came behind the head."""
+        yield commands.SendData(self._client, self._hello)
+        try:
+            if self._player.speaks_first:
+                self._take()
+            self._schedule(self._player.opening(self._response.head_offset))
+            yield from self._send_due()
+            yield from self.receive(more)
+        except Exception as why:  # noqa: BLE001 - said there
+            yield from self._broken(why)
+
+    def _accept(self) -> bytes:
+        self._ws.receive_data(self._head.raw)
+        asked = next(iter(self._ws.events()))
+        if not isinstance(asked, Request):
+            raise TypeError("no upgrade")
+        chosen = header(self._response.headers, "sec-websocket-protocol")
+        answer = AcceptConnection(
+            subprotocol=chosen if chosen in asked.subprotocols else None,
+            extensions=[PerMessageDeflate()],
+            extra_headers=[
+                (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in self._headers()
+            ],
+        )
+        return self._ws.send(answer)
+
+    def _headers(self) -> list[tuple[str, str]]:
+        kept = [
+            (name, value)
+            for name, value in self._response.headers
+            if (lower := name.lower()) not in NOT_REPLAYED
+            and lower != "content-type"
+            and not lower.startswith(("sec-websocket-", "x-llmproxy-"))
+        ]
+        return [*kept, (CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
+
+    def handle(self, event: events.Event) -> Commands:
+        """Take an event of the client's connection; raises nothing."""
+        try:
+            yield from self._handle(event)
+        except Exception as why:  # noqa: BLE001 - said there
+            yield from self._broken(why)
+
+    def _handle(self, event: events.Event) -> Commands:
+        if self.is_closed:
+            return
+        if isinstance(event, events.DataReceived):
+            yield from self.receive(event.data)
+        elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
+            self._wakeup = None
+            if self._ending is not None and self._engine.clock() >= self._ending:
+                yield from self._end()
+            else:
+                yield from self._send_due()
+        elif isinstance(event, events.ConnectionClosed):
+            self._note_leaving()
+            yield from self._end()
+
+    def receive(self, data: bytes) -> Commands:
+        """Take bytes of the client's."""
+        try:
+            self._ws.receive_data(data)
+            for said in self._ws.events():
+                yield from self._said(said)
+        except RemoteProtocolError as error:
+            yield from self._close(1002, str(error))
+
+    def _said(self, said: Event) -> Commands:
+        if self.is_closed:
+            return
+        if isinstance(said, (TextMessage, BytesMessage)):
+            yield from self._message(said)
+        elif isinstance(said, Ping) and self._ws.state is ConnectionState.OPEN:
+            yield commands.SendData(self._client, self._ws.send(said.response()))
+        elif isinstance(said, CloseConnection):
+            if self._ws.state is ConnectionState.REMOTE_CLOSING:
+                yield commands.SendData(self._client, self._ws.send(said.response()))
+            elif self._ws.state is ConnectionState.OPEN:  # wsproto's word for bytes that are no frame
+                yield commands.SendData(
+                    self._client, self._ws.send(CloseConnection(said.code, cut(said.reason or "", LONGEST_REASON)))
+                )
+                self._exchange.note = f"the client broke the protocol: {said.reason}"
+            self._note_leaving()
+            yield from self._end()
+
+    def _message(self, said: TextMessage | BytesMessage) -> Commands:
+        """Collect the pieces of a message."""
+        if self._deaf:
+            return
+        self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
+        self._size += len(said.data)
+        if self._size > self._engine.config.max_request:
+            yield from self._close(
+                TOO_BIG, f"llmproxy: a message is over {self._engine.config.max_request} bytes (--max-request)"
+            )
+            return
+        if said.message_finished:
+            whole = joined(self._parts)
+            self._parts, self._size = [], 0
+            yield from self._heard(whole)
+
+    def _heard(self, data: str | bytes) -> Commands:
+        if any(frame.close is not None for _, frame in self._due):
+            return  # the server had hung up before it could hear this
+        engine, exchange = self._engine, self._exchange
+        plain = redact_message(engine, exchange, data)
+        said = self._player.hear(plain)
+        if isinstance(said, Mismatch) and said.number == 1 and not self._player.speaks_first and self._another(plain):
+            said = self._player.hear(plain)
+        if isinstance(said, Mismatch):
+            yield from self._missed(said)
+        else:
+            self._take()
+            self._schedule(said)
+            yield from self._send_due()
+
+    def _take(self) -> None:
+        """Note the recording as played. Not before the client has said something: until then another socket may need it."""
+        if self._exchange.slot is not None:
+            self._exchange.session.served.add(self._exchange.slot.id)
+
+    def _another(self, first: str | bytes) -> bool:
+        """Take another recording of this upgrade that begins with this message and was not played: sockets come in any order."""
+        engine, exchange = self._engine, self._exchange
+        session, store = exchange.session, engine.store
+        if store is None or exchange.slot is None:
+            return False
+        for slot in store.slots(session.cassette, session.sample, exchange.party, exchange.walker[1]):
+            if slot.status != SWITCHING or slot.id in session.served:
+                continue
+            response = store.response(slot.id)
+            player = self._play(response)
+            if not player.speaks_first and not isinstance(player.hear(first), Mismatch):
+                exchange.slot, exchange.interaction = slot, slot.id
+                self._player, self._response = self._play(response), response
+                self._player.opening(response.head_offset)
+                return True
+        return False
+
+    # --- what we say -----------------------------------------------------------------------------------------------
+
+    def _schedule(self, due: list[Due]) -> None:
+        """Queue what is due; never before what is queued already."""
+        speed = self._exchange.session.speed
+        now = self._engine.clock()
+        for after, frame in due:
+            at = now + after / MICROSECONDS / speed if speed else now
+            self._due.append((max(at, self._due[-1][0]) if self._due else at, frame))
+
+    def _send_due(self) -> Commands:
+        """Send what is due by now, then sleep until the next."""
+        now, out = self._engine.clock(), b""
+        while self._due and self._due[0][0] <= now and self._ws.state is ConnectionState.OPEN:
+            _, frame = self._due.popleft()
+            if frame.close == CUT:
+                if out:
+                    yield commands.SendData(self._client, out)
+                yield from self._end()
+                return
+            if frame.close is not None:
+                end = CloseConnection(frame.close, str(frame.data) or None)
+                if frame.close == NO_CODE:
+                    end = CloseConnection(CloseReason.NO_STATUS_RCVD)
+                yield commands.SendData(self._client, out + self._ws.send(end))
+                yield from self._wait_for_end()
+                return
+            for piece in pieces(frame.data):
+                out += self._ws.send(piece)
+        if out:
+            yield commands.SendData(self._client, out)
+        if self._due and self._wakeup is None:
+            self._wakeup = commands.RequestWakeup(max(0.0, self._due[0][0] - now))
+            yield self._wakeup
+
+    def _missed(self, mismatch: Mismatch) -> Commands:
+        """Close with the reason, and journal the whole story."""
+        engine, exchange = self._engine, self._exchange
+        session = exchange.session
+        miss = explain(
+            MissContext(
+                mode=session.mode,
+                cassette=session.cassette,
+                session=session.name,
+                sample=session.sample,
+                party=exchange.party,
+                key=exchange.key or "",
+                method=exchange.method,
+                provider=exchange.route.provider.name,
+                operation=exchange.operation,
+                model=exchange.model,
+                store=str(engine.config.store),
+            ),
+            exchange.interaction or 0,
+            mismatch,
+        )
+        exchange.error = MissError(engine.redactor.text(miss.text))
+        exchange.nearest = exchange.interaction
+        exchange.decision = Decision.REFUSE
+        exchange.note = f"message {mismatch.number} was not recorded"
+        if session.mode is Mode.AUTO:
+            session.recorded_here.add(exchange.walker)  # this conversation has changed: the next one is recorded
+        engine.journal.miss({**miss.data, "text": exchange.error.message}, at=engine.now())
+        yield from self._close(MISMATCH, engine.redactor.text(miss.reason))
+
+    def _close(self, code: int, reason: str) -> Commands:
+        """Begin to close; what was queued is not said any more."""
+        self._due.clear()
+        if self._ws.state is ConnectionState.OPEN:
+            yield commands.SendData(self._client, self._ws.send(CloseConnection(code, cut(reason, LONGEST_REASON))))
+            yield from self._wait_for_end()
+        else:
+            yield from self._end()
+
+    def _wait_for_end(self) -> Commands:
+        """We have said that it is over; wait a while for the client to say so too."""
+        self._deaf = True
+        self._ending = self._engine.clock() + GRACE
+        self._wakeup = commands.RequestWakeup(GRACE)
+        self._settle()
+        yield self._wakeup
+
+    def _broken(self, why: Exception) -> Commands:
+        """Fail closed."""
+        log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
+        self._exchange.note = "llmproxy failed; see the log"
+        try:
+            yield from self._close(FAILED, "llmproxy: internal error while replaying; nothing was sent upstream")
+        except Exception:
+            log.exception("llmproxy could not even say that it failed")
+            yield from self._end()
+
+    def _end(self) -> Commands:
+        self.is_closed = True
+        self._due.clear()
+        self._settle()
+        yield commands.CloseConnection(self._client)
+
+    def _note_leaving(self) -> None:
+        if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
+            self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
+
+    def _settle(self) -> None:
+        self._take()
+        self._shell.settle(self._exchange, SWITCHING)

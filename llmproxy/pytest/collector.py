@@ -1,0 +1,129 @@
+"""The end of a pytest run: what the sessions of all its tests came to. A plugin object, registered by `llmproxy.pytest.plugin`.
+
+Reports of tests travel from xdist's workers to whoever writes the summary; ours travel on them, as plain values: what a test's session
+came to, the scenarios that ran in it, and their events where a report of them is wanted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.client.control.client import ControlError, Report
+from llmproxy.client.control.summary import add, brief, one_line
+from llmproxy.pytest.scenario_runs import SCENARIOS
+
+if TYPE_CHECKING:
+    import pytest
+
+    from llmproxy.pytest.shared import Walk
+    from llmproxy.report.events import Handler
+
+__all__ = ["ATTRIBUTE", "Collector", "miss_sections"]
+
+ATTRIBUTE = "llmproxy"
+"""Attribute of a test report (that of its teardown) with what the test's session came to."""
+_LISTED = 5
+"""Remarks that are written without -v."""
+
+
+class Collector:
+    """Hears what sessions and scenarios came to, wherever they ran, and sums it up."""
+
+    def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
+        """Begin with nothing; `handlers` are told all events of scenarios at the end; `texts`: see `Scenarios`."""
+        self._texts = texts
+        self.done: list[tuple[str, Report]] = []
+        self.passed: set[str] = set()
+        self.runs: list[Mapping[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
+        self.rows: list[Mapping[str, Any]] = []
+        self._handlers = handlers
+        self._since = time.time()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the report of one test."""
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+        if value := getattr(report, ATTRIBUTE, None):
+            self.done.append((report.nodeid, Report.of(value)))
+        if parcel := getattr(report, SCENARIOS, None):
+            self.runs += parcel["runs"]
+            self.events += parcel["events"]
+            self.rows += parcel["rows"]
+            self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the reports of scenarios that were asked for."""
+        if not self._handlers:
+            return
+        from llmproxy.report.events import Completed, Selected
+        from llmproxy.report.revive import revived
+        from llmproxy.report.story import Story
+
+        story = Story()
+        for tree in self.events:
+            story.add(revived(tree))
+        rows = self._texts().rows_of(story, self.rows)
+        events = [
+            Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since),
+            *(revived(tree) for tree in self.events),
+            Completed(exit_code=int(exitstatus), seconds=time.time() - self._since, scenarios=rows),
+        ]
+        for handler in self._handlers:
+            for event in events:
+                handler.handle(event)
+            handler.close()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
+        self._sessions(terminalreporter)
+        for row in self.rows:
+            if row.get("told"):
+                terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
+        if self.runs:
+            texts = self._texts()
+            reporter = texts.ScenarioReporter()
+            for tree in self.runs:
+                reporter.add_result(*texts.unpacked(tree))
+            reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
+
+    def _sessions(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.done:
+            return
+        tests = len({test for test, _ in self.done})
+        lines = list(self._remarks())
+        shown = lines if terminalreporter.verbosity > 0 else lines[:_LISTED]
+        if len(shown) < len(lines):
+            shown.append(f"... and {len(lines) - len(shown)} more: -v")
+        terminalreporter.section("llmproxy", sep="-")
+        for line in shown:
+            terminalreporter.write_line(line)
+        total = add(report for _, report in self.done)
+        terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
+
+    def _remarks(self) -> Iterator[str]:
+        for test, report in self.done:
+            if report.failed:
+                yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
+            if report.misses and test in self.passed:
+                yield f"{test}: passed, but was refused {report.misses}: {brief(report.miss_texts[0]) if report.miss_texts else ''}"
+            if report.unused and test in self.passed:
+                rows = ", ".join(
+                    f"#{row.id} {row.model or row.operation} {brief(row.text or '')[:40]!r}"
+                    for row in report.unused[:3]
+                )
+                more = ", ..." if len(report.unused) > 3 else ""
+                yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
+
+
+def miss_sections(walk: Walk, test: str) -> list[tuple[str, str]]:
+    """Return what a failed test says about requests of its session that were never recorded."""
+    try:
+        misses = walk.misses
+    except ControlError as error:
+        return [("llmproxy", str(error))]
+    title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
+    how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
+    return [(title, "\n\n".join([*misses, how]))] if misses else []

@@ -1,0 +1,92 @@
+"""The options of the pytest plugin, and how one is given up to another plugin that has it.
+
+Options are added before there is a config, so what was given up is remembered here, until the plugin asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from llmproxy.errors import LLMProxyError
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+
+__all__ = ["CASSETTE_DIR", "DEBUG", "MODE", "REPORT", "TAKEN", "add_options", "distributes", "in_ci", "report_handlers"]
+
+MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
+DEBUG, REPORT = "--scenario-debug", "--scenario-report"
+TAKEN: set[str] = set()
+"""Options that another plugin had first."""
+_MODES = "replay|auto|record|once|passthrough"
+_TEXTS = {
+    MODE: (_MODES, "what tests with the fixture `llmproxy` do; default replay (auto, record and once need keys)"),
+    CASSETTE_DIR: ("DIR", "folder of the recordings; default is the store, llmproxy.db"),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add our options; one that another plugin has already is left to it."""
+    TAKEN.clear()
+    group = parser.getgroup("llmproxy", "record and replay of LLM calls")
+
+    def add(flag: str, **how: Any) -> None:  # noqa: ANN401 - as of argparse
+        try:
+            group.addoption(flag, **how)
+        except ValueError:
+            TAKEN.add(flag)
+
+    for flag, (metavar, text) in _TEXTS.items():
+        add(flag, metavar=metavar, default=None, help=text)
+        parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
+    if not _langwatch():
+        debug = "scenarios stop before each turn of the simulated user, and let you write instead"
+        add(DEBUG, action="store_true", default=False, help=debug)
+    report = "write a report of all scenarios: junit=FILE, html=FILE, json=FILE, jsonl=FILE or github; may be repeated"
+    add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
+    parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
+
+
+def _langwatch() -> bool:
+    """Tell whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had it first."""
+    try:
+        spec = find_spec("scenario")
+    except (ImportError, ValueError):
+        return False
+    return bool(spec and spec.origin and Path(spec.origin).with_name("pytest/plugin.py").is_file())
+
+
+def in_ci(env: Mapping[str, str]) -> bool:
+    """Tell whether this runs in CI."""
+    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Tell whether xdist runs the tests in other processes, each of which comes to us itself."""
+    options = config.known_args_namespace
+    asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
+    return asked and "PYTEST_XDIST_WORKER" not in os.environ
+
+
+def report_handlers(config: pytest.Config) -> list[Handler]:
+    """Return who writes the reports of scenarios that were asked for; workers of xdist write none.
+
+    Raises:
+        pytest.UsageError: one of them cannot be meant, or cannot be written.
+
+    """
+    asked = config.getoption(REPORT, default=[])
+    if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
+        return []
+    from llmproxy.report.choices import handler_of
+
+    try:
+        return [handler_of(text) for text in asked]
+    except LLMProxyError as error:
+        raise pytest.UsageError(str(error).replace("--report", REPORT)) from error

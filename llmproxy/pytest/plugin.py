@@ -1,0 +1,299 @@
+"""The pytest plugin: each test that asks for `llmproxy` has a cassette of its own, on one proxy that they share.
+
+It costs nothing where nobody uses it: importing it imports no more than the standard library, and a proxy is started when tests that
+need it have been collected. Many clients read their base URL at import, so the environment is set before conftests and test modules
+are imported, in suites whose files name the fixture or the marker (or where a mode is set), and given back at the end.
+
+Scenarios that tests run are heard of (`llmproxy.pytest.scenario_runs`), YAML suites are collected (`llmproxy.pytest.suite_items`).
+With xdist each worker has its own proxy; the store is safe for several.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from llmproxy.client.host import HOST
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import Mode
+from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
+from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses
+from llmproxy.pytest.options import (
+    CASSETTE_DIR,
+    DEBUG,
+    MODE,
+    REPORT,
+    TAKEN,
+    add_options,
+    distributes,
+    in_ci,
+    report_handlers,
+)
+from llmproxy.pytest.scenario_runs import MARKER as AGENT_TEST, Scenarios
+from llmproxy.pytest.shared import Asked, Shared, Walk, cassette_name, choose_mode
+
+if TYPE_CHECKING:
+    from llmproxy.pytest.scenario_report import ScenarioReporter
+    from llmproxy.pytest.suite_bench import Bench
+    from llmproxy.pytest.suite_items import SuiteFile
+
+__all__ = ["Walk", "choose_mode", "llmproxy", "scenario_reporter"]
+
+FIXTURE = "llmproxy"
+MARKER = (
+    "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None): "
+    "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
+)
+_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What this plugin knows of one pytest run."""
+
+    taken: set[str] = field(default_factory=set)
+    """Options that another plugin had first."""
+    shared: Shared | None = None
+    notes: list[str] = field(default_factory=list)
+    bench: Bench | None = None
+    """Of YAML suites, once there are some."""
+
+    def option(self, config: pytest.Config, flag: str) -> str:
+        """Return what the flag, or else the ini file, says; empty if neither does."""
+        name = flag.removeprefix("--").replace("-", "_")
+        typed = None if flag in self.taken else getattr(config.known_args_namespace, name, None)
+        return str(typed or config.getini(name) or "")
+
+
+_RUN = pytest.StashKey[_Run]()
+_SCENARIOS = pytest.StashKey[Scenarios]()
+_WALK = pytest.StashKey[Walk]()
+_RAN = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options."""
+    add_options(parser)
+
+
+def _mode(config: pytest.Config, marker: str = "") -> str:
+    option = (
+        "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
+    )
+    variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
+    return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Set the environment before the first conftest is imported."""
+    _begin(early_config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Register marker and summary; set the environment if we came too late to do it before the conftests."""
+    config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
+    _begin(config)
+    debug = bool(config.getoption(DEBUG, default=False))
+    if debug and (distributes(config) or hasattr(config, "workerinput")):
+        raise pytest.UsageError(f"{DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
+    run, keep = config.stash[_RUN], bool(config.getoption(REPORT, default=[]))
+    if debug:
+        from llmproxy.scenario.config import ScenarioConfig
+
+        ScenarioConfig.configure(verbose=True, debug=True)
+    scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
+    scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
+    config.pluginmanager.register(scenarios, "llmproxy-scenarios")
+    config.pluginmanager.register(Collector(_texts, report_handlers(config)), "llmproxy-summary")
+
+
+def _texts() -> object:
+    from llmproxy.pytest import scenario_report as pytest_plugin
+
+    return pytest_plugin
+
+
+def _begin(config: pytest.Config) -> None:
+    """Set up once for each run."""
+    if _RUN in config.stash:
+        return
+    run = config.stash[_RUN] = _Run(taken=set(TAKEN))
+    run.notes += [
+        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
+    ]
+    try:
+        mode = _mode(config)
+    except ValueError as error:
+        raise pytest.UsageError(f"llmproxy: {error}") from error
+    if not distributes(config) and _wanted(config, run):
+        _prepare(config, run, mode)
+
+
+def _wanted(config: pytest.Config, run: _Run) -> bool:
+    """Tell whether this suite uses us, before anything of it is imported."""
+    if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") or config.getini("llmproxy_autouse"):
+        return True
+    here = config.invocation_params.dir
+    named = [str(each).partition("::")[0] for each in getattr(config.known_args_namespace, "file_or_dir", None) or ()]
+    testpaths = [config.rootpath / path for path in config.getini("testpaths")] if here == config.rootpath else []
+    places = [here / path for path in named] or testpaths or [here]
+    there = [place for place in places if place.exists()]
+    return suite_uses(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
+
+
+def _prepare(config: pytest.Config, run: _Run, mode: str) -> None:
+    folder = run.option(config, CASSETTE_DIR)
+    storage = ("--cassette-dir", str(config.rootpath / folder)) if folder else ()
+    run.shared = Shared(os.environ, config.rootpath, replay=mode == Mode.REPLAY, options=storage)
+    run.notes += run.shared.prepare().notes
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the proxy and give the environment back."""
+    run = config.stash.get(_RUN, None)
+    if run is None:
+        return
+    HOST.listener = HOST.ready = None
+    if run.bench is not None:
+        run.bench.close()
+    if run.shared is not None:
+        run.shared.end()
+        run.shared = None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    """Collect a suite; a file that is only called like one is left alone, unless it was named."""
+    if not is_suite_name(file_path.name):
+        return None
+    if not is_suite(file_path) and not parent.session.isinitpath(file_path):
+        with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
+            parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
+        return None
+    from llmproxy.pytest.suite_bench import Bench
+    from llmproxy.pytest.suite_items import SuiteFile
+
+    config, run = parent.config, parent.config.stash[_RUN]
+    if run.bench is None:
+        run.bench = Bench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+        run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
+        run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
+    return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the marker ask for the fixture, and set it up before fixtures that may talk to a model."""
+    always = config.getini("llmproxy_autouse")
+    for item in items:
+        names: list[str] | None = getattr(item, "fixturenames", None)
+        if names is not None and (FIXTURE in names or always or item.get_closest_marker(FIXTURE)):
+            names[:] = [name for name in names if name != FIXTURE]
+            names.insert(_first_of_functions(item, names), FIXTURE)
+
+
+def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
+    """Return where the fixtures of function scope begin; those of wider scope belong to no single test."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
+    return max(wide) + 1 if wide else 0
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
+    config, run = session.config, session.config.stash[_RUN]
+    wanted = AGENT_TEST if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") else FIXTURE
+    users = [
+        each
+        for each in session.items
+        if FIXTURE in getattr(each, "fixturenames", ()) or each.get_closest_marker(wanted)
+    ]
+    if not users:
+        if run.shared is not None:
+            run.shared.restore()
+        return
+    if run.shared is None:
+        _prepare(config, run, _mode(config))
+        run.notes.append(
+            "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
+        )
+    if not config.getoption("collectonly", default=False) and run.shared is not None:
+        try:
+            run.shared.start(live=any(_asked(item).mode != Mode.REPLAY for item in users))
+            HOST.ready = run.shared.ready
+        except (LLMProxyError, ValueError):
+            return  # the first test that needs it says why
+
+
+@pytest.fixture
+def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
+    """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`, `misses`, `url`)."""
+    shared = request.config.stash[_RUN].shared
+    if shared is None:
+        pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
+    try:
+        walk = shared.begin(_asked(request.node))
+    except (LLMProxyError, ValueError) as error:
+        pytest.fail(f"llmproxy: {error}", pytrace=False)
+    request.node.stash[_WALK] = walk
+    yield walk
+    try:
+        shared.finish(walk, complete=request.node.stash.get(_RAN, False))
+    except LLMProxyError as error:
+        pytest.fail(f"llmproxy: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
+    """What the scenarios of this process came to so far: `results`, `get_summary()`, `print_report()`."""
+    reporter: ScenarioReporter = request.config.stash[_SCENARIOS].report_to()
+    return reporter
+
+
+def _asked(item: pytest.Item) -> Asked:
+    """Return what marker and options ask for. Raises ValueError."""
+    marker = item.get_closest_marker(FIXTURE)
+    given: dict[str, Any] = dict(marker.kwargs) if marker else {}
+    if marker and marker.args:
+        raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
+    if unknown := sorted(set(given) - set(_ARGUMENTS)):
+        raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
+    mode = _mode(item.config, str(given.pop("mode", None) or ""))
+    cassette = str(given.pop("cassette", None) or cassette_name(item.nodeid))
+    return Asked(cassette, mode, **given)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failed test's misses, and send what its session came to along with the last report."""
+    report = yield
+    walk = item.stash.get(_WALK, None)
+    if walk is None:
+        return report
+    if report.when == "teardown":
+        if walk.closed is not None:
+            setattr(report, ATTRIBUTE, walk.closed.to_json())
+        del item.stash[_WALK]
+        item.stash.setdefault(_RAN, False)
+        del item.stash[_RAN]
+        return report
+    # A test that Ctrl-C ends has no report of its own.
+    if report.when == "call" or report.failed:
+        item.stash[_RAN] = True
+    if report.failed:
+        report.sections += miss_sections(walk, item.nodeid)
+    return report
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what the user should know before the first test."""
+    run = config.stash.get(_RUN, None)
+    return [f"llmproxy: {note}" for note in run.notes] if run else []

@@ -1,0 +1,230 @@
+"""What pytest shows of scenarios: the report at the end, and what a failed test says about its runs.
+
+The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has run, or when a test
+asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to whoever reports as plain values (`packed`, `unpacked`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from llmproxy.report.events import Criterion, Started, Status
+from llmproxy.report.story import Run, Story, plain
+from llmproxy.report.words import conversation, told
+from llmproxy.scenario.repeats.statistics import wilson
+from llmproxy.scenario.types import ScenarioResult
+
+__all__ = ["Named", "ScenarioReporter", "cost_of", "packed", "properties", "rows_of", "sections", "unpacked"]
+
+HEADER = "=== Scenario Test Report ==="
+_COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
+_GOOD, _FAIR = 100, 70
+"""Per cent from which a rate is green, and yellow."""
+
+_SHOWN = 5
+"""Runs of one test that its failure tells in full."""
+_BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A scenario that ran in another process: what can still be said of it."""
+
+    name: str
+    sample: int = 1
+    runs: int = 1
+
+
+class ScenarioReporter:
+    """What every run of a scenario came to, in this process."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.results: list[dict[str, Any]] = []
+        """``{"scenario": executor, "result": ScenarioResult}``, in the order in which they ended."""
+
+    def add_result(self, scenario: Any, result: ScenarioResult) -> None:  # noqa: ANN401 - an executor, or what stands for it
+        """Keep how a run ended."""
+        self.results.append({"scenario": scenario, "result": result})
+
+    def get_summary(self) -> dict[str, float]:
+        """Return total, passed, failed and success_rate (per cent; 0 where nothing ran)."""
+        total = len(self.results)
+        passed = sum(bool(each["result"].success) for each in self.results)
+        rate = round(passed / total * 100, 2) if total else 0
+        return {"total": total, "passed": passed, "failed": total - passed, "success_rate": rate}
+
+    def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
+        """Write the report, a line at a time; nothing if no scenario ran. In colours where output is a terminal."""
+        paint = _painter(sys.stdout.isatty() if colour is None else colour)
+        for line in self._lines(paint) if self.results else ():
+            write(line)
+
+    def _lines(self, paint: Callable[[str, str], str]) -> Iterator[str]:
+        found = self.get_summary()
+        rate = found["success_rate"]
+        yield ""
+        yield paint(HEADER, "cyan")
+        yield f"Total Scenarios: {found['total']}"
+        yield f"Passed: {paint(str(found['passed']), 'green')}"
+        yield f"Failed: {paint(str(found['failed']), 'red' if found['failed'] else 'green')}"
+        level = "green" if rate >= _GOOD else "yellow" if rate >= _FAIR else "red"
+        yield f"Success Rate: {paint(f'{rate:g}%', level)}"
+        for number, each in enumerate(self.results, 1):
+            yield ""
+            yield from _told(number, each["scenario"], each["result"], paint)
+
+
+def _told(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401
+    sample, runs = _sample(scenario)
+    name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
+    word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
+    kind = (
+        result.status.value.replace("_", " ") if result.status in (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR) else ""
+    )
+    times = ""
+    if result.total_time is not None and result.agent_time is not None:
+        times = f" in {result.total_time:.2f}s (agent: {result.agent_time:.2f}s)"
+    yield f"{number}. {name} - {paint(word, colour)}{f' ({kind})' if kind else ''}{times}"
+    reasoning = result.reasoning or ""
+    yield paint(f"   Reasoning: {reasoning.partition('\n')[0] if result.error else reasoning}", colour)
+    judged = len(result.passed_criteria) + len(result.failed_criteria) + len(result.inconclusive_criteria)
+    if judged:
+        yield paint(f"   Passed Criteria: {len(result.passed_criteria)}/{judged}", "green")
+    if result.failed_criteria:
+        yield paint(f"   Failed Criteria: {len(result.failed_criteria)}", "red")
+    if result.inconclusive_criteria:
+        yield paint(f"   Inconclusive Criteria: {len(result.inconclusive_criteria)}", "yellow")
+
+
+def _painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - the whole of its argument
+    return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
+
+
+def _sample(scenario: Any) -> tuple[int, int]:  # noqa: ANN401
+    options = getattr(scenario, "options", scenario)
+    return getattr(options, "sample", 1), getattr(options, "runs", 1)
+
+
+# -- a run as plain values ---------------------------------------------------------------------------------------------
+
+_KEPT = (
+    "success", "reasoning", "passed_criteria", "failed_criteria", "inconclusive_criteria", "total_time", "agent_time",
+    "status", "cassette", "run_id", "error",
+)  # fmt: skip
+
+
+def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401
+    """Return what the report needs of a run."""
+    sample, runs = _sample(scenario)
+    kept = {name: plain(getattr(result, name)) for name in _KEPT}
+    return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept}
+
+
+def unpacked(tree: Mapping[str, Any]) -> tuple[Named, ScenarioResult]:
+    """Return the run that plain values stand for."""
+    kept = {**tree["result"], "status": Status(tree["result"]["status"])}
+    return Named(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+
+
+def cost_of(result: ScenarioResult) -> Decimal | None:
+    """Return US dollars of all parties together; None if one of them is not known, or nothing was measured."""
+    used = [use.cost_usd for use in result.usage.values() if use.calls]
+    if not used or None in used:
+        return None
+    return sum((Decimal(cost) for cost in used if cost is not None), Decimal(0))
+
+
+def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401
+    """Return a run as properties of its test, for JUnit; `number` counts the test's runs from 1. What is unknown is left out."""
+    prefix = "scenario" if number == 1 else f"scenario.{number}"
+    cost = cost_of(result)
+    found = {
+        "name": str(scenario.name),
+        "status": plain(result.status),
+        "cassette": result.cassette,
+        "cost_usd": None if cost is None else format(cost, "f"),
+        "run_id": result.run_id,
+    }
+    return [(f"{prefix}.{name}", value) for name, value in found.items() if value]
+
+
+def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+    """Return a row for each scenario of a story, for the end of a report; `known` ones are taken as they are."""
+    made = {str(row["scenario"]): row for row in known}
+    for scenario in story.scenarios():
+        if scenario.id in made:
+            continue
+        statuses = [run.status for run in scenario.runs]
+        counts = {each.value: statuses.count(each) for each in Status}
+        passed, counted = counts["passed"], counts["passed"] + counts["failed"] + counts["agent_error"]
+        interval = wilson(passed, counted) if counted else None
+        made[scenario.id] = {
+            "scenario": scenario.id,
+            "status": scenario.status.value,
+            "runs": len(statuses),
+            **counts,
+            "rate": passed / counted if counted else None,
+            "interval": None if interval is None else (interval.low, interval.high),
+        }
+    return list(made.values())
+
+
+# -- a test that failed ------------------------------------------------------------------------------------------------
+
+
+def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: str) -> list[tuple[str, str]]:
+    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run id."""
+    bad = [run for run in runs if run.status in _BAD]
+    chosen = bad or list(runs)
+    found = [_section(run, results.get(run.started.run_id), test) for run in chosen[:_SHOWN]]
+    if len(chosen) > _SHOWN:
+        found.append(
+            ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
+        )
+    return found
+
+
+def _section(run: Run, result: ScenarioResult | None, test: str) -> tuple[str, str]:
+    start = run.started
+    number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
+    title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
+    parts = [conversation(run) or "(nobody said anything)"]
+    misses = run.finished.misses if run.finished else ()
+    if run.why:
+        parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
+    wrong = [told(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED]
+    parts += ["\n".join(wrong)] if wrong else []
+    criteria = run.criteria or _listed(start, result)
+    if criteria:
+        parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion(each))]))
+    if misses:
+        parts.append("\n\n".join(["never recorded:", *misses]))
+        parts.append(f'record what is missing: pytest --llmproxy-mode auto "{test}"')
+    parts.append(f"run it again: {start.rerun}")
+    return title, "\n\n".join(parts)
+
+
+def _listed(start: Started, result: ScenarioResult | None) -> list[Criterion]:
+    """Return the criteria of a judge that gives no evidence, as its result lists them."""
+    found = [] if result is None else [
+        *((text, "passed") for text in result.passed_criteria),
+        *((text, "failed") for text in result.failed_criteria),
+        *((text, "inconclusive") for text in result.inconclusive_criteria),
+    ]  # fmt: skip
+    found = found or [(text, "not judged") for text in start.criteria]
+    return [Criterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
+
+
+def _criterion(criterion: Criterion) -> Iterator[str]:
+    yield f"  {criterion.status:<12} {criterion.text}"
+    if criterion.evidence:
+        yield f"{'':15}evidence: {criterion.evidence}"
+    if criterion.reason:
+        yield f"{'':15}because: {criterion.reason}"
+    if criterion.votes:
+        yield f"{'':15}votes: {', '.join(criterion.votes)}"

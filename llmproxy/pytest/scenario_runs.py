@@ -1,0 +1,195 @@
+"""Scenarios in a pytest run: every run is noticed, whatever becomes of it, and goes into the report of the test that ran it.
+
+A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported (`llmproxy.client.host`) and imports
+nothing of them until one has run. Async tests run here where no other plugin wants them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from llmproxy.client.host import HOST
+from llmproxy.protocol import Mode
+from llmproxy.pytest.options import MODE, TAKEN
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Event
+    from llmproxy.report.story import Run
+
+__all__ = ["MARKER", "PARCEL", "SCENARIOS", "Scenarios"]
+
+MARKER = "agent_test"
+SCENARIOS = "llmproxy_scenarios"
+"""Attribute of a test report with the runs that ended since the one before."""
+PARCEL = pytest.StashKey[dict[str, Any]]()
+"""What an item that runs scenarios by itself (a suite's) puts on its report."""
+_ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
+"""Marks of plugins that run tests on asyncio, as we can, and what those are registered as."""
+_OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
+"""Marks of tests that need another loop."""
+_ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
+
+
+class Scenarios:
+    """Hears of every run in this process; `llmproxy.client.host` tells it."""
+
+    def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
+        """Begin; `keep_events`: somebody wants all events at the end; `debug`: a person types at the terminal.
+
+        `texts` gives the module `llmproxy.pytest.scenario_report`, which is above this one and imports scenarios.
+        """
+        self._texts, self.keep_events, self.debug = texts, keep_events, debug
+        self.test = ""
+        self.again = ""
+        """What runs only this test again."""
+        self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
+        """Mode of the sessions that a test's runs open; set by who knows the proxy."""
+        self.reporter: Any = None
+        """A ScenarioReporter, once there is something to report."""
+        self._events: list[Event] = []
+        self._fresh: list[tuple[Any, Any]] = []
+        self._ended: dict[str, Any] = {}
+        """Results of the test's runs."""
+        self._story: Any = None
+
+    # -- what HOST tells
+
+    @property
+    def handler(self) -> Scenarios:
+        """Hears the events: this one itself."""
+        return self
+
+    def handle(self, event: Event) -> None:
+        """Take an event of a run."""
+        from llmproxy.report.events import Started
+        from llmproxy.report.story import Story
+
+        if isinstance(event, Started) and not event.rerun and self.test:
+            event = replace(event, rerun=self.again)
+        if self.keep_events:
+            self._events.append(event)
+        if self._story is None:
+            self._story = Story()
+        self._story.add(event)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
+        """Take how a run ended."""
+        self._fresh.append((scenario, result))
+        self._ended[result.run_id] = result
+        self.report_to().add_result(scenario, result)
+
+    def report_to(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
+        """Return the reporter of this process."""
+        if self.reporter is None:
+            self.reporter = self._texts().ScenarioReporter()
+        return self.reporter
+
+    # -- tests
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let runs know whose they are."""
+        self.test, self._story, self._ended = item.nodeid, None, {}
+        self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
+        HOST.listener = self
+        try:
+            HOST.mode = self.mode_of(item)
+        except ValueError:  # the fixture says what is wrong with the marker
+            HOST.mode = ""
+        try:
+            return (yield)
+        finally:
+            self.test, HOST.mode = "", ""
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Give the terminal to the person who debugs."""
+        capture: Any = item.config.pluginmanager.getplugin("capturemanager") if self.debug else None
+        if capture is None:
+            return (yield)
+        capture.suspend(in_=True)
+        try:
+            return (yield)
+        finally:
+            capture.resume()
+
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Run an async test that no other plugin runs."""
+        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _ours(pyfuncitem):
+            return None
+        names = getattr(getattr(pyfuncitem, "_fixtureinfo", None), "argnames", ())
+        asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put the runs that ended on the report, and what they said on that of a failure."""
+        parcel = item.stash.get(PARCEL, None)
+        if parcel is not None:
+            del item.stash[PARCEL]
+        elif self._fresh or self._events:
+            parcel = self._parcel(item)
+        if self._ended:
+            _hide_ours()
+        report = yield
+        if parcel is not None:
+            setattr(report, SCENARIOS, parcel)
+        if report.failed and self._story is not None:
+            runs: list[Run] = list(self._story.runs.values())
+            report.sections += self._texts().sections(runs, self._ended, item.nodeid)
+        return report
+
+    def _parcel(self, item: pytest.Item) -> dict[str, Any]:
+        from llmproxy.report.story import plain
+
+        texts = self._texts()
+        fresh, self._fresh = self._fresh, []
+        events, self._events = self._events, []
+        before = len(self._ended) - len(fresh)
+        for number, (scenario, result) in enumerate(fresh, before + 1):
+            item.user_properties += texts.properties(scenario, result, number)
+        wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
+        return {
+            "runs": [texts.packed(scenario, result) for scenario, result in fresh],
+            "events": [plain(event) for event in events],
+            "rows": [],
+            "wires": [wire.to_json() for wire in wires if wire is not None],
+        }
+
+
+def _mode_again(config: pytest.Config) -> str:
+    """Return the option with which a test runs again on what it recorded: without any, its runs would call their models."""
+    typed = None if MODE in TAKEN else config.getoption(MODE)
+    if typed is None:
+        return ""
+    return f" {MODE} {typed if typed == Mode.PASSTHROUGH else Mode.REPLAY}"
+
+
+def _ours(item: pytest.Function) -> bool:
+    """Tell whether an async test is left to us."""
+    there = item.config.pluginmanager.hasplugin
+    if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):
+        return False
+    claimed = [name for name in _ASYNC_MARKS if item.get_closest_marker(name)]
+    if any(there(plugin) for name in claimed for plugin in _ASYNC_MARKS[name]):
+        return False
+    if claimed or item.get_closest_marker(MARKER):
+        return True
+    return not any(map(there, _ASYNC_PLUGINS))
+
+
+def _hide_ours() -> None:
+    """Let tracebacks show the test and its agent, not the engine between them (`--full-trace` does)."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("llmproxy.scenario."):
+            setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares

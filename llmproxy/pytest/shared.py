@@ -1,0 +1,253 @@
+"""One proxy shared by all tests of a process, started only when the first of them needs it.
+
+Its port is reserved and the environment set early, before clients read it; the process itself is started later, or never. The
+environment names a session of this process, which each test binds to a session, and so to a cassette, of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmproxy.client.control.client import Control, ControlError, Report, session_url
+from llmproxy.client.environment.build import Plan, plan
+from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
+from llmproxy.client.process.proxy import Proxy, find_command, installed, spawn
+from llmproxy.errors import MachineError
+from llmproxy.protocol import DEFAULT_HOST, VCR_MODES, Mode
+
+__all__ = ["Asked", "Shared", "Walk", "cassette_name", "choose_mode"]
+
+SLUG = 90
+"""Characters of a generated name before its hash."""
+BUSY = 30.0
+"""Seconds to wait for a cassette that another test process has open."""
+_ODD = re.compile(r"[^A-Za-z0-9._]+")
+
+
+def cassette_name(test: str) -> str:
+    """Return the cassette of a test, from its node id: readable, and unique by 8 hex digits of the id's hash."""
+    words = test.rpartition("/")[2].replace(".py::", ".").replace("::", ".")
+    slug = _ODD.sub("-", words).strip("-.")[:SLUG].rstrip("-.") or "test"
+    return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
+
+
+def _mode_of(text: str) -> str:
+    """Return a mode by our name. Raises ValueError, naming what would be allowed."""
+    known = {mode.value: mode.value for mode in Mode} | {name: mode.value for name, mode in VCR_MODES.items()}
+    if text.strip().lower() not in known:
+        raise ValueError(f"{text!r} is not a mode; it can be {', '.join(known)}")
+    return known[text.strip().lower()]
+
+
+def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
+    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay.
+
+    In CI a marker or an ini file cannot make it go live: whoever wants that says so on the command line or in the environment.
+
+    Raises:
+        ValueError: one of them is no mode.
+
+    """
+    given = [(option, True), (marker, False), (variable, True), (ini, False)]
+    modes = [(_mode_of(text), told) for text, told in given if text]
+    return next((mode for mode, told in modes if told or not ci or mode == Mode.REPLAY), Mode.REPLAY.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a test asks for; what is None is the proxy's."""
+
+    cassette: str
+    mode: str
+    speed: float | None = None
+    exhausted: str | None = None
+    sample: int | None = None
+
+
+@dataclass(slots=True)
+class Walk:
+    """One test's session: what the fixture `llmproxy` gives. `name` is that of the session, `url` its base URL."""
+
+    name: str
+    cassette: str
+    mode: str
+    url: str
+    _control: Control = field(repr=False)
+    closed: Report | None = None
+    """What it came to, once it is closed."""
+
+    @property
+    def base_url(self) -> str:
+        """OpenAI's base URL of this session, for a client that takes it as an argument."""
+        return f"{self.url}/v1"
+
+    def report(self) -> Report:
+        """Return hits, misses, tokens and cost so far."""
+        return self.closed or self._control.report(self.name)
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """Texts of the requests that were refused because they were never recorded."""
+        return self.report().miss_texts
+
+    def reset(self) -> Report:
+        """Let the test walk its cassette from the start again."""
+        return self._control.reset(self.name)
+
+
+@dataclass(slots=True)
+class Shared:
+    """The proxy of one test process. :meth:`prepare`, then :meth:`begin` and :meth:`finish` for each test, at last :meth:`end`."""
+
+    env: MutableMapping[str, str]
+    """The environment of this process, which is changed."""
+    folder: Path
+    """Where the proxy works: its settings and its store are found from there."""
+    replay: bool = True
+    """Whether keys that are absent get a placeholder."""
+    options: Sequence[str] = ()
+    """More options of ``llmproxy start``."""
+    url: str = ""
+    name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
+    """The session that this process's base URLs name."""
+    _before: dict[str, str] = field(default_factory=dict)
+    _set: dict[str, str] = field(default_factory=dict)
+    _place: socket.socket | None = None
+    _process: Proxy | None = None
+    _control: Control | None = None
+    _failed: str = ""
+
+    def prepare(self) -> Plan:
+        """Find an address for the proxy and set the environment; starts nothing."""
+        self._before = dict(self.env)
+        self.url = running_at(self.env)
+        if not self.url:
+            self._place = socket.socket()
+            self._place.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # the proxy may listen there, nobody gets it by chance
+            self._place.bind((DEFAULT_HOST, 0))
+            self.url = f"http://{DEFAULT_HOST}:{self._place.getsockname()[1]}"
+        made = plan(self.url, self.name, self.env, replay=self.replay, aws_files=(Path.home() / ".aws").is_dir())
+        self._set = made.changes
+        self.env.update(self._set)
+        return made
+
+    def start(self, *, live: bool = False) -> None:
+        """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network.
+
+        Raises:
+            MachineError: there is no way to start it.
+
+        """
+        if self._process is not None or self._place is None:
+            return
+        port = str(self._place.getsockname()[1])
+        if os.uname().sysname != "Linux":  # elsewhere nobody else may bind what we hold
+            self._place.close()
+        words = [
+            "--mode",
+            "replay",
+            "--host",
+            DEFAULT_HOST,
+            "--port",
+            port,
+            *(["--allow-live"] if live else []),
+            *self.options,
+        ]
+        self._process = spawn(find_command(self._before, installed), words, self._before, cwd=self.folder)
+
+    def begin(self, asked: Asked) -> Walk:
+        """Open a test's session and send this process's traffic to it.
+
+        Raises:
+            MachineError: the proxy does not serve, or refuses.
+
+        """
+        control = self._ready()
+        opened = control.open(
+            asked.cassette,
+            mode=asked.mode,
+            speed=asked.speed,
+            exhausted=asked.exhausted,
+            sample=asked.sample,
+            patience=BUSY,
+        )
+        try:
+            control.bind(self.name, opened.name)
+        except ControlError:
+            with suppress(ControlError):
+                control.close(opened.name)
+            raise
+        return Walk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+
+    def ready(self) -> None:
+        """Wait until the proxy serves; started now if nobody did. Raises MachineError."""
+        self._ready()
+
+    @contextmanager
+    def aside(self) -> Iterator[Mapping[str, str]]:
+        """Give the environment back for a while, to somebody who has a proxy of his own; gives what it was before us."""
+        mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
+        self.restore()
+        try:
+            yield self.env
+        finally:
+            self._set = mine
+            self.env.update(mine)
+
+    def finish(self, walk: Walk, *, complete: bool = True) -> Report:
+        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it was interrupted. Raises MachineError."""
+        if walk.closed is None:
+            walk.closed = self._ready().close(walk.name, complete=complete)
+        return walk.closed
+
+    def restore(self) -> None:
+        """Give the environment back; what somebody changed since is theirs."""
+        for name, value in self._set.items():
+            if self.env.get(name) == value:
+                if name in self._before:
+                    self.env[name] = self._before[name]
+                else:
+                    del self.env[name]
+        self._set = {}
+
+    def end(self) -> None:
+        """End the proxy, if it was started, and restore the environment."""
+        self.restore()
+        if self._process is not None:
+            self._process.end()
+            self._process.log.unlink(missing_ok=True)
+            self._process = None
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+
+    def _ready(self) -> Control:
+        """Return the control API of a proxy that serves; started now if nobody did. A failure stays one: no test waits twice."""
+        if self._failed:
+            raise MachineError(self._failed)
+        process = self._process
+        if self._control is not None:
+            if process is not None and not process.alive:
+                self._failed = f"the proxy ended with {process.popen.returncode}:\n{process.said[-2000:].strip()}"
+                raise MachineError(self._failed)
+            return self._control
+        try:
+            self.start(live=True)
+            if self._process is not None:
+                self.url = self._process.wait_ready()
+            control = Control(self.url, token=self._before.get(TOKEN_VARIABLE, ""))
+            control.health()
+        except MachineError as error:
+            self._failed = str(error)
+            raise
+        self._control = control
+        return control

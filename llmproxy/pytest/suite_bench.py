@@ -1,0 +1,103 @@
+"""What the suites of a pytest process share: the mode, and a proxy that is started when the first scenario runs.
+
+Recordings are where `llmproxy test` keeps them, in ``tests/cassettes``, with the database in ``.llmproxy``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmproxy.errors import MachineError
+from llmproxy.protocol import DEFAULT_HOST, Mode
+
+__all__ = ["Bench"]
+
+CASSETTES = Path("tests") / "cassettes"
+STORE = Path(".llmproxy") / "llmproxy.db"
+LOCK = "suite.lock"
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all suites of a pytest process share: the mode, and a proxy once the first scenario runs."""
+
+    root: Path
+    mode: str
+    cassette_dir: str = ""
+    keep_events: bool = False
+    aside: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Makes a context in which the environment is as it was before the plugin set it."""
+    _url: str = ""
+    _failed: str = ""
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def proxy(self, env: Mapping[str, str]) -> str:
+        """Return the address of the proxy: the running one, or one of our own, started now.
+
+        Raises:
+            MachineError: there is none. It stays so: no scenario waits twice.
+
+        """
+        if self._failed:
+            raise MachineError(self._failed)
+        if not self._url:
+            try:
+                self._url = self._started(env)
+            except MachineError as error:
+                self._failed = str(error)
+                raise
+        return self._url
+
+    def _started(self, env: Mapping[str, str]) -> str:
+        from llmproxy.client.process.attach import attached, running_at
+
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
+        words = [] if running_at(env) else self._options(env)
+        return self._open.enter_context(attached(words, env, log=Path(folder) / "proxy.log")).url
+
+    def close(self) -> None:
+        """End the proxy, if it is ours."""
+        self._open.close()
+
+    def _options(self, env: Mapping[str, str]) -> list[str]:
+        """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
+        from llmproxy.settings import load as settings
+
+        sources = settings({}, env, self.root).sources
+        words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
+        live = self.mode != Mode.REPLAY
+        words += ["--allow-live"] if live else []
+        if sources["store"] == "default":
+            words.append(f"--store={self.folder() / STORE.name}")
+        folder = self.root / (self.cassette_dir or CASSETTES)
+        if self.cassette_dir or (sources["cassette_dir"] == "default" and (live or folder.is_dir())):
+            words.append(f"--cassette-dir={folder}")
+        return words
+
+    def folder(self) -> Path:
+        """Return the folder of what nobody commits."""
+        made = self.root / STORE.parent
+        made.mkdir(exist_ok=True)
+        if not (made / ".gitignore").exists():
+            (made / ".gitignore").write_text("*\n", encoding="utf-8")
+        return made
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other worker looks at rows."""
+        try:
+            import fcntl
+        except ImportError:  # nothing to lock with here
+            yield
+            return
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            yield
+            return
+        with (self.folder() / LOCK).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,269 @@
+"""Suites in pytest: a file is a collector, a scenario an item, its runs sub-reports; executed by the runner of `llmproxy test`.
+
+Recordings are where `llmproxy test` keeps them, so what one recorded the other replays; they have a proxy of their own, beside that of
+the fixture `llmproxy`, started with the first scenario that runs. With xdist each worker has one; scenarios that look at the rows of a
+store take turns among the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from llmproxy.errors import LLMProxyError, MissError, SuiteError
+from llmproxy.pytest.scenario_runs import PARCEL
+from llmproxy.pytest.suite_bench import Bench
+from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.story import plain
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.choose.project import project
+from llmproxy.suite.reading.files import shown
+from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.run.one import Ran, run_once
+from llmproxy.suite.run.verdicts import row
+from llmproxy.suite.run.world import World
+
+if TYPE_CHECKING:
+    from llmproxy.suite.schema.suite import Hook
+
+__all__ = ["SuiteFailure", "SuiteFile", "SuiteItem"]
+
+
+class SuiteFailure(Exception):
+    """A scenario did not pass; its text is what the terminal shows."""
+
+
+class SuiteFile(pytest.File):
+    """A file with suites."""
+
+    bench: Bench
+
+    def __init__(self, *, bench: Bench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
+        """Share the bench."""
+        super().__init__(**node)
+        self.bench = bench
+        self._world: World | None = None
+        self._begun: dict[int, Case] = {}
+        self._broken: dict[int, str] = {}
+
+    def collect(self) -> Iterator[SuiteItem]:
+        """Give the scenarios of the file. Raises CollectError with every problem, each with its place."""
+        try:
+            loaded = load([self.path])
+        except SuiteError as error:
+            raise self.CollectError(str(error)) from None
+        for doubt in loaded.warnings:
+            with suppress(Warning):  # not even where warnings are errors is a doubt more than a doubt
+                self.warn(pytest.PytestCollectionWarning(str(doubt)))
+        for case in loaded.scenarios:
+            yield SuiteItem.from_parent(self, name=case.id, case=case)
+
+    def world(self) -> World:
+        """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
+        if self._world is None:
+            defaults, folder = project(self.bench.root)
+            options = Options(mode=self.bench.mode, command=f"llmproxy test {shown(self.path)}")
+            proxy = self.bench.proxy(os.environ)
+            self._world = World(
+                options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
+            )
+        return self._world
+
+    def begin(self, case: Case) -> None:
+        """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
+        key = id(case.suite)
+        if key not in self._begun:
+            self._begun[key] = case
+            try:
+                _hooks(case, case.suite.hooks.before_all if case.suite.hooks else (), "beforeAll")
+            except LLMProxyError as error:
+                self._broken[key] = f"{case.suite.name}: {error}: its scenarios were not run"
+        if key in self._broken:
+            raise SuiteError(self._broken[key])
+
+    def teardown(self) -> None:
+        """Run what suites want once after their scenarios, and let go of the stores."""
+        world, self._world = self._world, None
+        begun, self._begun = self._begun, {}
+        try:
+            with self.bench.aside():
+                for case in begun.values():
+                    _hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
+        except LLMProxyError as error:
+            pytest.fail(f"{shown(self.path)}: {error}", pytrace=False)
+        finally:
+            if world is not None:
+                world.close()
+
+
+def _hooks(case: Case, hooks: Sequence[Hook], name: str) -> None:
+    from llmproxy.suite.run.hooks import run_hook
+
+    async def every() -> None:
+        for hook in hooks:
+            await run_hook(hook, case.folder, {"LLMPROXY_SUITE": case.suite.name}, name)
+
+    if hooks:
+        asyncio.run(every())
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Keeps the events of one item; how to run it again is pytest's command."""
+
+    rerun: str
+    events: list[Event] = field(default_factory=list)
+
+    def handle(self, event: Event) -> None:
+        self.events.append(replace(event, rerun=self.rerun) if isinstance(event, Started) else event)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def by_run(self) -> list[list[Event]]:
+        """Return the events of each run."""
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(getattr(event, "run_id", ""), []).append(event)
+        return list(found.values())
+
+
+class SuiteItem(pytest.Item):
+    """A scenario."""
+
+    parent: SuiteFile
+
+    def __init__(self, *, case: Case, **node: Any) -> None:  # noqa: ANN401
+        """Take the scenario's tags as marks."""
+        super().__init__(**node)
+        self.case = case
+        for tag in case.tags:
+            _mark(self, tag)
+        if case.scenario.skip:
+            self.add_marker(pytest.mark.skip(reason=_reason(case.scenario.skip, "skip: true")))
+
+    def setup(self) -> None:
+        """See that everything is there that the suite needs."""
+        try:
+            with self.parent.bench.aside():
+                self.parent.world()
+                self.parent.begin(self.case)
+        except LLMProxyError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def runtest(self) -> None:
+        """Run the scenario as often as it wants."""
+        bench, world = self.parent.bench, self.parent.world()
+        heard = _Heard(f'pytest "{self.nodeid}"')
+        world.handlers = [heard]
+        turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
+        with bench.aside(), turn:
+            ran = asyncio.run(self._runs(world))
+        made = row(self.case.id, ran, self.case.scenario.min_pass_rate)
+        self.stash[PARCEL] = {
+            "runs": [],
+            "events": [plain(event) for event in heard.events] if bench.keep_events else [],
+            "rows": [plain(made)],
+            "wires": [each.wire.to_json() for each in ran if each.wire is not None],
+        }
+        self.user_properties += _properties(made, heard.events)
+        self._judge(made, ran, heard)
+
+    async def _runs(self, world: World) -> list[Ran]:
+        runs = self.case.scenario.runs
+        return [await run_once(world, self.case, sample, runs) for sample in range(1, runs + 1)]
+
+    def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:
+        from llmproxy.pytest.subtests import sub_report
+
+        # `llmproxy test` says once for all scenarios that nothing is recorded; here each item is read alone.
+        told = [
+            _told(events) or str(each.error or "").partition("; record it:")[0]
+            for events, each in zip(heard.by_run(), ran, strict=True)
+        ]
+        passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
+        several = len(ran) > 1 and not expected
+        shown_apart = False
+        for number, (each, text) in enumerate(zip(ran, told, strict=True), 1):
+            if several and (each.status is Status.PASSED or not passed):
+                shown_apart |= sub_report(self, f"run {number}/{len(ran)}", each.status, text)
+        if passed and expected:
+            pytest.xfail(_reason(expected, "xfail: true"))
+        if made["status"] == Status.SKIPPED:
+            pytest.skip(ran[0].reasoning)
+        if passed:
+            if several:
+                self.add_report_section("call", "runs", "\n".join([*told, made["told"]]))
+            return
+        lines = [f"{self.case.id}: {made['told']}"] if several else []
+        lines += [] if shown_apart else told
+        if any(isinstance(each.error, MissError) for each in ran):
+            lines.append(f'to record under pytest: pytest --llmproxy-mode record "{self.nodeid}"')
+        raise SuiteFailure("\n".join(lines))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401 - pytest's types
+        """Say what did not hold; a traceback of ours helps nobody."""
+        if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Say where the scenario stands."""
+        place = self.case.place
+        return self.case.path, place.line - 1 if place else 0, self.name
+
+
+def _properties(made: Mapping[str, Any], events: Sequence[Event]) -> list[tuple[str, object]]:
+    """Return what a scenario came to as properties of its item, for JUnit; what is unknown is left out."""
+    started = [event for event in events if isinstance(event, Started)]
+    used = [
+        use.cost_usd for event in events if isinstance(event, Finished) for use in event.usage.values() if use.calls
+    ]
+    cost = None if not used or None in used else sum((Decimal(each) for each in used if each), Decimal(0))
+    found = {
+        "name": started[0].name if started else "",
+        "status": made["status"],
+        "runs": f"{made['passed']}/{made['runs']}" if made["runs"] > 1 else "",
+        "cassette": started[0].cassette if started else "",
+        "cost_usd": None if cost is None else format(cost, "f"),
+        "run_id": " ".join(each.run_id for each in started),
+    }
+    return [(f"scenario.{name}", value) for name, value in found.items() if value]
+
+
+def _reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
+    return said if isinstance(said, str) else default
+
+
+def _mark(item: SuiteItem, tag: str) -> None:
+    """Let -m and -k find a tag; registered, so that --strict-markers knows it."""
+    item.extra_keyword_matches.add(tag)
+    known = item.config.stash.setdefault(_TAGS, set())
+    if tag.startswith("_"):  # pytest has no such marks
+        return
+    if tag not in known:
+        known.add(tag)
+        item.config.addinivalue_line("markers", f"{tag}: tag of a suite")
+    item.add_marker(tag)
+
+
+_TAGS = pytest.StashKey[set[str]]()
+
+
+def _told(events: Sequence[Event]) -> str:
+    """Return what `llmproxy test` would print of a run."""
+    from llmproxy.report.suite_console import SuiteConsole
+
+    lines: list[str] = []
+    console = SuiteConsole(lines.append)
+    for event in events:
+        console.handle(event)
+    return "".join(lines).rstrip("\n")

@@ -1,0 +1,1 @@
+"""What a judge is asked, and how several votes become one verdict."""

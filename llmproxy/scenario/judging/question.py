@@ -1,0 +1,241 @@
+"""Ask one judge, and make something of what it answers.
+
+    pinned tool -> any tool -> JSON schema -> JSON by request       the way down, where a model refuses to be asked so
+    answer -> Ruling                                                one more attempt if it cannot be used
+
+Only the first tool call counts. What is still malformed after the repair is an error; a verdict that lacks something is a verdict in which
+that is inconclusive. The way down is the same in every run, so that a replay takes the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.models import Answer, RefusedChoice, complete
+from llmproxy.scenario.prompts.load import prompt
+from llmproxy.scenario.types import Message
+from llmproxy.scenario.values.criteria import Criteria, Finding
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+
+__all__ = ["JudgeError", "Question", "Ruling"]
+
+CONTINUE, FINISH = "continue_test", "finish_test"
+INVALID = "Invalid response from judge agent"
+_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+_SHOWN = 300
+"""Characters of a malformed answer that an error quotes."""
+
+
+class JudgeError(ModelError):
+    """A judge answered twice what is no answer."""
+
+    code = "llmproxy_judge"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What one judge said."""
+
+    goes_on: bool
+    """Whether it wants to see more."""
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    """By id of the criterion; what is missing is inconclusive."""
+    reasoning: str = ""
+    verdict: str | None = None
+    """Its own word for all of it, where it gave one; it is not asked for."""
+
+
+class _Way(IntEnum):
+    """How the answer is demanded."""
+
+    PINNED = 0
+    REQUIRED = 1
+    SCHEMA = 2
+    PLAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Unusable(Exception):
+    """Why an answer cannot be used; what of it can."""
+
+    problem: str
+    literal: str
+    partial: Ruling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a judge is asked."""
+
+    system: str
+    text: str
+    criteria: Criteria
+    forced: bool
+    """Whether it has to decide."""
+
+    async def put(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
+        """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
+        said: list[Message] = []
+        way = _Way.PINNED if self.forced else _Way.REQUIRED
+        unusable: _Unusable | None = None
+        for _ in range(2):
+            way, answer = await self._asked(model, party, session, said, way)
+            try:
+                return self._read(answer)
+            except _Unusable as error:
+                unusable = error
+            said += [
+                {"role": "assistant", "content": _echo(answer)},
+                {
+                    "role": "user",
+                    "content": prompt("judge_repair", problem=unusable.problem, instruction=self.instruction),
+                },
+            ]
+        assert unusable is not None  # noqa: S101 - the loop runs
+        if unusable.partial is not None:
+            return unusable.partial
+        raise JudgeError(
+            unusable.literal, hint=f"{model.model} ({party}) was asked twice; another model may do better."
+        )
+
+    @property
+    def instruction(self) -> str:
+        """What is to be done now."""
+        return prompt("judge_final" if self.forced else "judge_open")
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the tools that the judge is offered."""
+        finish = _tool(FINISH, "End the test with a status for every criterion.", self._verdict())
+        if self.forced:
+            return [finish]
+        return [_tool(CONTINUE, "Let the conversation go on.", _object({})), finish]
+
+    def _verdict(self) -> dict[str, Any]:
+        return _object(
+            {
+                "criteria": self.criteria.schema(),
+                "reasoning": {"type": "string", "description": "Why, in a few sentences."},
+            }
+        )
+
+    async def _asked(
+        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _Way
+    ) -> tuple[_Way, Answer]:
+        """Ask in this way, or in the first one below it that the model does not refuse."""
+        while True:
+            try:
+                return way, await complete(
+                    model=model, party=party, session=session, messages=self._messages(said, way), **self._how(way)
+                )
+            except RefusedChoice:
+                if way is _Way.PLAIN:
+                    raise
+                way = _Way(way + 1)
+
+    def _messages(self, said: Sequence[Message], way: _Way) -> list[Message]:
+        text = f"{self.text}\n\n{self.instruction}"
+        messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
+        if way >= _Way.SCHEMA:
+            how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
+            messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
+        return messages
+
+    def _how(self, way: _Way) -> dict[str, Any]:
+        if way is _Way.PLAIN:
+            return {}
+        if way is _Way.SCHEMA:
+            decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
+            schema = _object({"decision": decision, **self._verdict()["properties"]})
+            return {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "verdict", "strict": True, "schema": schema},
+                }
+            }
+        pinned = {"type": "function", "function": {"name": FINISH}}
+        return {"tools": self.tools(), "tool_choice": pinned if way is _Way.PINNED else "required"}
+
+    # -- what came back
+
+    def _read(self, answer: Answer) -> Ruling:
+        if answer.tool_calls:
+            call = answer.tool_calls[0]
+            return self._ruling(call.name, _parsed(call.arguments))
+        found = _OBJECT.search(answer.text)
+        given = _loaded(found[0]) if found else None
+        if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
+            return self._ruling(str(given.get("decision") or FINISH), given)
+        raise _Unusable(
+            f"it calls no tool; call {self._names()}", f"{INVALID}, tool calls not found: {_short(answer.text)!r}"
+        )
+
+    def _ruling(self, name: str, given: object) -> Ruling:
+        if name == CONTINUE:
+            if self.forced:
+                problem = "the conversation is over and cannot go on"
+                raise _Unusable(problem, f"{INVALID}, {problem}", Ruling(goes_on=True))
+            return Ruling(goes_on=True)
+        if name != FINISH:
+            raise _Unusable(
+                f"there is no tool {_short(name)!r}; call {self._names()}", f"{INVALID}, unknown tool: {_short(name)!r}"
+            )
+        if not isinstance(given, Mapping):
+            problem = f"the arguments of {FINISH} are no JSON object"
+            raise _Unusable(problem, f"{INVALID}, {problem}: {_short(str(given))!r}")
+        reasoning, verdict = given.get("reasoning"), given.get("verdict")
+        findings, problems = self.criteria.read(given.get("criteria"))
+        ruling = Ruling(
+            goes_on=False,
+            findings=findings,
+            reasoning=reasoning if isinstance(reasoning, str) else "",
+            verdict=verdict if isinstance(verdict, str) else None,
+        )
+        if problems:
+            raise _Unusable("; ".join(problems), f"{INVALID}, {'; '.join(problems)}", ruling)
+        return ruling
+
+    def _names(self) -> str:
+        return FINISH if self.forced else f"{CONTINUE} or {FINISH}"
+
+
+def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "description": description, "strict": True, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _object(members: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+
+
+def _parsed(arguments: str) -> object:
+    """Return arguments as a value; the text itself where it is no JSON."""
+    if not arguments.strip():
+        return {}
+    found = _loaded(arguments)
+    return arguments if found is None else found
+
+
+def _loaded(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _echo(answer: Answer) -> str:
+    """Return an answer as text, to be shown to the one who gave it."""
+    calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
+    return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

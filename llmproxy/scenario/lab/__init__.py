@@ -1,0 +1,1 @@
+"""Experiments beside a run: judge again, calibrate a judge with labels, compare, answer open questions."""

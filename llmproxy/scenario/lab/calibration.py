@@ -1,0 +1,252 @@
+"""How far a judge can be trusted: what it says beside what people said, and beside what it says itself when asked again.
+
+    labelled conversations, judge -> looks: `repeats` in the order of the file, one with the criteria reversed
+    first look beside the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over conversations
+    looks beside each other       -> flips on repetition, flips on order
+
+Order flips are to be read beside repetition flips: a judge that changes its mind anyway also changes it when the order changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import LLMProxyError, MissError, SettingsError
+from llmproxy.report.console import counted
+from llmproxy.report.events import Criterion, Status
+from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
+from llmproxy.scenario.lab.labels import Labelled
+from llmproxy.scenario.repeats.statistics import RESAMPLES, Interval, bootstrap, kappa, wilson
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.running.run import Ended
+
+__all__ = ["Calibration", "Disagreement", "Flips", "calibrate"]
+
+CLASSES = ("passed", "failed", "inconclusive")
+"""In the order of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A criterion about which judge and people differ."""
+
+    id: str
+    criterion: str
+    human: str
+    judge: str
+    reason: str
+    """The judge's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """How often two looks differ."""
+
+    changed: int
+    compared: int
+    """Pairs of looks at one criterion of one conversation."""
+
+    @property
+    def rate(self) -> float | None:
+        """Changed of compared; None when nothing was compared."""
+        return self.changed / self.compared if self.compared else None
+
+    def __str__(self) -> str:
+        return f"{self.changed} of {self.compared} ({self.rate:.1%})" if self.compared else "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What came of it."""
+
+    conversations: int
+    labels: int
+    """Labels that the judge was compared with."""
+    agreed: int
+    interval: Interval | None
+    """Of the agreement: Wilson, 95 %."""
+    kappa: float | None
+    """None: undefined, because one side knows a single class."""
+    kappa_interval: Interval | None
+    table: Mapping[str, Mapping[str, int]]
+    """By human label, then by the judge's."""
+    repetition: Flips
+    unsteady: int
+    """Criteria of conversations about which not all looks in the same order agree."""
+    order: Flips
+    disagreements: Sequence[Disagreement] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Why a conversation could not be judged, by its id; it is left out."""
+    missed: bool = False
+    """Whether a look was never recorded, in replay."""
+
+    @property
+    def agreement(self) -> float | None:
+        """Agreed of labels; None without any."""
+        return self.agreed / self.labels if self.labels else None
+
+    def lines(self) -> list[str]:
+        """Return it in words."""
+        told = [f"{counted(self.conversations, 'conversation')}, {counted(self.labels, 'label')}"]
+        if self.agreement is not None:
+            spread = f", 95 % interval {self.interval.low:.1%} to {self.interval.high:.1%}" if self.interval else ""
+            told.append(f"agreement: {self.agreed} of {self.labels} ({self.agreement:.1%}{spread})")
+        told.append(f"Cohen's kappa: {self._kappa()}")
+        told += [
+            f"  human {human}: " + ", ".join(f"judge {name} {n}" for name, n in row.items())
+            for human, row in self.table.items()
+        ]
+        if self.repetition.compared:
+            unsteady = counted(self.unsteady, "criterion", "criteria")
+            told.append(f"flips on repetition: {self.repetition} pairs of looks; {unsteady} not always the same")
+        else:
+            told.append("flips on repetition: not measured")
+        told.append(f"flips on order: {self.order}" + (" with the criteria reversed" if self.order.compared else ""))
+        return [*told, *self._left_out()]
+
+    def _left_out(self) -> list[str]:
+        names: dict[str, list[str]] = {}
+        for name, why in self.errors.items():
+            names.setdefault(why, []).append(name)
+        return [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
+
+    def _kappa(self) -> str:
+        if self.kappa is None:
+            return (
+                "undefined (judge or people give one label only)" if self.labels else "undefined (nothing to compare)"
+            )
+        if self.kappa_interval is None:
+            return f"{self.kappa:.3f} (too few conversations for an interval)"
+        return f"{self.kappa:.3f}, 95 % interval {self.kappa_interval.low:.3f} to {self.kappa_interval.high:.3f}"
+
+
+type JudgeOf = Callable[[Sequence[str]], Any]
+"""Makes a judge for criteria."""
+
+
+async def calibrate(
+    labelled: Sequence[Labelled],
+    judge_of: JudgeOf,
+    *,
+    repeats: int = 3,
+    order: bool = True,
+    rng: random.Random,
+    name: str = "calibrate",
+    proxy: str | bool | None = None,
+    mode: str | None = None,
+    max_concurrency: int = CONCURRENCY,
+    resamples: int = RESAMPLES,
+) -> Calibration:
+    """Compare a judge with human labels and with itself; `name` begins the names of the recordings.
+
+    Raises:
+        SettingsError: nothing is labelled, or `repeats` is not positive.
+
+    """
+    if repeats < 1 or not labelled:
+        raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
+    bench = Bench(name=name, proxy=proxy, mode=mode)
+    seen = [_Seen(each) for each in labelled]
+    looks = [each.look(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
+    if order:
+        looks += [each.look(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
+    await in_parallel(looks, max_concurrency)
+    return _summed(seen, rng, resamples)
+
+
+def looks_of(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
+    """Return how many times a judge will be asked."""
+    return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
+
+
+class _Seen:
+    """One conversation, and what the judge said about it."""
+
+    def __init__(self, of: Labelled) -> None:
+        self.of = of
+        self.forward: dict[int, dict[str, Criterion]] = {}
+        self.reversed: dict[str, Criterion] | None = None
+        self.error = ""
+        self.missed = False
+
+    async def look(self, bench: Bench, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
+        texts = list(self.of.labels)
+        judge = judge_of(texts[::-1] if backwards else texts)
+        ended = await bench.ask(judge, self.of.transcript, sample, "reversed" if backwards else "")
+        found = {each.text: each for each in ended.result.criteria}
+        if ended.status not in {Status.PASSED, Status.FAILED} or set(found) != set(texts):
+            self.error = self.error or _why(ended)
+            self.missed = self.missed or isinstance(ended.error, MissError)
+        elif backwards:
+            self.reversed = found
+        else:
+            self.forward[sample] = found
+
+    def statuses(self, text: str) -> list[str]:
+        """Return what each look in the order of the file said about a criterion."""
+        return [self.forward[sample][text].status for sample in sorted(self.forward)]
+
+
+def _why(ended: Ended) -> str:
+    if isinstance(ended.error, LLMProxyError):
+        return ended.error.message.split("\n")[0]
+    return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"
+
+
+def _summed(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibration:
+    whole = [each for each in seen if not each.error]
+    groups = [_pairs(each) for each in whole]
+    pairs = [pair for group in groups for pair in group]
+    agreed = sum(human == judge for human, judge in pairs)
+    counts = Counter(pairs)
+    used = [name for name in CLASSES if any(name in pair for pair in pairs)]
+    steady = [each.statuses(text) for each in whole for text in each.of.labels]
+    return Calibration(
+        conversations=len(whole),
+        labels=len(pairs),
+        agreed=agreed,
+        interval=wilson(agreed, len(pairs)),
+        kappa=kappa(pairs),
+        kappa_interval=None if kappa(pairs) is None else bootstrap(groups, _kappa_of, rng, resamples),
+        table={human: {judge: counts[human, judge] for judge in used} for human in used},
+        repetition=_flips([pair for said in steady for pair in combinations(said, 2)]),
+        unsteady=sum(len(set(said)) > 1 for said in steady),
+        order=_flips([pair for each in whole for pair in _orders(each)]),
+        disagreements=[found for each in whole for found in _disagreements(each)],
+        errors={each.of.transcript.id: each.error for each in seen if each.error},
+        missed=any(each.missed for each in seen),
+    )
+
+
+def _pairs(seen: _Seen) -> list[tuple[str, str]]:
+    """Return human label and first look of each labelled criterion."""
+    return [(label, seen.statuses(text)[0]) for text, label in seen.of.labels.items() if label is not None]
+
+
+def _orders(seen: _Seen) -> list[tuple[str, str]]:
+    if seen.reversed is None:
+        return []
+    return [(seen.statuses(text)[0], seen.reversed[text].status) for text in seen.of.labels]
+
+
+def _kappa_of(groups: Sequence[Sequence[tuple[str, str]]]) -> float | None:
+    return kappa([pair for group in groups for pair in group])
+
+
+def _flips(pairs: Sequence[tuple[str, str]]) -> Flips:
+    return Flips(sum(one != other for one, other in pairs), len(pairs))
+
+
+def _disagreements(seen: _Seen) -> list[Disagreement]:
+    first = seen.forward[min(seen.forward)]
+    return [
+        Disagreement(seen.of.transcript.id, text, label, first[text].status, first[text].reason)
+        for text, label in seen.of.labels.items()
+        if label is not None and label != first[text].status
+    ]

@@ -1,0 +1,192 @@
+"""Whose fault was it? Two experiments that stay true, and the reasons against the others.
+
+    re-judge    recorded transcripts, the judge live, R times each  -> how much of the spread of verdicts is the judge's own
+    open loop   the recorded user's lines as a script, agent and judge live -> where the agent first says something else (`openloop`)
+
+Everything else that mixes recorded and live parties asks a recording for what was never said: refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.console import counted
+from llmproxy.report.events import Status
+from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
+from llmproxy.scenario.repeats.statistics import (
+    FEWEST_TRANSCRIPTS,
+    RESAMPLES,
+    Interval,
+    Spread,
+    judge_spread,
+    spread_intervals,
+)
+from llmproxy.scenario.running.cast import players
+from llmproxy.scenario.types import AgentRole
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.running.run import Ended
+
+__all__ = ["PARTIES", "Experiment", "JudgeShare", "Judged", "experiment_of", "rejudge"]
+
+PARTIES = ("user", "agent", "judge")
+_SAID_ELSE = "as soon as the live {live} says something else, nobody recorded what the {recorded} would answer, and every call is a miss"
+_REFUSED = {
+    (): "nothing is live, so it is a replay; run the scenario with the proxy in mode replay",
+    PARTIES: "everything is live, so nothing is held fixed; run the scenario with runs=N",
+    ("user",): _SAID_ELSE.format(live="user", recorded="agent"),
+    ("agent",): _SAID_ELSE.format(live="agent", recorded="user and judge"),
+    ("user", "agent"): "the recorded judge judged another conversation; make the judge live too, with runs=N",
+    ("user", "judge"): _SAID_ELSE.format(live="user", recorded="agent"),
+}
+
+
+class Experiment(StrEnum):
+    """What can be held fixed and still tell the truth."""
+
+    REJUDGE = "re-judge"
+    OPEN_LOOP = "open loop"
+
+
+def experiment_of(live: Collection[str]) -> Experiment:
+    """Return the experiment in which these parties (user, agent, judge) are live and the others recorded.
+
+    Raises:
+        SettingsError: there is none that stays true; the message says why.
+
+    """
+    if unknown := sorted(set(live) - set(PARTIES)):
+        raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
+    chosen = tuple(party for party in PARTIES if party in live)
+    if chosen == ("judge",):
+        return Experiment.REJUDGE
+    if chosen == ("agent", "judge"):
+        return Experiment.OPEN_LOOP
+    raise SettingsError(
+        f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: {_REFUSED[chosen]}.",
+        hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
+    )
+
+
+# -- the judge live, everything else recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One transcript, judged several times."""
+
+    id: str
+    passed: int
+    """How often the judge said success."""
+    judged: int
+    """How often it said anything."""
+    errors: tuple[str, ...] = ()
+    """Why it did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeShare:
+    """How much of the differences between verdicts the judge makes by itself."""
+
+    repeats: int
+    rows: Sequence[Judged]
+    spread: Spread | None
+    """None where only the counts can be told: fewer than five transcripts."""
+    judge_interval: Interval | None = None
+    rest_interval: Interval | None = None
+    notes: Sequence[str] = field(default=())
+
+    def lines(self) -> list[str]:
+        """Return the result in words."""
+        told = [f"{row.id}: {row.passed} of {row.judged} passed" for row in self.rows]
+        if self.spread is not None:
+            told.append(f"judge share: {_with(self.spread.judge, self.judge_interval)}")
+            told.append(f"rest: {_with(self.spread.rest, self.rest_interval)}")
+            share = self.spread.share
+            told.append("verdicts never differ" if share is None else f"of both, {share:.0%} is the judge's")
+        return [*told, *self.notes]
+
+
+def _with(value: float, interval: Interval | None) -> str:
+    return f"{value:.4f}" + (f" (95 % interval {interval.low:.4f} to {interval.high:.4f})" if interval else "")
+
+
+async def rejudge(
+    transcripts: Sequence[Transcript],
+    judge: Any,  # noqa: ANN401 (an adapter, or what makes one)
+    *,
+    repeats: int = 5,
+    rng: random.Random,
+    proxy: str | bool | None = None,
+    mode: str | None = None,
+    max_concurrency: int = CONCURRENCY,
+    resamples: int = RESAMPLES,
+) -> JudgeShare:
+    """Let the judge decide about each transcript `repeats` times, and split the spread of its verdicts.
+
+    Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0; intervals by resampling
+    transcripts with `rng`. Below five transcripts there are the raw counts only.
+
+    Raises:
+        SettingsError: nothing to judge, no judge, or nothing repeated.
+
+    """
+    if repeats < 2:
+        raise SettingsError(
+            f"repeats={repeats}: a judge that is asked once cannot differ from itself.", hint="Take repeats=5, or more."
+        )
+    ids = [each.id for each in transcripts]
+    if not ids or len(set(ids)) < len(ids):
+        raise SettingsError("re-judging takes transcripts, each with an id of its own.")
+    _only_judge(judge)
+    bench = Bench(name="rejudge", proxy=proxy, mode=mode)
+    looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
+    ended: list[Ended] = await in_parallel(looks, max_concurrency)
+    rows = [_judged(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
+    whole = [row.passed for row in rows if row.judged == repeats]
+    spread = judge_spread(whole, repeats)
+    judge_interval, rest_interval = spread_intervals(whole, repeats, rng, resamples)
+    return JudgeShare(
+        repeats=repeats,
+        rows=rows,
+        spread=spread,
+        judge_interval=judge_interval,
+        rest_interval=rest_interval,
+        notes=_notes(rows, repeats, ended),
+    )
+
+
+def _judged(id: str, ended: Sequence[Ended]) -> Judged:  # noqa: A002
+    verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
+    errors = [
+        each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
+    ]
+    return Judged(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
+
+
+def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[Ended]) -> list[str]:
+    whole = [row for row in rows if row.judged == repeats]
+    notes = [
+        f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: {row.errors[0].partition(chr(10))[0]}"
+        for row in rows
+        if row.judged < repeats
+    ]
+    if len(whole) < FEWEST_TRANSCRIPTS:
+        few = counted(len(whole), "transcript")
+        notes.append(f"{few}: below {FEWEST_TRANSCRIPTS} only the counts say something")
+    if ended and all(each.result.replayed for each in ended):
+        notes.append("all judgements were replayed from a recording: they add no evidence to it")
+    return notes
+
+
+def _only_judge(judge: Any) -> None:  # noqa: ANN401
+    made = players([judge])[0]
+    if made.role is not AgentRole.JUDGE:
+        raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
+    if getattr(made, "criteria", True) == []:
+        raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")

@@ -1,0 +1,116 @@
+"""Let a judge look at a conversation that is over, as often as one likes: what re-judging and calibrating have in common.
+
+    transcript, judge -> a run of which history is all and the forced verdict the only step -> how it ended
+
+Each look is a run of its own with a sample of its own: through the proxy it is recorded apart from the others and can be replayed; without
+one it goes to the provider. cache.db answers none of them, for a judge that is remembered always agrees with itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.types import Message, ScenarioResult
+from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.running.run import Ended
+
+__all__ = ["Bench", "Transcript"]
+
+CONCURRENCY = 8
+"""Looks at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """A conversation that was recorded."""
+
+    id: str
+    messages: Sequence[Message]
+    description: str = ""
+    """Of its scenario; context for the judge."""
+
+    @classmethod
+    def of(cls, result: ScenarioResult, *, id: str = "", description: str = "") -> Transcript:  # noqa: A002 (its name)
+        """Take the conversation of a result."""
+        return cls(id=id or result.run_id, messages=result.messages, description=description)
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can judge. Raises SettingsError."""
+        if not self.id:
+            raise SettingsError("a transcript needs an id: it names what is recorded of it.")
+        if not self.messages or not all("role" in each for each in self.messages):
+            raise SettingsError(f"transcript {self.id!r} has no messages with a role; there is nothing to judge.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where a judge sits."""
+
+    name: str
+    """What it is for; begins the names of the recordings."""
+    proxy: str | bool | None = None
+    """As in `scenario.run`."""
+    mode: str | None = None
+    call_timeout: float | None = CALL_TIMEOUT
+
+    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> Ended:  # noqa: ANN401
+        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings.
+
+        Raises:
+            SettingsError: what was asked for cannot be meant.
+
+        """
+        from llmproxy.scenario.running.run import Plan
+        from llmproxy.scenario.script import judge as verdict
+
+        name = " ".join(filter(None, (self.name, transcript.id, about)))
+        options = RunOptions(
+            proxy=self.proxy,
+            mode=self.mode,
+            call_timeout=self.call_timeout,
+            cassette=cassette_of(name),
+            history=list(transcript.messages),
+        )
+        plan = Plan(
+            name=name,
+            description=transcript.description,
+            agents=[judge],
+            verbose=False,
+            cache_key=None,
+            script=[verdict()],
+            options=options,
+            threaded=False,
+        )
+        ended = await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
+        if isinstance(ended.error, SettingsError):  # every other look would end so, too
+            raise ended.error
+        return ended
+
+
+async def in_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[T]:
+    """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
+    gate = asyncio.Semaphore(limit)
+
+    async def gated(each: Any) -> T:  # noqa: ANN401
+        async with gate:
+            result: T = await each
+            return result
+
+    tasks = [asyncio.ensure_future(gated(each)) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    finally:
+        for each in work:
+            each.close()

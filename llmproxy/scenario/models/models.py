@@ -1,0 +1,257 @@
+"""Call a model for a party of ours (``user``, ``judge``, ``judge.2``), and get the same answer tomorrow.
+
+    with a session      through the proxy, in the run's session: recorded and replayed there
+    without, cache_key  kept in cache.db under the canonical request
+    else                straight to the provider
+
+Never two of them. What is sent holds nothing that a re-run changes. A call is made anew at most a few times and the same way each time, so
+that a replay takes the same steps: a temperature that nobody chose is left out when the model refuses it, a bad moment of the provider is
+waited out. What is OpenAI's chat completions already is sent as it is (`model_direct` decides); everything else litellm translates, which is
+imported when the first such call is made, and fetches nothing then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.client.environment.variables import PLACEHOLDER
+from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.protocol import Mode
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
+from llmproxy.scenario.models.answer import Answer, Called, spoken
+from llmproxy.scenario.models.direct import request_of
+from llmproxy.scenario.models.errors import ModelError, Refused, failure, is_transient, refused
+from llmproxy.scenario.models.loop import elsewhere
+from llmproxy.scenario.models.route import route, upstreams_of_models
+from llmproxy.scenario.proxy.binding import outside
+from llmproxy.scenario.types import Message
+from llmproxy.scenario.values.context import context_scenario
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+
+__all__ = [
+    "Answer",
+    "Called",
+    "RefusedChoice",
+    "complete",
+    "configured",
+    "imported",
+    "route",
+    "spoken",
+    "upstreams_of_models",
+]
+
+PAUSES = (0.5, 2.0)
+"""Seconds before a call is repeated that met a bad moment of the provider."""
+
+
+class RefusedChoice(ModelError):
+    """The model refuses tools, the way in which one is demanded, or a response format."""
+
+    code = "llmproxy_model_refused"
+
+
+def configured(
+    who: str,
+    model: str | ModelConfig | None,
+    api_key: str | None,
+    temperature: float | Unset,
+    max_tokens: int | None,
+) -> ModelConfig | None:
+    """Return the model of a simulator or judge: its own arguments first, then the default model; None if there is neither.
+
+    A key of the default model goes only to the provider that it is for.
+    """
+    default = (ScenarioConfig.default_config or ScenarioConfig()).default_model
+    default = ModelConfig(model=default) if isinstance(default, str) and default else default or None
+    own = ModelConfig(model=model) if isinstance(model, str) else model
+    if not isinstance(own, ModelConfig | None):
+        raise TypeError(f"{who}(model=...) takes a name such as 'openai/gpt-4.1-mini' or a ModelConfig, not {own!r}")
+    base = own or default
+    if base is None:
+        return None
+    chosen: Any = base.temperature if base.temperature_given else UNSET_ZERO
+    key, tokens = base.api_key, base.max_tokens
+    if isinstance(model, str) and isinstance(default, ModelConfig):
+        chosen = default.temperature if default.temperature_given else UNSET_ZERO
+        tokens = default.max_tokens
+        if model == default.model:
+            base, key = default, default.api_key
+        elif model.partition("/")[0] == default.model.partition("/")[0]:
+            key = default.api_key
+    return replace(
+        base,
+        api_key=api_key or key,
+        temperature=chosen if isinstance(temperature, Unset) else temperature,
+        max_tokens=tokens if max_tokens is None else max_tokens,
+    )
+
+
+async def complete(
+    *,
+    model: ModelConfig,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    party: str,
+    session: RunSession | None,
+    timeout: float | None = None,  # noqa: ASYNC109 (litellm's own keyword)
+    attempt: int = 0,
+) -> Answer:
+    """Ask a model; `attempt` tells equal questions of one party apart where nothing else does.
+
+    Raises:
+        MissError: in replay, the request was never recorded.
+        RefusedChoice: the model does not take these tools, this choice or this format.
+        SettingsError: a model or temperature that cannot work.
+        ModelError: the provider fails, or answers nothing that is an answer.
+
+    """
+    asked: dict[str, Any] = {"model": model.model, "messages": list(messages), "temperature": model.temperature}
+    optional = {"max_tokens": model.max_tokens, "tools": list(tools or ()), "response_format": response_format}
+    asked |= {name: value for name, value in optional.items() if value}
+    if tools and tool_choice:
+        asked["tool_choice"] = tool_choice
+    sent = {**model.extra, **asked}
+
+    async def call() -> Answer:
+        return await _called(sent, model, party, session, timeout)
+
+    if session is not None:
+        return await call()
+    return await _remembered(call, sent | {"api_base": model.api_base}, party, attempt)
+
+
+async def _remembered(
+    call: Callable[[], Awaitable[Answer]], request: Mapping[str, Any], party: str, attempt: int
+) -> Answer:
+    """Look into cache.db where a cache key is in effect, and keep the answer there."""
+    running = context_scenario.get()
+    cache_key = running.config.cache_key if running is not None else None
+    if running is None or not cache_key:
+        return await call()
+    from llmproxy.scenario.caching.store import CacheStore
+
+    store = CacheStore.here()
+    if store is None:
+        return await call()
+    sample = running.options.sample
+    identity = {"cache_key": cache_key, "sample": sample, "party": party, "attempt": attempt, "request": request}
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    key = "llm:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    about = {"name": f"model call of {party}", "cache_key": cache_key, "sample": sample, "model": request["model"]}
+
+    async def make() -> str:
+        return (await call()).kept()
+
+    kept = await store.remember(key, make, about)
+    return await call() if kept is None else Answer.of(kept)
+
+
+async def _called(
+    asked: dict[str, Any],
+    model: ModelConfig,
+    party: str,
+    session: RunSession | None,
+    timeout: float | None,  # noqa: ASYNC109
+) -> Answer:
+    """Call the model, as often as it makes sense, and return the answer."""
+    chosen = model.temperature if model.temperature_given else None
+    sent = {"timeout": timeout} | asked | _where(model, party, session)
+    replays = session is not None and session.mode == Mode.REPLAY
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            return await _once(sent, session, served=bool(model.api_base))
+        except LLMProxyError:
+            raise
+        except Exception as error:
+            what = refused(error)
+            if what is Refused.TEMPERATURE and chosen is None and "temperature" in sent:
+                del sent["temperature"]
+                continue
+            if what in {Refused.TOOL_CHOICE, Refused.FORMAT}:
+                raise RefusedChoice(f"{model.model} refuses this request: {error}") from error
+            pause = next(pauses, None) if is_transient(error) else None
+            if pause is None:
+                raise failure(error, model.model, party, temperature=chosen) from error
+            await asyncio.sleep(0 if replays else pause)
+
+
+async def _once(sent: Mapping[str, Any], session: RunSession | None, *, served: bool) -> Answer:
+    """Make one call; `served` says whether the user told where the model is served."""
+    env = outside() if session is None else os.environ
+    direct = request_of(sent, env, sys.modules.get("litellm"), served=served)
+    if direct is None:
+        return await elsewhere(_translated(sent))
+    from llmproxy.scenario.models.openai import ask
+
+    connections = None if session is None else session.connections()
+    return await (elsewhere(ask(direct)) if connections is None else ask(direct, connections))
+
+
+async def _translated(sent: Mapping[str, Any]) -> Answer:
+    """Make one call by litellm."""
+    # The first import takes seconds, in which this loop must not stand still for the others.
+    known = hasattr(sys.modules.get("litellm"), "acompletion")
+    litellm = imported() if known else await asyncio.to_thread(imported)
+    return _read(await litellm.acompletion(**{**sent, "num_retries": 0, "max_retries": 0}))
+
+
+def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
+    """Return the keywords that say where to ask, and with which key."""
+    said: dict[str, Any] = {"api_key": model.api_key} if model.api_key else {}
+    if session is None:
+        places = {"api_base": model.api_base, "api_version": model.api_version}
+        return said | {name: value for name, value in places.items() if value}
+    found = route(model, session.proxy, session, party=party)
+    found["extra_headers"] = {**(model.extra.get("extra_headers") or {}), **found["extra_headers"]}
+    if session.mode == Mode.REPLAY:
+        said.setdefault("api_key", PLACEHOLDER)
+    return said | found
+
+
+def _read(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
+    """Return what is of use in a litellm response."""
+    choices = getattr(found, "choices", None) or []
+    if not choices:
+        raise ModelError(f"No response from LLM: {found!r}")
+    message = choices[0].message
+    calls = tuple(
+        Called(str(call.function.name or ""), str(call.function.arguments or ""))
+        for call in message.tool_calls or ()
+        if call.function is not None
+    )
+    usage = getattr(found, "usage", None)
+    numbers = {name: getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion", "total")}
+    counted = {name: value for name, value in numbers.items() if isinstance(value, int)}
+    return Answer(spoken(message.content), calls, choices[0].finish_reason, counted or None)
+
+
+def imported() -> Any:  # noqa: ANN401 (a module)
+    """Return litellm; its first import takes seconds, so do not call this in an event loop.
+
+    Raises:
+        MachineError: it is not installed.
+
+    """
+    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
+        os.environ.setdefault(name, "True")
+    try:
+        import litellm
+    except ImportError as error:
+        raise MachineError(
+            f"a model is to be called, and litellm cannot be imported ({error}).",
+            hint="pip install 'llmproxy-replay[runner]'",
+        ) from error
+    litellm.suppress_debug_info = True
+    return litellm

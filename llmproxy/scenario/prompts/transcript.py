@@ -1,0 +1,158 @@
+"""A conversation as text: what a judge reads, and what a simulator may see of an agent's tools.
+
+    [1] user: What is the weather in Paris?
+    [2] assistant: Let me look.
+        calls get_weather({"location": "Paris"})
+    [3] tool get_weather: {"degrees": 24}
+    [4] assistant: 24 degrees.
+
+Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and stand before the message that followed
+them. Nothing is shown that another run of the same conversation would change: no ids, times, costs. Images, sounds and files are named,
+not shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.scenario.types import Message
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.wire import ToolCall
+
+__all__ = ["content_text", "transcript", "without_tools"]
+
+LONGEST_RESULT = 4000
+"""Characters of a tool's arguments or result that are shown: enough for an answer, not for a dump of a table."""
+_DATA = re.compile(r"data:([\w.+/-]*)[;,]")
+
+
+def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolCall]] | None = None) -> str:
+    """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came after them."""
+    names: dict[str, str] = {}
+    reported = any(message.get("tool_calls") for message in messages)
+    lines: list[str] = []
+    for place, message in enumerate(messages):
+        if wire and not reported:
+            lines += _seen(wire.get(place) or ())
+        lines += _shown(place + 1, message, names)
+    if wire and not reported:
+        lines += _seen(wire.get(len(messages)) or ())
+    return "\n".join(lines)
+
+
+def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+    """Return a conversation as somebody sees it who talks to the agent: texts only, or with `show` what it called in brackets."""
+    found: list[Message] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        calls, text = _calls(message, names), content_text(message.get("content"))
+        if message.get("role") == "tool":
+            text = f"[{names.get(str(message.get('tool_call_id')), 'tool')} returned {_cut(text)}]" if show else ""
+            role = "assistant"
+        else:
+            role = str(message.get("role"))
+            if show and calls:
+                text = "\n".join([*([text] if text else []), *(f"[called {call}]" for call in calls)])
+        if text:
+            found.append({"role": role, "content": text})
+    return found
+
+
+def content_text(content: object) -> str:
+    """Return content as text; a part that is no text is named in brackets."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, (_part(part) for part in content)))
+    return content if isinstance(content, str) else "" if content is None else _json(content)
+
+
+def _shown(number: int, message: Message, names: dict[str, str]) -> list[str]:
+    role = str(message.get("role", "?"))
+    calls, text = _calls(message, names), content_text(message.get("content"))
+    if role == "tool":
+        name = message.get("name") or names.get(str(message.get("tool_call_id")))
+        role, text = f"tool {name}" if name else "tool", _cut(text)
+    if not text and calls:
+        head = f"[{number}] {role}:"
+    else:
+        head = f"[{number}] {role}: {text}" if text else f"[{number}] {role}: (empty)"
+    return [head, *(f"    calls {call}" for call in calls)]
+
+
+def _calls(message: Message, names: dict[str, str]) -> list[str]:
+    """Return the tool calls of a message, and note the name of each by its id."""
+    found = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            continue
+        name = str(function.get("name"))
+        if call.get("id"):
+            names[str(call["id"])] = name
+        found.append(f"{name}({_arguments(function.get('arguments'))})")
+    return found
+
+
+def _seen(calls: Sequence[ToolCall]) -> list[str]:
+    lines = []
+    for call in calls:
+        lines.append(f"    the agent calls {call.name}({_arguments(call.arguments)})")
+        if call.result is not None:
+            lines.append(
+                f"    {call.name} returns {_cut(call.result if isinstance(call.result, str) else _json(call.result))}"
+            )
+    return lines
+
+
+def _arguments(given: object) -> str:
+    """Return arguments in one spelling, whatever the model's white space."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given) if given.strip() else {}
+        except ValueError:
+            return _cut(str(given))
+    return "" if given in ({}, None) else _cut(_json(given))
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return ""
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    kind = str(part.get("type", "part"))
+    inner = part.get(kind)
+    source = (
+        inner.get("url") or inner.get("data") or inner.get("file_data") or ""
+        if isinstance(inner, Mapping)
+        else inner or ""
+    )
+    return f"[{kind.removesuffix('_url').removeprefix('input_')}{_described(source, inner)}]"
+
+
+def _described(source: object, inner: object) -> str:
+    """Return what is known of a medium in a few words: its type and size, or where it is."""
+    name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
+    said = [str(name)] if name else []
+    if isinstance(source, str) and source:
+        data = _DATA.match(source)
+        if data or "://" not in source:
+            said += [data[1]] if data and data[1] else []
+            said.append(f"{len(source)} characters")
+        else:
+            said.append(source if len(source) <= 200 else source[:200] + "...")
+    return ": " + ", ".join(said) if said else ""
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST_RESULT
+    return text if more <= 0 else f"{text[:LONGEST_RESULT]} ... ({more} more characters)"
+
+
+def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,265 @@
+"""Turn-taking: agents in one process share its environment, so one of them speaks at a time, and is heard under its own run's session.
+
+Environment variables belong to the whole process, and so does the session that its base URLs name. While an agent has its turn, that
+session is *bound* to the run's session: whatever client the agent uses, and whenever it was built, its calls land in the run. The lock is
+one for the process, threads and event loops alike, and first come is first served. Where the variables do not name the proxy (it was given
+as an argument) they do for as long as the turn lasts. What arrives while nothing is bound belongs to nobody: it is counted, never guessed.
+
+This module holds the one state of the process that the rest must share: who has the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import unquote, urlsplit
+
+from llmproxy.client.control.client import CONFLICT, Control, ControlError
+from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
+from llmproxy.client.environment.variables import BASE_URLS
+from llmproxy.errors import MachineError
+from llmproxy.protocol import DEFAULT_SESSION, SESSION_PREFIX
+
+__all__ = ["Queue", "bound", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
+
+PATIENCE = 120.0
+"""Seconds to wait for a session that another process has bound."""
+PAUSE = 0.05
+_HOLDER = re.compile(r"bound to session (['\"])(?P<name>.*)\1 already")
+
+
+class Queue:
+    """A lock that is waited for in order, from any thread and any event loop, and that a cancelled waiter leaves alone."""
+
+    def __init__(self) -> None:
+        """Nobody has it."""
+        self._guard = threading.Lock()
+        self._taken = False
+        self._waiting: deque[Future[None]] = deque()
+
+    async def take(self) -> float:
+        """Wait for it; return the seconds that it took."""
+        since = time.monotonic()
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return 0.0
+            place: Future[None] = Future()
+            self._waiting.append(place)
+        try:
+            await asyncio.wrap_future(place)
+        except asyncio.CancelledError:
+            if not place.cancel():  # it was handed over at this very moment
+                self.give()
+            raise
+        return time.monotonic() - since
+
+    def give(self) -> None:
+        """Hand it to whoever waits longest."""
+        with self._guard:
+            while self._waiting:
+                place = self._waiting.popleft()
+                if place.set_running_or_notify_cancel():
+                    place.set_result(None)
+                    return
+            self._taken = False
+
+
+_PROCESS = Queue()
+_SERVICES: dict[tuple[str, str], Queue] = {}
+_GUARD = threading.Lock()
+_POINTED: set[tuple[str, str]] = set()
+"""Proxies, and names of this process, under which its calls have been led there."""
+_TURN: list[_Steps] = []
+"""What the turn that goes on did, while it goes on; guarded by the lock."""
+
+
+def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment as it is for those who do not have the turn: where it points while somebody has it is not theirs."""
+    with _GUARD:
+        found = dict(env)
+        for steps in _TURN:
+            steps.hide(found)
+    return found
+
+
+def queue_of(proxy: str, session: str) -> Queue:
+    """Return the queue of a session that somebody else's base URLs name."""
+    with _GUARD:
+        return _SERVICES.setdefault((proxy, session), Queue())
+
+
+def own_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
+    """Return the sessions of the proxy that base-URL variables name; ``default`` for an address without one."""
+    found: dict[str, None] = {}
+    for each in BASE_URLS:
+        value = env.get(each.name, "")
+        if value and is_ours(value, proxy):
+            path = urlsplit(value).path
+            named = path.startswith(SESSION_PREFIX)
+            found[unquote(path.removeprefix(SESSION_PREFIX).split("/")[0]) if named else DEFAULT_SESSION] = None
+    return tuple(found)
+
+
+def process_session() -> str:
+    """Return the name under which this process's calls arrive where its variables name none."""
+    return f"p-{os.getpid()}"
+
+
+def was_pointed(proxy: str) -> bool:
+    """Return whether a turn ever led this process's calls to a proxy under that name; as long as none did, nothing arrives there."""
+    return (proxy, process_session()) in _POINTED
+
+
+@asynccontextmanager
+async def turn(
+    control: Control,
+    session: str,
+    *,
+    replay: bool,
+    env: MutableMapping[str, str] = os.environ,
+    patience: float = PATIENCE,
+) -> AsyncIterator[float]:
+    """Have the process's turn, its calls bound to `session`; gives the seconds waited.
+
+    Raises:
+        MachineError: the process's session stays bound to another, or the proxy is gone.
+
+    """
+    waited = await _PROCESS.take()
+    steps = _Steps(control, session)
+    try:
+        since = time.monotonic()
+        sources = own_sessions(env, control.url)
+        if not sources:
+            sources = (process_session(),)
+            _POINTED.add((control.url, sources[0]))
+        for source in sources:
+            await steps.bind(source, patience)
+        changes = plan(control.url, sources[0], env, replay=replay).changes
+        changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
+        steps.point(env, changes)
+        yield waited + (time.monotonic() - since if steps.repeated else 0.0)
+    finally:
+        await _finished(steps, _PROCESS)
+
+
+@asynccontextmanager
+async def bound(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
+    """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds waited.
+
+    Raises:
+        MachineError: it stays bound to another, or the proxy is gone.
+
+    """
+    queue = queue_of(control.url, source)
+    waited = await queue.take()
+    steps = _Steps(control, session)
+    try:
+        since = time.monotonic()
+        await steps.bind(source, patience)
+        yield waited + (time.monotonic() - since if steps.repeated else 0.0)
+    finally:
+        await _finished(steps, queue)
+
+
+async def _finished(steps: _Steps, queue: Queue) -> None:
+    """Undo everything, then let the next one in; a cancelled run does not leave that half done."""
+
+    def end() -> None:
+        try:
+            steps.undo()
+        finally:
+            queue.give()
+
+    await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, end))
+
+
+class _Steps:
+    """What a turn did, so that it can be undone."""
+
+    def __init__(self, control: Control, session: str) -> None:
+        self.repeated = False
+        """Whether somebody else had to be waited for."""
+        self._control, self._session = control, session
+        self._bound: list[tuple[str, str]] = []
+        """Sources, and to whom each belonged before; empty: to itself."""
+        self._env: MutableMapping[str, str] = {}
+        self._set: dict[str, str] = {}
+        self._before: dict[str, str | None] = {}
+
+    async def bind(self, source: str, patience: float) -> None:
+        """Bind, waiting for another process; what a fixture of this process bound is borrowed."""
+        if source == self._session:
+            return
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                await asyncio.to_thread(self._control.bind, source, self._session)
+            except ControlError as error:
+                holder = _holder(error)
+                if error.status != CONFLICT or holder is None:
+                    raise
+                if source.endswith(f"-{os.getpid()}"):
+                    await asyncio.to_thread(self._control.unbind, source)
+                    await asyncio.to_thread(self._control.bind, source, self._session)
+                    self._bound.append((source, holder))
+                    return
+                if time.monotonic() >= deadline:
+                    raise _stuck(source, holder, patience) from error
+                self.repeated = True
+                await asyncio.sleep(PAUSE)
+            else:
+                self._bound.append((source, ""))
+                return
+
+    def point(self, env: MutableMapping[str, str], changes: Mapping[str, str]) -> None:
+        """Let the environment say so too."""
+        with _GUARD:
+            self._env = env
+            self._set = {name: value for name, value in changes.items() if env.get(name) != value}
+            self._before = {name: env.get(name) for name in self._set}
+            env.update(self._set)
+            _TURN.append(self)
+
+    def hide(self, env: MutableMapping[str, str]) -> None:
+        """Take what was set out of an environment; what somebody changed since is theirs."""
+        for name, value in self._set.items():
+            if env.get(name) == value:
+                before = self._before[name]
+                if before is None:
+                    del env[name]
+                else:
+                    env[name] = before
+
+    def undo(self) -> None:
+        """Give everything back."""
+        with _GUARD:
+            self.hide(self._env)
+            _TURN[:] = [steps for steps in _TURN if steps is not self]
+        for source, holder in self._bound:
+            with suppress(ControlError):  # a session that was closed has unbound itself
+                self._control.unbind(source)
+            if holder:
+                with suppress(ControlError):
+                    self._control.bind(source, holder)
+
+
+def _holder(error: ControlError) -> str | None:
+    """Return the session that has the name now, from the proxy's own words."""
+    found = _HOLDER.search(error.message)
+    return found["name"] if found else None
+
+
+def _stuck(source: str, holder: str, patience: float) -> MachineError:
+    return MachineError(
+        f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after {patience:.0f} s.",
+        hint=f"Another process tests with it, or died in the middle. POST /_llmproxy/sessions/{source}/unbind frees it.",
+    )

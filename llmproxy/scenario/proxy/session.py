@@ -1,0 +1,296 @@
+"""One run's session at a proxy: who takes part in it, what passed, what was missed, what it cost.
+
+The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here holds up a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.client.control.client import CONFLICT, Control, ControlError, ProxyGone, Report
+from llmproxy.client.control.wires import Wires
+from llmproxy.client.environment.build import upstreams_of
+from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
+from llmproxy.errors import SettingsError
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, Mode
+from llmproxy.scenario.proxy.aside import aside
+from llmproxy.scenario.proxy.binding import bound, outside, own_sessions, process_session, turn, was_pointed
+from llmproxy.scenario.proxy.llm import LLM
+from llmproxy.scenario.types import AgentRole
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Call
+    from llmproxy.client.process.proxy import Proxy
+    from llmproxy.report.events import PartyUse
+    from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.scenario.proxy.connections import Connections
+
+__all__ = ["RunSession", "proxy_of"]
+
+NOT_FOUND = 404
+_WIRES = Wires()
+"""To proxies, for the control calls of all runs."""
+atexit.register(_WIRES.close)
+_SILENT: set[tuple[str, str]] = set()
+"""Proxies, and names of this process, under which nothing had arrived when one was asked."""
+
+
+class RunSession:
+    """A session that is open; made by :meth:`open`, ended by :meth:`close`."""
+
+    def __init__(self, control: Control, opened: Report) -> None:
+        """Take over a session that was just opened."""
+        self.control = control
+        self.proxy = control.url
+        self.name = opened.name
+        self.cassette = opened.cassette
+        self.sample = opened.sample
+        self.mode = opened.mode
+        self.opened = opened
+        """What it came to when it was opened: `unused` says whether anything is recorded."""
+        self.llm = LLM(self.proxy, self.name, replay=self.mode == Mode.REPLAY)
+        self.interrupted = False
+        """Whether the run ends before its end, so that mode `once` records it anew."""
+        self._closed: Report | None = None
+        self._before: dict[str, int] = {}
+        """Calls that names which are watched had seen before; without a name, none."""
+        self._watched: set[str] = set()
+        self._links: tuple[asyncio.AbstractEventLoop, Connections] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        proxy: str,
+        *,
+        cassette: str,
+        sample: int = 1,
+        mode: str | None = None,
+        token: str = "",
+        upstreams: Mapping[str, str] | None = None,
+        patience: float = 30.0,
+    ) -> RunSession:
+        """Open the session of a run; `patience` in seconds while somebody else has it open.
+
+        Base-URL variables of this process that point elsewhere than to the proxy say where the providers are; `upstreams` overrides them.
+
+        Raises:
+            ControlError: no proxy answers, it refuses, or the session stays open elsewhere.
+            SettingsError: the name cannot travel in a header.
+
+        """
+        if not (cassette.isascii() and cassette.isprintable()):
+            raise SettingsError(
+                f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
+            )
+        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), wires=_WIRES)
+        towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
+        how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None}
+        try:
+            opened = await aside(control.open, cassette, **how)
+        except ProxyGone as error:
+            said = "Start it with `llmproxy start`, or run without one: proxy=False, or LLMPROXY_URL taken out of the environment."
+            raise ProxyGone(error.message, hint=said) from error.__cause__
+        except ControlError as error:
+            if error.status != CONFLICT or patience <= 0:
+                raise
+            opened = await asyncio.to_thread(control.open, cassette, patience=patience, **how)
+        made = cls(control, opened)
+        await made.begin()
+        return made
+
+    async def begin(self) -> None:
+        """Remember what had arrived before."""
+        self._watched = set(own_sessions(outside(), self.proxy) or (process_session(),)) - {self.name}
+        self._before = await self._heard(self._watched)
+
+    # -- who takes part
+
+    def connections(self) -> Connections | None:
+        """Return connections to the proxy for calls of models in the loop of this run; None where another loop has them, or for https."""
+        if self._closed is not None or not self.proxy.startswith("http:"):
+            return None
+        here = asyncio.get_running_loop()
+        if self._links is None:
+            from llmproxy.scenario.proxy.connections import Connections
+
+            self._links = here, Connections()
+        return self._links[1] if self._links[0] is here else None
+
+    def party_headers(self, party: str) -> dict[str, str]:
+        """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
+        return {SESSION_HEADER: self.name, PARTY_HEADER: party}
+
+    @asynccontextmanager
+    async def turn(self, adapter: AgentAdapter) -> AsyncIterator[float]:
+        """Let an agent speak; gives the seconds waited.
+
+        One in this process that does not use `input.llm` gets the process's turn, a running service the turn at its own session
+        (`turn_at`); nobody else waits.
+        """
+        source = getattr(adapter, "turn_at", None)
+        if source is not None and adapter.role is AgentRole.AGENT:
+            async with bound(self.control, source, self.name) as waited:
+                yield waited
+            return
+        if adapter.role is not AgentRole.AGENT or not adapter.in_process or adapter.uses_session:
+            yield 0.0
+            return
+        async with turn(self.control, self.name, replay=self.llm.replay) as waited:
+            yield waited
+
+    # -- what passed
+
+    async def calls(self, after: int = 0) -> tuple[Call, ...]:
+        """Return every exchange so far, in order of arrival; `after` a mark."""
+        return await aside(self.control.walk, self.name, after)
+
+    async def mark(self) -> int:
+        """Return how far the session is: what comes later has a higher number."""
+        return (await self.report()).arrived
+
+    async def report(self) -> Report:
+        """Return what the session comes to so far."""
+        return await aside(self.control.report, self.name) if self._closed is None else self._closed
+
+    async def misses(self, after: int = 0) -> tuple[str, ...]:
+        """Return what was asked and never recorded, as texts that explain themselves."""
+        report = await self.report()
+        if not report.misses:
+            return ()
+        if not after or self._closed:
+            return report.miss_texts
+        count = sum(call.miss for call in await self.calls(after))
+        return report.miss_texts[-count:] if count else ()
+
+    async def usage(self) -> dict[str, PartyUse]:
+        """Return calls, tokens and cost by party, the agent's first; what is not known is None."""
+        from llmproxy.report.events import PartyUse
+
+        report = await self.report()
+        parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
+        return {
+            party: PartyUse(
+                calls=use.calls,
+                input_tokens=_known(use.input, use.calls),
+                output_tokens=_known(use.output, use.calls),
+                cost_usd=None if use.cost is None else format(use.cost, "f"),
+            )
+            for party, use in parties
+        }
+
+    async def watch(self, source: str) -> None:
+        """Count what arrives under another name as well, from now on: that of a running service."""
+        if source not in {*self._before, self.name}:
+            self._watched.add(source)
+            self._before |= await aside(self._arrived, {source})
+
+    async def unattributed(self) -> int:
+        """Return how many calls arrived under this process's own name since the run began while nobody had the turn.
+
+        With runs in parallel each of them sees the same ones: whose they are is not known.
+        """
+        now = await self._heard(self._watched)
+        return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
+
+    async def close(self) -> Report:
+        """End the session and return what it came to; again, the same."""
+        links, self._links = self._links, None
+        if links is not None and links[0] is asyncio.get_running_loop():
+            await links[1].aclose()
+        if self._closed is None:
+            self._closed = await aside(self.control.close, self.name, complete=not self.interrupted)
+        return self._closed
+
+    def _arrived(self, names: set[str]) -> dict[str, int]:
+        """Return how many calls sessions have seen, as far as there are such sessions."""
+        found: dict[str, int] = {}
+        for name in names:
+            try:
+                found[name] = self.control.report(name).calls
+            except ControlError as error:
+                if error.status != NOT_FOUND:
+                    raise
+            if name == process_session() and not found.get(name):
+                _SILENT.add((self.proxy, name))
+        return found
+
+    async def _heard(self, names: set[str]) -> dict[str, int]:
+        """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about again."""
+        silent = set() if was_pointed(self.proxy) else {name for name in names if (self.proxy, name) in _SILENT}
+        return await aside(self._arrived, names - silent) if names - silent else {}
+
+
+def _known(tokens: int, calls: int) -> int | None:
+    """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
+    return None if calls and not tokens else tokens
+
+
+# -- which proxy -------------------------------------------------------------------------------------------------------
+
+
+class _Own:
+    """The proxy that ``proxy=True`` starts: one for the process, ended with it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._process: Proxy | None = None
+
+    def url(self, env: Mapping[str, str]) -> str:
+        """Return its address; started now if it does not run."""
+        from llmproxy.client.process.proxy import find_command, installed, spawn
+
+        with self._guard:
+            if self._process is None or not self._process.alive:
+                self._process = spawn(find_command(env, installed), ("--allow-live",), env)
+                atexit.register(self.end)
+                try:
+                    self._process.wait_ready()
+                except BaseException:
+                    self._process = None
+                    raise
+            return reachable(self._process.url)
+
+    def end(self) -> None:
+        """End it, if it runs."""
+        with self._guard:
+            if self._process is not None:
+                self._process.end()
+                with suppress(OSError):
+                    self._process.log.unlink(missing_ok=True)
+                self._process = None
+        atexit.unregister(self.end)
+
+
+_OWN = _Own()
+
+
+def proxy_of(
+    run_proxy: str | bool | None,  # noqa: FBT001 - the keyword of run()
+    configured: str | bool | None,  # noqa: FBT001
+    env: Mapping[str, str],
+) -> str | None:
+    """Return the proxy that a run works with: what it says itself, what is configured, LLMPROXY_URL, else none.
+
+    True starts one, which all runs of this process share; False is none, whatever else is set. Blocks while one is started.
+
+    Raises:
+        MachineError: none can be started.
+
+    """
+    chosen = next((each for each in (run_proxy, configured) if each is not None), None)
+    if chosen is None:
+        return running_at(env) or None
+    if chosen is True:
+        return running_at(env) or _OWN.url(env)
+    return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None
+
+
+def end_own_proxy() -> None:
+    """End the proxy that ``proxy=True`` started, before the process ends."""
+    _OWN.end()

@@ -1,0 +1,1 @@
+"""Several runs of one scenario: their verdict, and the statistics behind it."""

@@ -1,0 +1,268 @@
+"""The same scenario several times, recorded apart, and what that says.
+
+    plan, N -> samples 1..N, each in its own session -> rate with its interval, pass@k, pass^k, one verdict
+
+A run that passed, failed, or in which the agent broke down counts. One in which the environment failed (proxy, store, provider, a request
+that was never recorded) says nothing about the agent: it is left out of the rate, shown as "n of N", and makes the verdict an error unless
+that is allowed. N runs in replay are the N conversations that were recorded: they add no evidence, and the result says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmproxy.report.events import PartyUse, Status
+from llmproxy.scenario.repeats.statistics import Interval
+from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
+from llmproxy.scenario.types import ScenarioResult
+from llmproxy.scenario.values.fault import told
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.values.options import RunOptions
+
+__all__ = ["RepeatResult", "Sample", "run_many"]
+
+_REASON = 200
+"""Characters of why a run did not pass, in the sum of all."""
+CONCURRENCY = 8
+"""Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account take."""
+
+
+class Ended(Protocol):
+    """How one run ended (`running.Ended`)."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def result(self) -> ScenarioResult: ...
+    @property
+    def error(self) -> BaseException | None: ...
+
+
+class Repeatable(Protocol):
+    """What can be run several times (`running.Plan`)."""
+
+    @property
+    def options(self) -> RunOptions: ...
+    async def once(self, sample: int, runs: int) -> Any: ...  # noqa: ANN401 (an Ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One of the runs."""
+
+    sample: int
+    """Which, from 1; also the sample of its recording."""
+    status: Status
+    result: ScenarioResult
+    error: str = ""
+    """What went wrong, in words, where something did."""
+
+
+@dataclass(kw_only=True, repr=False)
+class RepeatResult(ScenarioResult):
+    """How a scenario went that was run several times.
+
+    Its fields are those of one run, summed up: it succeeds when enough runs passed (`threshold`; all of them unless said otherwise),
+    shows the messages of the first run that did not pass, and says the rest in `reasoning`.
+    """
+
+    runs: int = 1
+    samples: list[Sample] = field(default_factory=list)
+    """Each run that was made, in the order of samples."""
+    threshold: float = 1.0
+    verdicts: Verdicts = field(default_factory=lambda: Verdicts(0))
+
+    def __repr__(self) -> str:
+        return f"RepeatResult(success={self.success}, status={self.status}, reasoning={self.reasoning!r})"
+
+    @property
+    def rate(self) -> float | None:
+        """Passed of those that count; None when none counts, or when the series was stopped."""
+        return self.verdicts.rate
+
+    @property
+    def interval(self) -> Interval | None:
+        """The Wilson interval of the rate, 95 %."""
+        return self.verdicts.interval
+
+    def pass_at_k(self, k: int) -> float | None:
+        """Return the estimate that at least one of k runs passes; None for k above the runs that count."""
+        return self.verdicts.pass_at_k(k)
+
+    def pass_hat_k(self, k: int) -> float | None:
+        """Return the estimate that all of k runs pass; None for k above the runs that count."""
+        return self.verdicts.pass_hat_k(k)
+
+    @property
+    def n_of_n(self) -> str:
+        """How many runs count, "8 of 10"."""
+        return f"{self.verdicts.counted} of {self.runs}"
+
+
+async def run_many(
+    plan: Repeatable,
+    runs: int,
+    *,
+    early_stop: bool = False,
+    allow_environment_errors: bool = False,
+    threshold: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> RepeatResult:
+    """Run a scenario several times, run i with sample i of its recording, and sum up.
+
+    Args:
+        plan: the scenario (`running.Plan`); its `max_concurrency` says how many runs go on at a time
+        runs: how often
+        early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never while recording
+        allow_environment_errors: whether the verdict may be drawn from fewer runs where the environment failed in some
+        threshold: share of the runs that must pass
+        clock: of the time that all took
+
+    """
+    if runs < 1:
+        raise ValueError(f"runs takes a number from 1 on, not {runs!r}")
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold takes a share above 0 and at most 1, not {threshold!r}")
+    began = clock()
+    series = _Series(plan, runs, threshold if early_stop else None)
+    await series.run(min(plan.options.max_concurrency or CONCURRENCY, runs))
+    samples = sorted(series.done, key=lambda each: each.sample)
+    return _summed(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
+
+
+class _Series:
+    """Runs one sample after the other, several at a time."""
+
+    def __init__(self, plan: Repeatable, runs: int, stop_at: float | None) -> None:
+        self.done: list[Sample] = []
+        self._plan, self._runs, self._stop_at = plan, runs, stop_at
+        self._next = 1
+
+    async def run(self, workers: int) -> None:
+        tasks = [asyncio.ensure_future(self._work()) for _ in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _work(self) -> None:
+        while self._next <= self._runs and not self._stops():
+            sample, self._next = self._next, self._next + 1
+            ended: Ended = await self._plan.once(sample, self._runs)
+            error = ended.result.error or ("" if ended.error is None else told(ended.error))
+            self.done.append(Sample(sample=sample, status=ended.status, result=ended.result, error=error))
+
+    def _stops(self) -> bool:
+        if self._stop_at is None or any(each.result.cassette and not each.result.replayed for each in self.done):
+            return False  # a recording with samples missing would replay differently
+        return Verdicts.of([each.status for each in self.done], self._runs).decided(self._stop_at)
+
+
+def _summed(
+    samples: list[Sample], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
+) -> RepeatResult:
+    found = Verdicts.of([each.status for each in samples], runs)
+    status = verdict_of(found, allow_environment_errors=allow_environment_errors)
+    enough = found.bounds is not None and found.bounds.low >= threshold
+    shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
+    replayed = _all(each.result.replayed for each in samples)
+    recorded_at = min(
+        (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
+    )
+    counted = [each for each in samples if each.status in COUNTED]
+    lines = found.lines()
+    if replayed:
+        on = "" if recorded_at is None else f" on {dt.datetime.fromtimestamp(recorded_at, dt.UTC):%Y-%m-%d}"
+        lines.append(f"{len(samples)} samples recorded{on or ' earlier'}: replaying them adds no evidence")
+    lines += [
+        f"sample {each.sample}: {each.status.value}: {_short(each.error or each.result.reasoning or '')}"
+        for each in samples
+        if each.status is not Status.PASSED
+    ]
+    return RepeatResult(
+        success=enough and status in {Status.PASSED, Status.FLAKY},
+        status=status,
+        messages=shown.messages,
+        reasoning="\n".join(lines),
+        **_criteria(counted),
+        total_time=seconds,
+        agent_time=_sum(each.result.agent_time for each in samples),
+        usage=_usage(samples),
+        misses=tuple(miss for each in samples for miss in each.result.misses),
+        thread_id=shown.thread_id,
+        run_id=shown.run_id,
+        cassette=shown.cassette,
+        sample=shown.sample,
+        replayed=replayed,
+        waited=_sum(each.result.waited for each in samples),
+        labels=tuple(dict.fromkeys(label for each in samples for label in each.result.labels)),
+        error=next((each.error for each in samples if each.error), ""),
+        runs=runs,
+        samples=samples,
+        threshold=threshold,
+        verdicts=found,
+        recorded_at=recorded_at if replayed else None,
+    )
+
+
+def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:
+    """Return what of the criteria holds for all runs: failed where one failed, passed where each passed, else inconclusive."""
+    texts = list(dict.fromkeys(text for each in counted for text in _told_about(each.result)))
+    failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
+    passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]
+    others = [text for text in texts if text not in failed and text not in passed]
+    return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
+
+
+def _told_about(result: ScenarioResult) -> Sequence[str]:
+    return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
+
+
+def _usage(samples: Sequence[Sample]) -> dict[str, PartyUse]:
+    parties = dict.fromkeys(party for each in samples for party in each.result.usage)
+    return {
+        party: _added([each.result.usage[party] for each in samples if party in each.result.usage]) for party in parties
+    }
+
+
+def _added(uses: Sequence[PartyUse]) -> PartyUse:
+    """Add up; what one run does not know, the sum does not know."""
+    costs = [use.cost_usd for use in uses]
+    known = [Decimal(cost) for cost in costs if cost is not None]
+    return PartyUse(
+        calls=sum(use.calls for use in uses),
+        input_tokens=_sum_int(use.input_tokens for use in uses),
+        output_tokens=_sum_int(use.output_tokens for use in uses),
+        cost_usd=format(sum(known, Decimal(0)), "f") if known and len(known) == len(costs) else None,
+    )
+
+
+def _sum_int(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return sum(each for each in found if each is not None) if found and None not in found else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = [each for each in values if each is not None]
+    return sum(found) if found else None
+
+
+def _all(values: Iterable[bool | None]) -> bool | None:
+    found = list(values)
+    return None if None in found else all(found)
+
+
+def _short(reason: str) -> str:
+    """Return why a run did not pass on one line; the sample has all of it."""
+    said = " ".join(reason.split())
+    return said if len(said) <= _REASON else f"{said[: _REASON - 1]}…"

@@ -1,0 +1,151 @@
+"""How many runs ended how, and what that says: a rate with its interval, pass@k, pass^k, one status.
+
+Passed, failed and agent_error count. An environment error says nothing about the agent: it stays out of the rate, and makes the whole an
+error unless that is allowed. A series that was stopped early ended because of how it went, so it has bounds and no rate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmproxy.report.events import Status
+from llmproxy.scenario.repeats.statistics import (
+    Interval,
+    pass_all_interval,
+    pass_any_interval,
+    pass_at_k,
+    pass_hat_k,
+    wilson,
+)
+
+__all__ = ["COUNTED", "Verdicts", "verdict_of"]
+
+COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
+"""Statuses that say something about the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """How many runs ended how, and what follows."""
+
+    runs: int
+    """How many were asked for."""
+    passed: int = 0
+    failed: int = 0
+    agent_errors: int = 0
+    environment_errors: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, statuses: Sequence[Status], runs: int | None = None) -> Verdicts:
+        """Count statuses."""
+        found = Counter(statuses)
+        return cls(
+            runs=len(statuses) if runs is None else runs,
+            passed=found[Status.PASSED],
+            failed=found[Status.FAILED],
+            agent_errors=found[Status.AGENT_ERROR],
+            environment_errors=found[Status.ENVIRONMENT_ERROR],
+            skipped=found[Status.SKIPPED],
+        )
+
+    @property
+    def counted(self) -> int:
+        """Runs that say something about the agent."""
+        return self.passed + self.failed + self.agent_errors
+
+    @property
+    def left(self) -> int:
+        """Runs that were asked for and never made."""
+        return self.runs - self.counted - self.environment_errors - self.skipped
+
+    @property
+    def rate(self) -> float | None:
+        """Passed of counted; None without any, and of a series that was stopped: it ended because of how it went."""
+        return None if self.left or not self.counted else self.passed / self.counted
+
+    @property
+    def interval(self) -> Interval | None:
+        """The Wilson interval of the rate, 95 %."""
+        return None if self.left else wilson(self.passed, self.counted)
+
+    @property
+    def bounds(self) -> Interval | None:
+        """What the rate can be at least and at most, whatever the runs come to that were not made."""
+        whole = self.counted + self.left
+        return Interval(self.passed / whole, (self.passed + self.left) / whole) if whole else None
+
+    def pass_at_k(self, k: int) -> float | None:
+        """Return the estimate that at least one of k runs passes; None where it cannot be estimated."""
+        return None if self.left else pass_at_k(self.passed, self.counted, k)
+
+    def pass_hat_k(self, k: int) -> float | None:
+        """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
+        return None if self.left else pass_hat_k(self.passed, self.counted, k)
+
+    def pass_at_k_interval(self, k: int) -> Interval | None:
+        """Return the interval of pass@k."""
+        return None if self.left else pass_any_interval(self.passed, self.counted, k)
+
+    def pass_hat_k_interval(self, k: int) -> Interval | None:
+        """Return the interval of pass^k."""
+        return None if self.left else pass_all_interval(self.passed, self.counted, k)
+
+    @property
+    def all_passed(self) -> bool | None:
+        """Whether every run passed, which is what pass^n can say; None when one is missing and none failed."""
+        if self.passed < self.counted:
+            return False
+        return True if self.counted == self.runs else None
+
+    def decided(self, threshold: float) -> bool:
+        """Tell whether no run that is left can change on which side of the threshold the rate ends."""
+        bounds = self.bounds
+        return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
+
+    def lines(self) -> list[str]:
+        """Return what there is to say, in words."""
+        told = [self._rate()]
+        if self.environment_errors:
+            told.append(
+                f"{self.environment_errors} of {self.runs} runs say nothing about the agent: the environment failed "
+                f"({self.counted} of {self.runs} count)"
+            )
+        if self.counted > 1 and not self.left:
+            told.append(self._of_k())
+        return told
+
+    def _rate(self) -> str:
+        kinds = ((self.failed, "failed"), (self.agent_errors, "agent errors"))
+        parts = "".join(f", {number} {what}" for number, what in kinds if number)
+        bounds = self.bounds
+        if self.left and bounds is not None:
+            made = self.runs - self.left
+            return (
+                f"stopped after {made} of {self.runs} runs, {self.passed} of {self.counted} passed{parts}: "
+                f"the rate would have been between {bounds.low:.1%} and {bounds.high:.1%}"
+            )
+        if self.rate is None:
+            return f"0 of {self.runs} runs count"
+        interval = self.interval
+        spread = f", 95 % interval {interval.low:.1%} to {interval.high:.1%}" if interval else ""
+        return f"{self.passed} of {self.counted} runs passed ({self.rate:.1%}{spread}){parts}"
+
+    def _of_k(self) -> str:
+        ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted]
+        parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks] + [f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks]
+        every = "yes" if self.passed == self.counted else "no"
+        return "; ".join([*parts, f"all {self.counted} passed: {every}"])
+
+
+def verdict_of(found: Verdicts, *, allow_environment_errors: bool = False) -> Status:
+    """Return the one status of several runs."""
+    if not found.counted or (found.environment_errors and not allow_environment_errors):
+        return Status.SKIPPED if found.skipped and found.skipped == found.runs else Status.ENVIRONMENT_ERROR
+    if found.passed == found.counted:
+        return Status.PASSED
+    if found.passed:
+        return Status.FLAKY
+    return Status.FAILED if found.failed else Status.AGENT_ERROR

@@ -1,0 +1,159 @@
+"""Call one adapter once, and make sure of what comes back.
+
+    take turns (in-process agents with a session) -> call, at most `call_timeout` seconds -> what the wire saw -> a result or messages
+
+After the call the session is asked for requests that were never recorded. One is enough to make the run an error, whatever the adapter
+answered or raised: an agent that swallows the 404 and says "sorry" must not pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llmproxy.client.control.told import never_reached
+from llmproxy.errors import AgentError, LLMProxyError, MissError, UpstreamError
+from llmproxy.protocol import Decision
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
+from llmproxy.scenario.values.farewell import Farewell
+from llmproxy.scenario.values.messages import messages_of, not_awaitable
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Call
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.proxy.wire import ToolCall
+
+__all__ = ["Answer", "Caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an adapter answered."""
+
+    returned: ScenarioResult | list[Message]
+    seconds: float
+    tool_calls: Sequence[ToolCall] = ()
+    """What it called on the wire meanwhile."""
+    leaves: bool = False
+    """Whether it took its leave (`Farewell`)."""
+
+
+@dataclass
+class Caller:
+    """Calls the adapters of one run."""
+
+    limit: float | None
+    """Seconds that one call may take; None: as long as it likes."""
+    session: RunSession | None = None
+    clock: Callable[[], float] = time.monotonic
+    busy: AgentAdapter | None = None
+    """Who is being called now."""
+    since: float = 0.0
+    """When, by `clock`."""
+    waited: float = 0.0
+    """Seconds that agents waited for their turn."""
+    seen: int = 0
+    """Number of the last exchange of the session that was looked at."""
+    misses: list[str] = field(default_factory=list)
+    exchanges: list[Call] = field(default_factory=list)
+    """What went over the wire, of the whole run, as far as it was looked at."""
+    _wire: tuple[int, Sequence[ToolCall]] = (0, ())
+
+    async def call(self, agent: AgentAdapter, given: AgentInput) -> Answer:
+        """Call an adapter.
+
+        Raises what it raises; AgentError or UpstreamError when it takes too long, ValueError when it returns what is no message,
+        MissError when a request of it was never recorded.
+        """
+        async with self._turn(agent) as waited:
+            self.waited += waited or 0.0
+            self.busy, self.since = agent, self.clock()
+            try:
+                returned = await self._limited(agent, given)
+            except Exception as error:
+                await self._look(agent, error)
+                raise
+            finally:
+                seconds, self.busy = self.clock() - self.since, None
+        calls = await self._look(agent)
+        name = type(agent).__name__
+        meant = returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, name)
+        return Answer(meant, seconds, calls, isinstance(returned, Farewell))
+
+    def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
+        """Return the error for an adapter that was called and has not answered."""
+        name = type(agent).__name__
+        how = "It blocks its thread, which goes on until it returns; " if blocked else ""
+        kind = AgentError if agent.role is AgentRole.AGENT else UpstreamError
+        return kind(
+            f"{name} ({agent.role.value}) gave no answer in {limit:g} s.",
+            hint=f"{how}call_timeout=<seconds> allows more for each call, call_timeout=None any time.",
+        )
+
+    async def _limited(self, agent: AgentAdapter, given: AgentInput) -> object:
+        pending = agent.call(given)
+        if not inspect.isawaitable(pending):
+            raise TypeError(not_awaitable(type(agent).__name__))
+        task = asyncio.current_task()
+        scope = asyncio.timeout(self.limit)
+        try:
+            async with scope:
+                return await pending
+        except TimeoutError as error:
+            if scope.expired() and self.limit is not None:
+                raise self.too_long(agent, self.limit) from error
+            raise
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling():
+                raise
+            raise AgentError(f"{type(agent).__name__} raised CancelledError, although nobody cancelled it.") from error
+
+    def _turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
+        if self.session is None or agent.role is not AgentRole.AGENT:
+            return nullcontext(0.0)
+        return self.session.turn(agent)
+
+    async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolCall]:
+        """Look at what the session saw since the last look.
+
+        Raises:
+            MissError: a request was never recorded.
+            UpstreamError: the agent raised, and could not reach its provider.
+
+        """
+        if isinstance(error, MissError):
+            self.misses.append(str(error))
+        if self.session is None or isinstance(error, MissError) or agent.raises_misses:
+            return ()
+        calls = await self.session.calls(self.seen)
+        before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
+        self.exchanges.extend(calls)
+        if any(call.miss for call in calls):
+            texts = await self.session.misses(before)
+            self.misses.extend(texts)
+            raise MissError(texts[0] if texts else next(call.note for call in calls if call.miss)) from error
+        if error is not None and agent.role is AgentRole.AGENT and (lost := never_reached(calls)):
+            raise UpstreamError(lost) from error
+        return [each for each in self.wire() if each.seq > before] if agent.role is AgentRole.AGENT else ()
+
+    def wire(self) -> Sequence[ToolCall]:
+        """Return the tool calls of the agent on the wire, of the whole run; results may have come with a later call."""
+        known, found = self._wire
+        if known != len(self.exchanges):
+            from llmproxy.scenario.proxy.wire import tool_calls
+
+            found = tool_calls(self.exchanges, party="agent")
+            self._wire = len(self.exchanges), found
+        return found
+
+    def recorded_at(self) -> float | None:
+        """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed."""
+        replayed = [call.recording for call in self.exchanges if call.decision == Decision.REPLAY and call.recording]
+        times = [recording.get("recorded", {}).get("started_at") for recording in replayed]
+        return min((at for at in times if isinstance(at, (int, float))), default=None)

@@ -1,0 +1,181 @@
+"""Tells the world what happens in one run: report events to handlers, LangWatch events to the stream. Exactly one Finished, always the last.
+
+Handlers may be shared by runs that go on in parallel threads; they are called one at a time. A handler that raises is logged and never
+disturbs the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmproxy.report.events import Event, Finished, Handler, Message as Said, Started, Status, Step, Verdict
+from llmproxy.report.langwatch import (
+    ScenarioMessageSnapshotEvent,
+    ScenarioRunFinishedEvent,
+    ScenarioRunFinishedEventResults,
+    ScenarioRunFinishedEventStatus,
+    ScenarioRunFinishedEventVerdict,
+    ScenarioRunStartedEvent,
+    ScenarioRunStartedEventMetadata,
+    Stream,
+    convert_messages_to_api_client_messages,
+)
+from llmproxy.scenario.types import Message, ScenarioResult
+from llmproxy.scenario.values.messages import copied, copies
+
+__all__ = ["Identity", "Narrator"]
+
+_ONE_AT_A_TIME = threading.RLock()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which run it is."""
+
+    name: str
+    description: str = ""
+    set_id: str = "default"
+    batch_id: str = ""
+    run_id: str = ""
+    cassette: str = ""
+    sample: int = 1
+    runs: int = 1
+
+
+@dataclass
+class Narrator:
+    """The voice of one run."""
+
+    who: Identity
+    handlers: Sequence[Handler]
+    stream: Stream = field(default_factory=Stream)
+    clock: Callable[[], float] = time.time
+    _begun: bool = False
+    _over: bool = False
+    _steps: int = 0
+
+    def started(self, *, criteria: Sequence[str] = (), mode: str = "") -> None:
+        """Say that the run begins; once."""
+        if self._begun:
+            return
+        self._begun = True
+        who = self.who
+        metadata = ScenarioRunStartedEventMetadata(name=who.name, description=who.description)
+        self.stream.on_next(ScenarioRunStartedEvent(**self._common(), metadata=metadata))
+        self._tell(
+            Started(
+                run_id=who.run_id,
+                scenario=who.name,
+                name=who.name,
+                description=who.description,
+                set_id=who.set_id,
+                batch_id=who.batch_id,
+                sample=who.sample,
+                runs=who.runs,
+                criteria=tuple(criteria),
+                cassette=who.cassette,
+                mode=mode,
+                at=self.clock(),
+            )
+        )
+
+    def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+        """Say that a message joined the conversation."""
+        if not self._telling():
+            return
+        if self.stream.heard:
+            snapshot = convert_messages_to_api_client_messages(copies(conversation))
+            self.stream.on_next(ScenarioMessageSnapshotEvent(**self._common(), messages=snapshot))
+        self._tell(Said(run_id=self.who.run_id, message=copied(message), at=self.clock(), **about))
+
+    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401
+        """Say that a step ended."""
+        if self._telling():
+            self._tell(Step(run_id=self.who.run_id, index=self._steps, kind=kind, **about))
+            self._steps += 1
+
+    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
+        """Say what a judge said; `result` is None where it wants to see more."""
+        if not self._telling():
+            return
+        success = None if result is None or not decided else result.success
+        criteria, reasoning = ((), "") if result is None else (tuple(result.criteria), result.reasoning or "")
+        self._tell(
+            Verdict(
+                run_id=self.who.run_id,
+                judge=judge,
+                success=success,
+                reasoning=reasoning,
+                criteria=criteria,
+                forced=forced,
+            )
+        )
+
+    def finished(self, result: ScenarioResult, *, broken: bool = False) -> None:
+        """Say how the run ended; only the first call counts. `broken`: by an error, whatever the status."""
+        with _ONE_AT_A_TIME:
+            over, self._over = self._over, True
+        if over:
+            return
+        self.stream.on_next(ScenarioRunFinishedEvent(**self._common(), **_ending(result, broken=broken)))
+        self.stream.on_completed()
+        self._tell(
+            Finished(
+                run_id=self.who.run_id,
+                scenario=self.who.name,
+                status=result.status or Status.FAILED,
+                reasoning=result.reasoning or "",
+                criteria=tuple(result.criteria),
+                total_seconds=result.total_time,
+                agent_seconds=result.agent_time,
+                waited_seconds=result.waited,
+                usage=dict(result.usage),
+                replayed=result.replayed,
+                misses=tuple(result.misses),
+                error=result.error,
+                labels=tuple(result.labels),
+                at=self.clock(),
+            )
+        )
+
+    def _telling(self) -> bool:
+        """Return whether the run has begun and not ended: an executor that is used without `run` tells nothing."""
+        return self._begun and not self._over
+
+    def _common(self) -> dict[str, Any]:
+        who = self.who
+        return {
+            "batch_run_id": who.batch_id,
+            "scenario_id": who.name,
+            "scenario_run_id": who.run_id,
+            "scenario_set_id": who.set_id,
+            "timestamp": int(self.clock() * 1000),
+        }
+
+    def _tell(self, event: Event) -> None:
+        with _ONE_AT_A_TIME:
+            for handler in self.handlers:
+                try:
+                    handler.handle(event)
+                except Exception:  # noqa: BLE001 (a report must not disturb the run)
+                    _log.exception("the report handler %s failed at %s", type(handler).__name__, type(event).__name__)
+
+
+def _ending(result: ScenarioResult, *, broken: bool) -> dict[str, Any]:
+    """Return status and results of the LangWatch event."""
+    status, verdict = ScenarioRunFinishedEventStatus, ScenarioRunFinishedEventVerdict
+    results = ScenarioRunFinishedEventResults(
+        verdict=verdict.SUCCESS if result.success else verdict.FAILURE,
+        reasoning=result.reasoning or "",
+        met_criteria=list(result.passed_criteria),
+        unmet_criteria=list(result.failed_criteria),
+        error=result.error,
+    )
+    ended = status.ERROR if broken else status.SUCCESS if result.success else status.FAILED
+    return {"status": ended, "results": results}

@@ -1,0 +1,281 @@
+"""Start scenarios: `run` on a thread of its own, `arun` on the caller's loop, `run_sync` without a loop.
+
+`run` gives every scenario a worker thread with its own event loop, so that an adapter that blocks stops nobody else. Context variables
+are copied into it. Whoever cancels `run` gets control back within a second, even if the worker is blocked: Python cannot stop a thread, so
+it is left to itself (it keeps no program from ending) and reported. The same goes for timeouts that a blocked thread cannot notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakKeyDictionary
+
+from llmproxy.errors import MissError
+from llmproxy.report.events import Status
+from llmproxy.scenario.config import UNSET
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
+from llmproxy.scenario.values.fault import shortened, status_of
+from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+    from llmproxy.scenario.repeats.repeats import RepeatResult
+
+__all__ = ["Ended", "Plan", "arun", "run", "run_sync"]
+
+_LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
+"""What `max_concurrency` means: runs of one loop that name the same number share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one run ended: with a result, or with an exception."""
+
+    status: Status
+    result: ScenarioResult
+    """Also after an exception: what is known by then."""
+    error: BaseException | None = None
+
+    def unwrap(self) -> ScenarioResult:
+        """Return the result, or raise the exception, without the frames of ours that led to it."""
+        if isinstance(self.error, MissError | ModelError):
+            raise shortened(self.error) from None  # nor those of the client that was told so
+        if self.error is not None:
+            raise shortened(self.error)
+        return self.result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A scenario that is to run, once or several times."""
+
+    name: str
+    description: str
+    agents: Sequence[Any] = ()
+    max_turns: int | None = None
+    verbose: bool | int | None = None
+    cache_key: str | None = UNSET
+    debug: bool | None = None
+    script: Sequence[ScriptStep] | None = None
+    set_id: str | None = None
+    options: RunOptions = field(default_factory=RunOptions)
+    threaded: bool = True
+    """Whether each run has a thread of its own."""
+
+    def executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
+        """Return an executor for one sample; of several, each has adapters of its own."""
+        agents = [_own(agent) for agent in self.agents] if runs > 1 else self.agents
+        return ScenarioExecutor(
+            name=self.name,
+            description=self.description,
+            agents=agents,
+            script=self.script,
+            max_turns=self.max_turns,
+            verbose=self.verbose,
+            cache_key=self.cache_key,
+            debug=self.debug,
+            set_id=self.set_id,
+            options=replace(self.options, sample=sample, runs=runs),
+        )
+
+    async def once(self, sample: int = 1, runs: int = 1) -> Ended:
+        """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no sense."""
+        executor = self.executor(sample, runs)
+        limit = _limit(self.options.max_concurrency)
+        if limit is None:
+            return await self._run(executor)
+        async with limit:
+            return await self._run(executor)
+
+    async def _run(self, executor: ScenarioExecutor) -> Ended:
+        from llmproxy.scenario.running.worker import in_thread
+
+        try:
+            result = await (in_thread(executor) if self.threaded else _here(executor))
+        except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
+            broken = executor.outcome or executor.broken(error)
+            return Ended(broken.status or status_of(error, None), broken, error)
+        return Ended(result.status or Status.FAILED, result)
+
+
+async def _here(executor: ScenarioExecutor) -> ScenarioResult:
+    try:
+        return await executor.run()
+    finally:
+        if executor.event_bus.busy:
+            await asyncio.to_thread(executor.event_bus.drain)
+
+
+def _own(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what makes one)
+    """Return a clone of an adapter; a factory makes its own."""
+    clone = None if isinstance(agent, type) else getattr(agent, "clone", None)
+    return clone() if callable(clone) else agent
+
+
+def _limit(number: int | None) -> asyncio.Semaphore | None:
+    if number is None:
+        return None
+    known = _LIMITS.setdefault(asyncio.get_running_loop(), {})
+    return known.setdefault(number, asyncio.Semaphore(number))
+
+
+# The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
+# fmt: off
+@overload
+async def run(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> RepeatResult: ...
+@overload
+async def run(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> ScenarioResult: ...
+# fmt: on
+async def run(
+    name: str,
+    description: str,
+    agents: Sequence[Any] = (),
+    max_turns: int | None = None,
+    verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
+    cache_key: str | None = UNSET,
+    debug: bool | None = None,  # noqa: FBT001
+    script: Sequence[ScriptStep] | None = None,
+    set_id: str | None = None,
+    *,
+    proxy: str | bool | None = None,
+    runs: int | None = None,
+    pass_rate: float = 1.0,
+    early_stop: bool = False,
+    allow_environment_errors: bool = False,
+    timeout: float | None = None,  # noqa: ASYNC109 (of the run, which reports it; not of the wait)
+    call_timeout: float | None = CALL_TIMEOUT,
+    max_concurrency: int | None = None,
+    fresh_ids: bool = False,
+    cassette: str | None = None,
+    mode: str | None = None,
+    handlers: Sequence[Handler] = (),
+    history: Sequence[Message] | str | None = None,
+) -> ScenarioResult:
+    """Run a scenario on a thread of its own and return how it ended.
+
+    Args:
+        name: names it in reports; with `set_id` it also names its recording
+        description: what happens; the simulated user plays it
+        agents: the agent under test, a user simulator, a judge, in any order; a class or function stands for one adapter per run
+        max_turns: turns before it ends without a conclusion
+        verbose: whether to print the conversation; from 2 on each line names the scenario
+        cache_key: switches the cache on; None or "" switches it off, whatever `configure` said
+        debug: whether a person may write in place of the simulator
+        script: steps; without any, the conversation goes on by itself
+        set_id: group of scenarios
+        proxy: URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL
+        runs: how often; the result (a RepeatResult) then sums up all of them
+        pass_rate: of several runs, the share that must pass
+        early_stop: of several runs, whether to stop when it is decided whether `pass_rate` is reached; never while recording
+        allow_environment_errors: of several runs, whether some in which the environment failed may be left out
+        timeout: seconds for the whole run
+        call_timeout: seconds for one call of an adapter
+        max_concurrency: how many runs that name this number go on at the same time
+        fresh_ids: random thread ids although there is a recording
+        cassette: name of the recording
+        mode: mode of the session at the proxy
+        handlers: hear the events of this run (`llmproxy.report.events`)
+        history: what was said before: messages, or a recorded session "store.db::cassette"
+
+    Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
+
+    """
+    return await _run(locals(), threaded=True)
+
+
+# The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
+# fmt: off
+@overload
+async def arun(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> RepeatResult: ...
+@overload
+async def arun(
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
+    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+) -> ScenarioResult: ...
+# fmt: on
+async def arun(
+    name: str,
+    description: str,
+    agents: Sequence[Any] = (),
+    max_turns: int | None = None,
+    verbose: bool | int | None = None,  # noqa: FBT001
+    cache_key: str | None = UNSET,
+    debug: bool | None = None,  # noqa: FBT001
+    script: Sequence[ScriptStep] | None = None,
+    set_id: str | None = None,
+    *,
+    proxy: str | bool | None = None,
+    runs: int | None = None,
+    pass_rate: float = 1.0,
+    early_stop: bool = False,
+    allow_environment_errors: bool = False,
+    timeout: float | None = None,  # noqa: ASYNC109
+    call_timeout: float | None = CALL_TIMEOUT,
+    max_concurrency: int | None = None,
+    fresh_ids: bool = False,
+    cassette: str | None = None,
+    mode: str | None = None,
+    handlers: Sequence[Handler] = (),
+    history: Sequence[Message] | str | None = None,
+) -> ScenarioResult:
+    """Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."""
+    return await _run(locals(), threaded=False)
+
+
+def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
+    """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
+    from llmproxy.scenario.running.worker import finish
+
+    try:
+        return finish(lambda: run(name, description, *args, **kwargs))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+    except BaseException as error:  # noqa: BLE001 (raised again)
+        raise shortened(error)  # noqa: B904 (the same error, without the frames between)
+
+
+_OF_PLAN = ("name", "description", "agents", "max_turns", "verbose", "cache_key", "debug", "script", "set_id")
+
+
+async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
+    """Run what `run` and `arun` were called with."""
+    runs, threshold = given.pop("runs"), given.pop("pass_rate")
+    repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
+    of_plan = {name: given.pop(name) for name in _OF_PLAN}
+    plan = Plan(**of_plan, options=RunOptions(**given), threaded=threaded)
+    if runs is None:
+        return (await plan.once()).unwrap()
+    from llmproxy.scenario.repeats.repeats import run_many
+
+    many: Callable[..., Awaitable[ScenarioResult]] = run_many
+    return await many(plan, runs, threshold=threshold, **repeats)

@@ -1,0 +1,143 @@
+"""Where a conversation begins that has begun already: a transcript, or what a recorded session said.
+
+    [{"role": ..., "content": ...}, ...]      messages, as they are
+    "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
+    "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each other
+
+Of a recording, the main conversation is taken (sub-agents talk too) without the agent's own instructions. Tool calls are its internals
+and left out, unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.types import Message
+from llmproxy.scenario.values.messages import copies
+
+if TYPE_CHECKING:
+    from llmproxy.trace.values.model import Span
+
+__all__ = ["messages_from", "recorded_messages", "user_lines"]
+
+SEPARATOR = "::"
+_ONE_EXCHANGE = 2
+"""Messages: a user's and the answer."""
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False) -> list[Message]:
+    """Return the messages that a source means; `tools` keeps the tool calls of a recording.
+
+    Raises:
+        SettingsError: the source is nothing of the kind, or says nothing.
+        CassetteError: the recording is not there, or cannot be read.
+
+    """
+    if isinstance(source, str) and SEPARATOR in source:
+        path, _, name = source.rpartition(SEPARATOR)
+        cassette, sample = _named(name)
+        return recorded_messages(path, cassette, sample, tools=tools)
+    if isinstance(source, (str, Path)):
+        return _checked(_read(Path(source)), str(source))
+    return _checked(list(source), "the history")
+
+
+def user_lines(messages: Iterable[Message]) -> list[str]:
+    """Return what the user says in a conversation, to be played as a script."""
+    from llmproxy.scenario.prompts.transcript import content_text
+
+    return [content_text(message.get("content")) for message in messages if message.get("role") == "user"]
+
+
+def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tools: bool = False) -> list[Message]:
+    """Return the main conversation of a recorded session. Raises as `messages_from`."""
+    from llmproxy.trace.reading.recording import from_store
+
+    spans = from_store(store, cassette=cassette, sample=sample).spans
+    found = _conversation(spans, tools=tools)
+    if not found:
+        raise SettingsError(
+            f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on from.",
+            hint=f"llmproxy show {cassette} --store {store}",
+        )
+    return found
+
+
+def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
+    """Return what is said in the longest conversation that no other one started; of an agent without memory, in all of them."""
+    from llmproxy.trace.values.model import SpanKind
+
+    roots = [
+        span.metadata.get("gen_ai.conversation.id")
+        for span in spans
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation" and not span.parent_id
+    ]
+    said: dict[Any, list[Message]] = {root: [] for root in roots}
+    calls = 0
+    for span in spans:
+        found = said.get(span.metadata.get("gen_ai.conversation.id"))
+        if found is None:
+            continue
+        if span.kind is SpanKind.USER_INPUT:
+            found.append({"role": "user", "content": _text(span.input)})
+        elif span.kind is SpanKind.AGENT_OUTPUT:
+            found.append({"role": "assistant", "content": _text(span.output)})
+        elif span.kind is SpanKind.TOOL_CALL and tools:
+            calls += 1
+            found += _tool_messages(span, f"call_{calls}")
+    longest = max(said.values(), key=len, default=[])
+    exchanged = sum(message["role"] != "tool" and not message.get("tool_calls") for message in longest)
+    return longest if exchanged > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
+
+
+def _tool_messages(span: Span, number: str) -> list[Message]:
+    """Return the call of a tool, and its result where there is one."""
+    function = {"name": span.tool_name, "arguments": _text(span.tool_args or {})}
+    call = {"id": number, "type": "function", "function": function}
+    found: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    if span.tool_result is not None:
+        found.append({"role": "tool", "tool_call_id": number, "content": _text(span.tool_result)})
+    return found
+
+
+def _named(name: str) -> tuple[str, int]:
+    cassette, tilde, sample = name.rpartition("~")
+    return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the history {str(path)!r} cannot be read: {error}",
+            hint="It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette.",
+        ) from error
+    try:
+        value = (
+            [json.loads(line) for line in text.splitlines() if line.strip()]
+            if path.suffix == ".jsonl"
+            else json.loads(text)
+        )
+    except ValueError as error:
+        raise SettingsError(f"the history {str(path)!r} is no JSON: {error}") from error
+    value = value.get("messages") if isinstance(value, dict) else value
+    return value if isinstance(value, list) else [value]
+
+
+def _checked(messages: list[Any], where: str) -> list[Message]:
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+            raise SettingsError(
+                f"{where}: message {place + 1} is {message!r}; a message has a role of {', '.join(sorted(_ROLES))}."
+            )
+    return copies([dict(message) for message in messages])
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""What the simulated user is made of: personas, and a person at the terminal in its place."""

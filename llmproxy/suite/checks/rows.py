@@ -1,0 +1,151 @@
+"""Which rows a selection means, and what is wrong with a row: the parts of `entities` that wait for nothing.
+
+A name that the entity does not have is refused, in filters as in fields. A store without a schema knows the columns that it has
+seen; a column that no row ever had is refused there too, else ``{exists: false}`` would hold for every misspelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.matchers.table import ABSENT, Found, Outcome, check_fields, evaluate
+from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
+
+__all__ = [
+    "Judged",
+    "broken",
+    "judge_rows",
+    "key_text",
+    "known_columns",
+    "nearest",
+    "row_assertions",
+    "row_text",
+    "select",
+]
+
+MOST_ROWS = 10_000
+"""Rows that one selection may hold; more is a mistake of the filters, and would fill the memory."""
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row, and whether it is as it should be."""
+
+    row: Row
+    found: Mapping[str, Found]
+    """By column."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every column is as it should be."""
+        return all(each.outcome is Outcome.HOLDS for each in self.found.values())
+
+    @property
+    def unclear(self) -> bool:
+        """Whether nothing can be said, for a column that cannot be judged while no other one fails."""
+        outcomes = {each.outcome for each in self.found.values()}
+        return Outcome.UNCLEAR in outcomes and not outcomes & {Outcome.FAILS, Outcome.UNFIT}
+
+    @property
+    def right(self) -> int:
+        """How many columns are as they should be."""
+        return sum(each.outcome is Outcome.HOLDS for each in self.found.values())
+
+
+def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Scope) -> list[Judged]:
+    """Look at every row."""
+    return [
+        Judged(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
+        for row in rows
+    ]
+
+
+def nearest(judged: Sequence[Judged]) -> Judged:
+    """Return the row with most columns as they should be; of equals the first."""
+    return max(judged, key=lambda each: each.right)
+
+
+def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]) -> None:
+    """Refuse columns that the entity does not have; where it has no schema, those that none of its rows has.
+
+    Raises:
+        UnknownColumn: with the nearest name.
+
+    """
+    info.check(names, where)
+    if info.closed or not rows:
+        return
+    seen = store.describe(info.name)  # a store without a schema learns while it lists
+    there = {*seen.columns, *(name for row in rows for name in row)}
+    for name in names:
+        if name not in there:
+            error = unknown_column(seen, name, where)
+            error.hint = error.hint or f"If rows may lack it, declare it: store.entities.{info.name}.columns"
+            raise error
+
+
+def select(
+    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: Scope, user: str | None
+) -> list[Row]:
+    """Return the rows that the filters mean, of this user unless the filters say whose.
+
+    Raises:
+        StoreError: there are too many, or a filter cannot be judged.
+        StepError: a filter names what has no value.
+
+    """
+    info.check(filters, "filters")
+    exact = {
+        name: value for name, matcher in filters.items() if (value := _exact(info, name, matcher, scope)) is not None
+    }
+    if info.user is not None and user is not None and info.user not in filters:
+        exact[info.user] = user
+    rows = store.list(info.name, exact, MOST_ROWS + 1)
+    if len(rows) > MOST_ROWS:
+        raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
+    known_columns(store, info, filters, "filters", rows)
+    judged = judge_rows(rows, filters, scope)
+    for each in judged:
+        if each.unclear:
+            name, found = next((n, f) for n, f in each.found.items() if f.outcome is Outcome.UNCLEAR)
+            raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
+    return [each.row for each in judged if each.holds]
+
+
+def _exact(info: EntityInfo, name: str, matcher: object, scope: Scope) -> str | int | None:
+    """Return a value that the store itself can look for without taking too few rows; None if there is none."""
+    if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
+        return None
+    value = scope.resolve(matcher)
+    kind = info.columns[name].kind if name in info.columns else Kind.UNKNOWN
+    if isinstance(value, str) and kind is Kind.TEXT:
+        return value
+    return value if isinstance(value, int) and not isinstance(value, bool) and kind is Kind.INTEGER else None
+
+
+def row_assertions(
+    name: str, info: EntityInfo, judged: Judged, fields: Mapping[str, object], scope: Scope
+) -> list[Assertion]:
+    """Return one assertion for each column of a row."""
+    return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))
+
+
+def broken(name: str, error: Exception) -> Assertion:
+    """Return the assertion that could not be evaluated, with the reason."""
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(error))
+
+
+def key_text(info: EntityInfo, row: Mapping[str, Any]) -> str:
+    """Name a row: ``tasks id=7``."""
+    return f"{info.name} {info.key}={row.get(info.key)!r}"
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Show a row on one line, shortened."""
+    text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."

@@ -1,0 +1,141 @@
+"""Expectations that are snapshots: what an answer was, which tools were called. ``--update`` writes them; nothing else ever does.
+
+They stand beside the suite, in ``<suite>.snapshots.json``: scenario -> step (its label, else its number) -> what was seen. What
+people wrote into a suite by hand is never touched, and in CI nothing is written at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import MachineError, SuiteError
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.matchers.table import show
+
+if TYPE_CHECKING:
+    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.schema.steps import StepBase, Talk
+    from llmproxy.suite.wire.measure import Measured
+
+__all__ = ["Snapshots", "check_response_snapshot", "check_tools_snapshot", "in_ci", "refuse_in_ci"]
+
+FORMAT = 1
+
+
+def in_ci(env: Mapping[str, str]) -> bool:
+    """Tell whether this runs in CI."""
+    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def refuse_in_ci(env: Mapping[str, str]) -> None:
+    """Refuse to write snapshots where nobody looks at them. Raises SuiteError."""
+    if in_ci(env):
+        raise SuiteError(
+            "--update is refused in CI (the variable CI is set): a snapshot that nobody looked at proves nothing.",
+            hint="Run it on your machine, look at the difference, and commit it.",
+        )
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """The snapshots of one suite file."""
+
+    path: Path
+    update: bool = False
+    values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    changed: bool = False
+
+    @classmethod
+    def beside(cls, suite: Path, *, update: bool = False) -> Snapshots:
+        """Read those of a suite file.
+
+        Raises:
+            SuiteError: the file is damaged, or of a newer format.
+
+        """
+        path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
+        try:
+            tree = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return cls(path, update)
+        except (OSError, ValueError) as error:
+            raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
+        if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
+            raise SuiteError(
+                f"{path} holds no snapshots of version {FORMAT}.",
+                hint="`--update` writes them anew once it is removed.",
+            )
+        return cls(path, update, tree["scenarios"])
+
+    def get(self, scenario: str, step: str, what: str) -> object:
+        """Return what was stored, None if nothing was."""
+        return self.values.get(scenario, {}).get(step, {}).get(what)
+
+    def put(self, scenario: str, step: str, what: str, value: object) -> None:
+        """Keep what was seen."""
+        of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
+        self.changed = self.changed or of_step.get(what) != value
+        of_step[what] = value
+
+    def save(self) -> bool:
+        """Write what changed; tells whether anything did.
+
+        Raises:
+            MachineError: it cannot be written.
+
+        """
+        if not (self.update and self.changed):
+            return False
+        text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            part.write_text(text + "\n", encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.changed = False
+        return True
+
+
+def check_response_snapshot(stage: Stage, step: Talk, answer: str) -> Assertion:
+    """Compare an answer with the stored one, white space at the ends of lines aside."""
+    seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
+    return _compare(stage, step, "response", "response.snapshot", seen)
+
+
+def check_tools_snapshot(stage: Stage, step: Talk, measured: Measured) -> Assertion:
+    """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
+    if measured.unread:
+        message = "answers were passed through and not recorded, so the calls are not known"
+        return Assertion(name="toolsSnapshot", status=Status.ENVIRONMENT_ERROR, message=message)
+    uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
+    names_only = step.tools_snapshot == "names"
+    seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
+    return _compare(stage, step, "tools", "toolsSnapshot", seen)
+
+
+def _compare(stage: Stage, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+    snapshots, scenario = stage.snapshots, stage.case.id
+    key = step.label or str(stage.index + 1)
+    known = snapshots.get(scenario, key, what)
+    if snapshots.update:
+        snapshots.put(scenario, key, what, seen)
+        return Assertion(name=name, status=Status.PASSED, expected=seen, actual=seen, where=snapshots.path.name)
+    if known is None:
+        message = (
+            f"no snapshot is stored; `{stage.options.command} --update` stores what is seen now: {show(seen, 200)}"
+        )
+        return Assertion(
+            name=name, status=Status.ENVIRONMENT_ERROR, actual=seen, message=message, where=snapshots.path.name
+        )
+    if known == seen:
+        return Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
+    message = f"it differs from the snapshot: expected {show(known, 300)}, saw {show(seen, 300)}; --update accepts it"
+    return Assertion(
+        name=name, status=Status.FAILED, expected=known, actual=seen, message=message, where=snapshots.path.name
+    )

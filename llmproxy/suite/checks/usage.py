@@ -1,0 +1,91 @@
+"""What a step says about tokens, calls and cost, checked against what the providers reported.
+
+What was not reported is an error, unless the part that is known decides: three calls of which one reported 40 cached tokens read more
+than 0. In replay the numbers are those of the recording, and say so (``recorded``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.tools import passed
+from llmproxy.suite.matchers.table import Unknown, check
+from llmproxy.suite.wire.estimate import estimated
+
+if TYPE_CHECKING:
+    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.schema.expect import Usage
+    from llmproxy.suite.wire.measure import Measured
+    from llmproxy.suite.wire.tokens import Tokens
+
+__all__ = ["check_usage"]
+
+
+def check_usage(wanted: Usage, step: Measured, scope: Scope, name: str = "usage", where: str = "") -> list[Assertion]:
+    """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
+    where = where or _span(step)
+    made: list[Assertion] = []
+    for key, matcher in wanted.numbers.items():
+        made += _number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
+    for number, branch in enumerate(wanted.all_of or ()):
+        made += check_usage(branch, step, scope, f"{name}.allOf[{number}]", where)
+    if wanted.any_of:
+        branches = [
+            check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
+        ]
+        made.append(_any_of(f"{name}.anyOf", branches, where))
+    return made
+
+
+def _number(
+    name: str, key: str, matcher: object, step: Measured, scope: Scope, *, estimate: bool, where: str
+) -> list[Assertion]:
+    tokens = step.usage[key]
+    if tokens.complete:
+        found = check(name, _plain(tokens.known), matcher, scope, where=where)
+        return [replace(each, evidence="recorded") if step.replayed else each for each in found]
+    if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
+        at_least = check(name, _plain(tokens.known), matcher, scope, where=where)
+        if passed(at_least):
+            return [replace(each, evidence="lower bound") for each in at_least]
+    if estimate and (guess := estimated(key, step)) is not None:
+        return [replace(each, evidence="estimated") for each in check(name, guess, matcher, scope, where=where)]
+    return check(name, Unknown(_unknown(key, tokens, step)), matcher, scope, where=where)
+
+
+def _unknown(key: str, tokens: Tokens, step: Measured) -> str:
+    if step.unread:
+        return f"{key} is not known: answers were passed through and not recorded"
+    what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
+    part = "" if tokens.known is None else f" for every call (known so far: {_plain(tokens.known)})"
+    streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)
+    hint = (
+        "; a streamed chat completion reports usage only with stream_options: {include_usage: true}" if streams else ""
+    )
+    return f"{what}{part}{hint}"
+
+
+def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
+    for number, branch in enumerate(branches):
+        if passed(branch):
+            return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
+    told = "; or ".join(
+        " and ".join(f"{each.name.rpartition('.')[2]}: {each.message}" for each in branch if each.message)
+        for branch in branches
+    )
+    unclear = any(each.status is Status.ENVIRONMENT_ERROR for branch in branches for each in branch)
+    status = Status.ENVIRONMENT_ERROR if unclear else Status.FAILED
+    return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
+
+
+def _plain(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _span(step: Measured) -> str:
+    ids = step.interactions
+    return "" if not ids else f"interaction {ids[0]}" if len(ids) == 1 else f"interactions {ids[0]} to {ids[-1]}"

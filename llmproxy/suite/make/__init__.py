@@ -1,0 +1,1 @@
+"""New suites: a first one, and one out of a recorded session."""

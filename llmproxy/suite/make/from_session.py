@@ -1,0 +1,224 @@
+"""A recorded conversation -> a suite that passes in replay at once: the user's words as steps, what the agent did as assertions.
+
+    user_input        a chat step, in its conversation
+    tool_call         tools: how often each was called, and with what
+    agent_output      response.contains: the beginning of the answer
+    llm_response      usage.callCount
+
+It says what happened, which is where a test begins; what should have happened is for a person to write. What was said by sub-agents,
+and by calls that are no conversation with a user, is left out and told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.trace.reading.recording import spans_of
+from llmproxy.trace.values.model import Span, SpanKind
+
+__all__ = ["Made", "Turn", "flow", "suite_of", "turns_of"]
+
+_HEAD = 60
+"""Characters of an answer that a step asserts."""
+_SCALARS = (str, int, float, bool)
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a user said, and what came of it."""
+
+    text: str
+    conversation: str
+    at: float
+    tools: list[tuple[str, Mapping[str, Any] | None]] = field(default_factory=list)
+    answer: str = ""
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A suite as text."""
+
+    text: str
+    slug: str
+    suite: str
+    scenario: str
+    turns: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """What it holds, in words."""
+        return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
+
+
+def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> Made:
+    """Make a suite of what is recorded in a store under `name`.
+
+    Raises:
+        SuiteError: no user speaks in it.
+        CassetteNotFound, CassetteCorrupt: it cannot be read.
+
+    """
+    turns, notes = turns_of(spans_of(store, cassette=name, sample=sample))
+    if not turns:
+        raise SuiteError(
+            f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
+            hint=f"llmproxy ls --store {store}",
+        )
+    slug = cassette_of(name)
+    if agent is None:
+        notes.append("say how the agent is reached: `agent:` in the file, or --agent")
+    return Made(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+
+
+def turns_of(spans: Iterable[Span]) -> tuple[list[Turn], list[str]]:
+    """Return the turns of the conversations with a user, in the order of time, and what was left out.
+
+    A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one: a summary that an
+    agent asks for looks like a conversation, too.
+    """
+    roots: dict[str, frozenset[str]] = {}
+    others: set[str] = set()
+    turns: dict[str, list[Turn]] = {}
+    for span in spans:
+        name = str(span.metadata.get("gen_ai.conversation.id") or "")
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
+            turns[name] = []
+        elif span.kind is SpanKind.AGENT_STEP and span.name == "sub-agent":
+            others.add(name)
+        if name not in turns:
+            continue
+        if span.kind is SpanKind.LLM_REQUEST:
+            roots.setdefault(name, frozenset(_declared(span)))
+        _heard(span, name, turns[name])
+    first = next(iter(roots.values()), frozenset())
+    kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
+    left = len([name for name in turns if turns[name]]) - len(kept) + len(others)
+    notes = [f"{left} more conversations (sub-agents, summaries) are recorded, in which no user speaks"] if left else []
+    return sorted((turn for name in kept for turn in turns[name]), key=lambda turn: turn.at), notes
+
+
+def _declared(span: Span) -> list[str]:
+    """Return the names of the tools that a request declares."""
+    found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
+    return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
+
+
+def _heard(span: Span, name: str, turns: list[Turn]) -> None:
+    if span.kind is SpanKind.USER_INPUT:
+        if turns and not turns[-1].calls:  # two messages of one request
+            turns[-1].text += f"\n{span.input}"
+        else:
+            turns.append(Turn(str(span.input), name, span.timestamp))
+    elif not turns:
+        return
+    elif span.kind is SpanKind.TOOL_CALL and span.tool_name:
+        turns[-1].tools.append((span.tool_name, span.tool_args))
+    elif span.kind is SpanKind.LLM_RESPONSE and span.error is None:
+        turns[-1].calls += 1
+    elif span.kind is SpanKind.AGENT_OUTPUT:
+        turns[-1].answer = str(span.output or "")
+
+
+# -- the text --------------------------------------------------------------------------------------------------------------
+
+
+def _text(name: str, slug: str, turns: Sequence[Turn], agent: Mapping[str, Any] | None) -> str:
+    from llmproxy.suite.reading.json_schema import header
+
+    several = len({turn.conversation for turn in turns}) > 1
+    numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
+    lines = [
+        header().rstrip(),
+        "# Made from a recorded conversation: it says what happened. Take out what does not matter, and write what should have happened.",
+        f"name: {_quoted(name)}",
+        f"agent: {flow(agent)}"
+        if agent
+        else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
+        "scenarios:",
+        f"  - id: {_quoted(slug)}",
+        f"    name: {_quoted('Recorded: ' + _line(turns[0].text, 50))}",
+        "    steps:",
+    ]
+    for n, turn in enumerate(turns):
+        lines.append(f"      - chat: {_quoted(turn.text.replace('$', '$$'))}")
+        if several:
+            lines.append(f"        conversation: {numbers[turn.conversation]}")
+        elif n:
+            lines.append("        continueConversation: true")
+        lines += [f"        {line}" for line in _asserted(turn)]
+    return "\n".join(lines) + "\n"
+
+
+def _asserted(turn: Turn) -> list[str]:
+    made: list[str] = []
+    names = list(dict.fromkeys(name for name, _ in turn.tools))
+    if names:
+        made.append("tools:")
+        made += [
+            f"  {_quoted(name)}: {flow(_expected([args for each, args in turn.tools if each == name]))}"
+            for name in names
+        ]
+    made.append(f"totalToolCalls: {len(turn.tools)}")
+    if head := _head(turn.answer):
+        made.append(f"response: {{contains: {_quoted(head.replace('$', '$$'))}}}")
+    if turn.calls:
+        made.append(f"usage: {{callCount: {turn.calls}}}")
+    return made
+
+
+def _expected(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: ANN401 - YAML
+    """Return what is expected of the calls of one tool: how many, and the plain arguments of an only one."""
+    if len(calls) > 1 or not calls[0]:
+        return len(calls)
+    plain = {
+        name: value.replace("$", "$$") if isinstance(value, str) else value
+        for name, value in calls[0].items()
+        if isinstance(value, _SCALARS) and re.fullmatch(r"[A-Za-z_]\w*", name)
+    }
+    return {"count": 1, "input": plain} if plain else 1
+
+
+def _head(answer: str) -> str:
+    """Return the beginning of an answer: whole words of its first line."""
+    first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+    if len(first) <= _HEAD:
+        return first
+    return first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
+
+
+def _line(text: str, most: int) -> str:
+    flat = " ".join(text.replace("$", "").split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def _quoted(text: str) -> str:
+    """Write a text as JSON does, which is YAML; what terminals could take for a command is escaped."""
+    return re.sub(
+        r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]",
+        lambda found: f"\\u{ord(found[0]):04x}",
+        json.dumps(text, ensure_ascii=False),
+    )
+
+
+def flow(value: Any) -> str:  # noqa: ANN401 - YAML
+    """Write a value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)}: {flow(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _key(name: str) -> str:
+    return (
+        name if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null") else _quoted(name)
+    )

@@ -1,0 +1,1 @@
+"""Matchers: the table, and variables that were captured."""

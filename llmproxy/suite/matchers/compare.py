@@ -1,0 +1,268 @@
+"""Matchers that compare: equality, order, membership, JSON; and those that combine other matchers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from numbers import Number
+from typing import Any
+from uuid import UUID
+
+from llmproxy.core.traffic.differences import differences
+from llmproxy.errors import MachineError
+from llmproxy.suite.matchers.core import Found, Outcome, Seen, both, either, judge, matcher
+from llmproxy.suite.matchers.text import search
+from llmproxy.suite.matchers.values import ABSENT, instant, kind, plain, same, show
+from llmproxy.suite.matchers.variables import whole
+
+__all__ = ["is_reference", "unfenced"]
+
+_JSON = {"$ref": "#/$defs/Json"}
+_MATCHER = {"$ref": "#/$defs/Matcher"}
+_SEVERAL = {"type": "array", "minItems": 1, "items": _MATCHER}
+_LIMIT = {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/Ref"}]}
+
+
+def is_reference(value: object) -> bool:
+    """Return whether a value of YAML stands for another one that is known only at run time."""
+    if isinstance(value, Mapping):
+        return value.keys() == {"ref"}
+    found = whole(value)
+    return found is not None and not found.broken
+
+
+@matcher(
+    "eq",
+    schema=_JSON,
+    help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
+)
+def eq(operand: object, seen: Seen) -> Found:
+    """Compare with types."""
+    actual = seen.actual
+    if same(actual, operand):
+        return Found(Outcome.HOLDS)
+    texts = isinstance(actual, str) and isinstance(operand, str)
+    if texts and seen.ignore_case and str(actual).casefold() == str(operand).casefold():
+        return Found(Outcome.HOLDS)
+    return Found(Outcome.FAILS, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
+
+
+def _nearly(operand: object, actual: object) -> str:
+    """Say how two unequal values are alike, where that is easily overlooked."""
+    left, right = plain(operand), plain(actual)
+    if isinstance(left, str) and isinstance(right, str):
+        if left.casefold() == right.casefold():
+            return ": they differ in case only"
+        if left.split() == right.split():
+            return ": they differ in spaces or line breaks only"
+    elif isinstance(left, (dict, list)) and type(left) is type(right):
+        told = [
+            f"at {each.path} {each.old or 'nothing'} was expected, {each.new or 'nothing'} found"
+            for each in differences(left, right, 3)
+        ]
+        return f": {', '.join(told)}"
+    elif kind(left) != kind(right) and str(left).casefold() == str(right).casefold():
+        return f": {kind(left)} is not {kind(right)}" + ("" if isinstance(left, bool) else ", mind the quotes")
+    return ""
+
+
+def _reference(operand: object) -> str:
+    return (
+        ""
+        if isinstance(operand, str) and is_reference(operand)
+        else f"takes a reference such as $name.field, not {show(operand)}"
+    )
+
+
+@matcher(
+    "ref",
+    schema={"type": "string", "pattern": r"^\$"},
+    help="equal to a captured value, `$name.field`; numbers and ids also as text",
+    objection=_reference,
+)
+def ref(operand: object, seen: Seen) -> Found:
+    """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
+    if same(seen.actual, operand):
+        return Found(Outcome.HOLDS)
+    texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
+    keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
+    loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
+    if loose and str(operand).lower() == str(seen.actual).lower():
+        return Found(
+            Outcome.HOLDS,
+            note=f"equal as text only: {kind(seen.actual)} {show(seen.actual)} and {kind(operand)} {show(operand)}",
+        )
+    return Found(Outcome.FAILS, f"expected {show(operand)}, found {show(seen.actual)}{_nearly(operand, seen.actual)}")
+
+
+@matcher(
+    "exists",
+    schema={"type": "boolean"},
+    help="true: there is a value and it is not null; false: there is none, or null",
+    objection=lambda operand: (
+        "" if isinstance(operand, bool) or is_reference(operand) else f"takes true or false, not {show(operand)}"
+    ),
+)
+def exists(operand: object, seen: Seen) -> Found:
+    """Look whether there is a value."""
+    if not isinstance(operand, bool):
+        return Found(Outcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
+    there = seen.actual is not None and seen.actual is not ABSENT
+    if operand:
+        return Found.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
+    return Found.of(not there, f"expected no value, found {show(seen.actual)}")
+
+
+_ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": ("more than", lambda actual, limit: actual > limit),
+    "gte": ("at least", lambda actual, limit: actual >= limit),
+    "lt": ("less than", lambda actual, limit: actual < limit),
+    "lte": ("at most", lambda actual, limit: actual <= limit),
+}
+
+
+def _limit(operand: object) -> str:
+    number = isinstance(operand, Number) and not isinstance(operand, bool)
+    if number or is_reference(operand) or instant(operand) is not None:
+        return ""
+    return f"takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind(operand)} {show(operand)}"
+
+
+def _ordered(name: str) -> None:
+    words, holds = _ORDER[name]
+
+    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_limit)
+    def compare(operand: object, seen: Seen) -> Found:
+        actual = seen.actual
+        moments = instant(actual), instant(operand)
+        if objection := _limit(operand):
+            return Found(Outcome.UNCLEAR, f"`{name}` {objection}")
+        if moments[0] is not None and moments[1] is not None:
+            return Found.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
+        numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
+        if all(numbers):
+            return Found.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
+        wanted = "a number" if numbers[1] else "a date"
+        return Found(Outcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind(actual)} {show(actual)}")
+
+
+for _name in _ORDER:
+    _ordered(_name)
+
+
+def _nonempty(operand: object) -> str:
+    return "" if isinstance(operand, list) and operand else "takes a list with at least one value"
+
+
+@matcher(
+    "in",
+    schema={"type": "array", "minItems": 1, "items": _JSON},
+    help="equal to one of these values",
+    objection=_nonempty,
+)
+def is_in(operand: list[object], seen: Seen) -> Found:
+    """Compare with each of the values."""
+    return Found.of(
+        any(same(seen.actual, each) for each in operand), f"expected one of {show(operand)}, found {show(seen.actual)}"
+    )
+
+
+# -- JSON
+
+
+def unfenced(text: str) -> str:
+    """Return the text inside of a Markdown code fence, if the whole text is one."""
+    lines = text.strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
+        return "\n".join(lines[1:-1])
+    return text
+
+
+def _parsed(actual: object) -> object:
+    return json.loads(unfenced(actual)) if isinstance(actual, str) else plain(actual)
+
+
+@matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first")
+def is_json(operand: object, seen: Seen) -> Found:
+    """Parse, then compare with types."""
+    try:
+        return eq(operand, Seen(_parsed(seen.actual), seen.scope))
+    except (ValueError, RecursionError) as error:
+        return Found(Outcome.FAILS, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+
+
+def _schema(operand: object) -> str:
+    if not isinstance(operand, dict):
+        return f"takes a JSON Schema, not {kind(operand)}"
+    import jsonschema
+
+    try:
+        jsonschema.validators.validator_for(operand, jsonschema.Draft202012Validator).check_schema(operand)
+    except jsonschema.SchemaError as error:
+        return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
+    return ""
+
+
+@matcher(
+    "jsonSchema",
+    schema={"type": "object"},
+    help="JSON that keeps to this JSON Schema; a text is parsed first",
+    objection=_schema,
+    raw=True,
+)
+def json_schema(operand: dict[str, Any], seen: Seen) -> Found:
+    """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
+    try:
+        import jsonschema
+        from referencing import Registry
+    except ImportError as error:  # pragma: no cover (the extra brings it)
+        raise MachineError(
+            "`jsonSchema` needs the package jsonschema", hint="pip install 'llmproxy-replay[runner]'"
+        ) from error
+    try:
+        value = _parsed(seen.actual)
+    except (ValueError, RecursionError) as error:
+        return Found(Outcome.FAILS, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+    if value is ABSENT:
+        return Found(Outcome.FAILS, "expected JSON, and there is no value")
+
+    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
+        if isinstance(instance, str) and not search(wanted, instance):
+            yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
+
+    base = jsonschema.validators.validator_for(operand, jsonschema.Draft202012Validator)
+    extend: Any = jsonschema.validators.extend
+    checker = extend(base, {"pattern": pattern})(operand, registry=Registry())
+    errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
+    told = [f"at {error.json_path}: {error.message:.200}" for error in errors[:5]]
+    return Found.of(not errors, "; ".join(told))
+
+
+# -- combinations
+
+
+def _branches(operand: object) -> str:
+    return "" if isinstance(operand, list) and operand else "takes a list with at least one matcher"
+
+
+@matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
+def negation(operand: object, seen: Seen) -> Found:
+    """Turn round what is clear; what cannot be judged cannot be denied."""
+    found = judge(operand, seen)
+    if found.outcome is Outcome.HOLDS:
+        return Found(Outcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
+    if found.outcome is Outcome.FAILS:
+        return Found(Outcome.HOLDS, note=found.note)
+    return Found(Outcome.UNCLEAR, f"cannot be denied: {found.message}")
+
+
+@matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_branches, raw=True)
+def any_of(operand: list[object], seen: Seen) -> Found:
+    """Hold if one branch does."""
+    return either(judge(each, seen) for each in operand)
+
+
+@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_branches, raw=True)
+def all_of(operand: list[object], seen: Seen) -> Found:
+    """Hold if all branches do."""
+    return both(judge(each, seen) for each in operand)

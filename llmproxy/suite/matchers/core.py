@@ -1,0 +1,185 @@
+"""What a matcher is, and how what it finds is combined.
+
+A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of help and what
+can be said against an operand before anything runs. Four things can be found:
+
+    HOLDS      the value is as it should be
+    FAILS      it is not
+    UNFIT      the value is of a kind that the matcher cannot judge (`gt` of a text): a failure, and its negation is none the wiser
+    UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
+
+`not` turns HOLDS and FAILS round; UNFIT and UNCLEAR become UNCLEAR. So no matcher and its negation ever agree, and what cannot be
+evaluated passes in no combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from llmproxy.suite.matchers.values import Unknown
+from llmproxy.suite.matchers.variables import Scope, StepError, whole
+
+__all__ = [
+    "MODIFIERS",
+    "REGISTRY",
+    "Found",
+    "Matcher",
+    "Outcome",
+    "Seen",
+    "both",
+    "by_value",
+    "either",
+    "judge",
+    "matcher",
+]
+
+
+class Outcome(Enum):
+    """What came out."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNFIT = "unfit"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a matcher found."""
+
+    outcome: Outcome
+    message: str = ""
+    """Why it does not hold."""
+    note: str = ""
+    """What a reader should know even if it holds: compared as text."""
+
+    @classmethod
+    def of(cls, holds: bool, message: str) -> Found:  # noqa: FBT001 (the answer itself)
+        """Return HOLDS, or FAILS with its reason."""
+        return cls(Outcome.HOLDS) if holds else cls(Outcome.FAILS, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a matcher looks at."""
+
+    actual: Any
+    scope: Scope
+    modifiers: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that stand beside the matcher and change how it works."""
+
+    @property
+    def ignore_case(self) -> bool:
+        """Whether upper and lower case are the same."""
+        return self.modifiers.get("ignoreCase") is True
+
+
+Rule = Callable[[Any, Seen], Found]
+"""Operand (references replaced) and what is looked at -> what was found."""
+Objection = Callable[[Any], str]
+"""Operand as written -> what is wrong with it, else an empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One matcher."""
+
+    name: str
+    rule: Rule
+    schema: Mapping[str, Any]
+    """JSON Schema of its operand."""
+    help: str
+    objection: Objection
+    raw: bool
+    """Whether its operand is taken as written: references in it are not replaced (or by the matchers inside)."""
+
+
+REGISTRY: dict[str, Matcher] = {}
+"""YAML name -> matcher; filled by the decorator when `llmproxy.suite.matchers.table` is imported, and never after."""
+
+MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
+    "ignoreCase": (
+        {"type": "boolean"},
+        "upper and lower case are the same",
+        ("contains", "notContains", "containsAny", "regex", "eq"),
+    ),
+    "flags": ({"type": "string", "pattern": "^[imsx]+$"}, "of the regex: i, m, s, x as in Python", ("regex",)),
+}
+"""Keys that stand beside matchers: schema, help, and the matchers that they change."""
+
+
+def matcher(
+    name: str,
+    *,
+    schema: Mapping[str, Any],
+    help: str,  # noqa: A002 (the word for it)
+    objection: Objection = lambda _: "",
+    raw: bool = False,
+) -> Callable[[Rule], Rule]:
+    """Make a function the matcher of a name."""
+
+    def register(rule: Rule) -> Rule:
+        REGISTRY[name] = Matcher(name, rule, schema, help, objection, raw)
+        return rule
+
+    return register
+
+
+def judge(expected: object, seen: Seen) -> Found:
+    """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
+    if not isinstance(expected, Mapping):
+        return one(by_value(expected, seen.scope), expected, seen)
+    names = [name for name in expected if name not in MODIFIERS]
+    if not names:
+        return Found(Outcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+    beside = {name: value for name, value in expected.items() if name in MODIFIERS}
+    return both(one(name, expected[name], Seen(seen.actual, seen.scope, beside)) for name in names)
+
+
+def by_value(expected: object, scope: Scope) -> str:
+    """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
+    reference = whole(expected)
+    return "ref" if reference is not None and not reference.env and scope.known(reference) else "eq"
+
+
+def one(name: str, operand: object, seen: Seen) -> Found:
+    """Return what one matcher finds."""
+    known = REGISTRY.get(name)
+    if known is None:
+        return Found(Outcome.UNCLEAR, f"there is no matcher `{name}`")
+    if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
+        return Found(Outcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+    try:
+        return known.rule(operand if known.raw else seen.scope.resolve(operand), seen)
+    except StepError as error:
+        return Found(Outcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+    except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
+        return Found(Outcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+
+
+_WORST_OF_ALL = (Outcome.FAILS, Outcome.UNCLEAR, Outcome.UNFIT, Outcome.HOLDS)
+_BEST_OF_ANY = (Outcome.HOLDS, Outcome.UNCLEAR, Outcome.UNFIT, Outcome.FAILS)
+
+
+def both(found: Iterable[Found]) -> Found:
+    """Return what holds if all hold."""
+    each = list(found)
+    outcome = min((one.outcome for one in each), key=_WORST_OF_ALL.index)
+    return _told(outcome, each, "; ")
+
+
+def either(found: Iterable[Found]) -> Found:
+    """Return what holds if one holds."""
+    each = list(found)
+    outcome = min((one.outcome for one in each), key=_BEST_OF_ANY.index)
+    return _told(outcome, each, "; and ")
+
+
+def _told(outcome: Outcome, each: list[Found], glue: str) -> Found:
+    decisive = [one for one in each if one.outcome is outcome] if outcome is not Outcome.FAILS or glue == "; " else each
+    messages = dict.fromkeys(one.message for one in decisive if one.message)
+    notes = dict.fromkeys(one.note for one in each if one.note)
+    return Found(outcome, glue.join(messages), "; ".join(notes))

@@ -1,0 +1,218 @@
+"""Check a value against a matcher of YAML, and find what is wrong with a matcher before anything runs.
+
+    title: Buy milk                      equal, with its type
+    title: {contains: milk}              a matcher by name; several keys must all hold
+    count: {gte: 1, lt: 10}
+    parentId: {ref: $parent.id}
+    status: {anyOf: [todo, {regex: ^in}]}
+
+`REGISTRY` is the table of them, one function each (`matchers_text`, `matchers_compare`). `check` answers with assertions for reports,
+one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
+from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Found, Matcher, Outcome, Seen, by_value, judge, one
+from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, same, show
+from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.yaml.places import Place, Problems, meant, place_of
+
+__all__ = [
+    "ABSENT",
+    "COMPARISONS",
+    "MODIFIERS",
+    "REGISTRY",
+    "Found",
+    "Matcher",
+    "Outcome",
+    "Unknown",
+    "check",
+    "check_fields",
+    "check_input",
+    "dig",
+    "evaluate",
+    "examine",
+    "examine_number",
+    "kind",
+    "plain",
+    "same",
+    "show",
+]
+
+COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
+"""The matchers that a number of something takes."""
+_STATUS = {
+    Outcome.HOLDS: Status.PASSED,
+    Outcome.FAILS: Status.FAILED,
+    Outcome.UNFIT: Status.FAILED,
+    Outcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+}
+is_reference = matchers_compare.is_reference
+search = matchers_text.search
+
+
+def evaluate(actual: object, matcher: object, scope: Scope) -> Found:
+    """Return what a matcher finds about a value, all in one."""
+    return judge(matcher, Seen(actual, scope))
+
+
+def check(name: str, actual: object, matcher: object, scope: Scope, *, where: str = "") -> list[Assertion]:
+    """Check a value against a matcher as it stands in YAML; one assertion for each of its keys.
+
+    Args:
+        name: What is checked, as the user wrote it: ``created[0].fields.title``.
+        actual: The value; `ABSENT` if there is none, `Unknown` if it cannot be seen.
+        matcher: A plain value, or a mapping of matchers.
+        scope: What names stand for.
+        where: Where the value was seen, for the report.
+    """
+    if not isinstance(matcher, Mapping):
+        return [
+            _assertion(name, matcher, actual, one(by_value(matcher, scope), matcher, Seen(actual, scope)), scope, where)
+        ]
+    beside = {key: value for key, value in matcher.items() if key in MODIFIERS}
+    seen = Seen(actual, scope, beside)
+    keys = [key for key in matcher if key not in MODIFIERS]
+    if not keys:
+        return [_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
+    return [
+        _assertion(f"{name}.{key}", matcher[key], actual, one(key, matcher[key], seen), scope, where) for key in keys
+    ]
+
+
+def _assertion(name: str, operand: object, actual: object, found: Found, scope: Scope, where: str) -> Assertion:
+    try:
+        expected = plain(scope.resolve(operand))
+    except StepError:
+        expected = plain(operand)
+    try:
+        seen = None if actual is ABSENT or isinstance(actual, Unknown) else plain(actual)
+    except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
+        seen = f"<{type(actual).__name__}>"
+    holds = found.outcome is Outcome.HOLDS
+    message = "" if holds else found.message or "it does not hold"
+    return Assertion(
+        name=name,
+        status=_STATUS[found.outcome],
+        expected=expected,
+        actual=seen,
+        message=message,
+        where=where,
+        evidence=found.note if holds else "",
+    )
+
+
+def check_fields(
+    name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: Scope, *, where: str = ""
+) -> list[Assertion]:
+    """Check columns of a row; a column that the row does not have is `ABSENT` (whether the store knows it is the store's to say)."""
+    return [
+        assertion
+        for column, matcher in fields.items()
+        for assertion in check(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
+    ]
+
+
+def check_input(
+    name: str, value: object, wanted: Mapping[str, object], scope: Scope, *, where: str = ""
+) -> list[Assertion]:
+    """Check parsed JSON by dotted paths: the arguments of a tool call, the JSON of an answer."""
+    return [
+        assertion
+        for path, matcher in wanted.items()
+        for assertion in check(f"{name}.{path}", dig(value, path), matcher, scope, where=where)
+    ]
+
+
+# -- before anything runs
+
+
+def examine(matcher: object, problems: Problems, at: Place | None, *, strict: bool = True) -> None:
+    """Add what is wrong with a matcher to `problems`.
+
+    Args:
+        matcher: As it stands in YAML.
+        problems: Takes what is found.
+        at: Where the matcher stands.
+        strict: Whether a mapping has to be of matchers; else its values are (for `eq`).
+    """
+    if not isinstance(matcher, Mapping) or not strict:
+        return
+    named = [key for key in matcher if key in REGISTRY]
+    for key in matcher:
+        if key not in REGISTRY and key not in MODIFIERS:
+            problems.add(
+                place_of(matcher, key, key=True) or at, f"there is no matcher `{key}`", _unknown(str(key), matcher[key])
+            )
+    for key in matcher:
+        if key in MODIFIERS:
+            _examine_modifier(key, matcher, named, problems, place_of(matcher, key, key=True) or at)
+    if not matcher:
+        problems.add(
+            place_of(matcher) or at, "nothing is asserted here", "write a value, or a matcher such as {contains: text}"
+        )
+    for key in named:
+        place = place_of(matcher, key) or at
+        if objection := REGISTRY[key].objection(matcher[key]):
+            problems.add(place, f"`{key}` {objection}" if objection.startswith("takes") else f"`{key}`: {objection}")
+        elif key == "not":
+            examine(matcher[key], problems, place)
+        elif key in {"anyOf", "allOf"}:
+            for i, branch in enumerate(matcher[key]):
+                examine(branch, problems, place_of(matcher[key], i) or place)
+
+
+def _unknown(key: str, value: object) -> str:
+    near = meant(key, [*REGISTRY, *MODIFIERS])
+    if near.startswith("did"):
+        return near
+    deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
+    return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
+
+
+def _examine_modifier(
+    key: str, matcher: Mapping[str, Any], named: list[str], problems: Problems, at: Place | None
+) -> None:
+    schema, _, serves = MODIFIERS[key]
+    if not set(named) & set(serves):
+        problems.add(at, f"`{key}` changes nothing here", f"it stands beside {', '.join(serves)}")
+    elif schema["type"] == "boolean" and not isinstance(matcher[key], bool):
+        problems.add(at, f"`{key}` takes true or false, not {show(matcher[key])}")
+    elif schema["type"] == "string" and not (
+        isinstance(matcher[key], str) and matcher[key] and set(matcher[key]) <= set("imsx")
+    ):
+        problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
+
+
+def examine_number(wanted: object, problems: Problems, at: Place | None, what: str = "this") -> None:
+    """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        if not wanted:
+            problems.add(place_of(wanted) or at, f"{what}: nothing is asserted here", "write a number, or {gte: 1}")
+        for key, value in wanted.items():
+            if key not in COMPARISONS:
+                place = place_of(wanted, key, key=True) or at
+                problems.add(place, f"unknown key `{key}`", meant(str(key), COMPARISONS))
+            elif not _countable(value, whole_number=False):
+                problems.add(
+                    place_of(wanted, key) or at,
+                    f"`{key}` takes a number that is not negative, not {kind(value)} {show(value)}",
+                )
+    elif not _countable(wanted, whole_number=True):
+        hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
+        problems.add(
+            at, f"{what} takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}", hint
+        )
+
+
+def _countable(value: object, *, whole_number: bool) -> bool:
+    if is_reference(value):
+        return True
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return value >= 0 and (isinstance(value, int) or (not whole_number and value == value))  # noqa: PLR0124 (not NaN)

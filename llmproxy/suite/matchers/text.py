@@ -1,0 +1,231 @@
+"""Matchers that look into texts and collections: contains, notContains, containsAny, regex."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from functools import lru_cache
+from numbers import Number
+from typing import Any
+
+from llmproxy.errors import MachineError
+from llmproxy.suite.matchers.core import Found, Outcome, Seen, matcher
+from llmproxy.suite.matchers.values import ABSENT, kind, plain, same, show
+from llmproxy.suite.matchers.variables import StepError
+
+__all__ = ["SECONDS", "compile_pattern", "search"]
+
+SECONDS = 1.0
+"""Longest time for one search of one pattern; after it nothing is known."""
+_FLAGS = {"i": "IGNORECASE", "m": "MULTILINE", "s": "DOTALL", "x": "VERBOSE"}
+_LONGEST = 20_000
+"""Characters of a pattern."""
+
+_WORD = {"type": ["string", "number"], "minLength": 1}
+_WORDS = {
+    "anyOf": [_WORD, {"$ref": "#/$defs/Ref"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Json"}}]
+}
+_PATTERNS = {
+    "anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]
+}
+
+
+def _listed(operand: object) -> list[Any]:
+    return operand if isinstance(operand, list) else [operand]
+
+
+def _words(operand: object) -> str:
+    """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
+    if isinstance(operand, list) and not operand:
+        return "an empty list asserts nothing"
+    for each in _listed(operand):
+        if each == "":
+            return "an empty text is in every text, so it asserts nothing"
+        if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
+            return f"takes a text, a number or a list of them, not {kind(each)}"
+    return ""
+
+
+def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401
+    """Return whether a text has a part, a list a member, an object a key; None if the question makes no sense."""
+    if isinstance(actual, str):
+        if isinstance(word, bool) or not isinstance(word, (str, Number)):
+            return None
+        part = str(word)
+        return part.casefold() in actual.casefold() if ignore_case else part in actual
+    if isinstance(actual, Mapping):
+        return _has([*actual], str(word), ignore_case=ignore_case)
+    folded = ignore_case and isinstance(word, str)
+    return any(
+        each.casefold() == word.casefold() if folded and isinstance(each, str) else same(each, word) for each in actual
+    )
+
+
+def _unfit(name: str, actual: object) -> Found | None:
+    if isinstance(actual, (str, list, Mapping)):
+        return None
+    return Found(
+        Outcome.UNFIT,
+        f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}",
+    )
+
+
+def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
+    """Say where a missing text almost is."""
+    if not isinstance(actual, str) or not isinstance(word, str):
+        return ""
+    at = actual.casefold().find(word.casefold())
+    if not ignore_case and at >= 0 and len(actual.casefold()) == len(actual):
+        return f"; it is there in other case, {show(actual[at : at + len(word)])}: `ignoreCase: true` would take it"
+    if unicodedata.normalize("NFKC", word) in unicodedata.normalize("NFKC", actual):
+        return "; it is there with other Unicode characters that look the same"
+    if " ".join(word.split()) in " ".join(actual.split()):
+        return "; it is there with other spaces or line breaks"
+    return ""
+
+
+def _sort(operand: object, name: str, seen: Seen) -> tuple[Any, list[Any], list[Any]] | Found:
+    """Return the value, the words that it has and those that it lacks; or why that cannot be said."""
+    actual = plain(seen.actual)
+    if (unfit := _unfit(name, actual)) is not None:
+        return unfit
+    present: list[Any] = []
+    missing: list[Any] = []
+    for word in map(plain, _listed(operand)):
+        has = None if word == "" else _has(actual, word, ignore_case=seen.ignore_case)
+        if has is None:
+            why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
+            return Found(Outcome.UNCLEAR, f"`{name}`: {why}")
+        (present if has else missing).append(word)
+    return actual, present, missing
+
+
+def _nothing(seen: Seen) -> bool:
+    return seen.actual is None or seen.actual is ABSENT
+
+
+@matcher(
+    "contains",
+    schema=_WORDS,
+    help="a text has this part, a list this member, an object this key; of a list: all",
+    objection=_words,
+)
+def contains(operand: object, seen: Seen) -> Found:
+    """Find all of the words."""
+    if _nothing(seen):
+        return Found(Outcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
+    sorted_out = _sort(operand, "contains", seen)
+    if isinstance(sorted_out, Found):
+        return sorted_out
+    actual, _, missing = sorted_out
+    told = [f"{show(word)} is not in it{_hint(actual, word, ignore_case=seen.ignore_case)}" for word in missing]
+    return Found.of(not missing, f"{', '.join(told)}; it is {show(actual, 300)}")
+
+
+@matcher("containsAny", schema=_WORDS, help="as contains; of a list: at least one", objection=_words)
+def contains_any(operand: object, seen: Seen) -> Found:
+    """Find at least one of the words."""
+    if _nothing(seen):
+        return Found(Outcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
+    sorted_out = _sort(operand, "containsAny", seen)
+    if isinstance(sorted_out, Found):
+        return sorted_out
+    actual, present, missing = sorted_out
+    hints = "".join(dict.fromkeys(_hint(actual, word, ignore_case=seen.ignore_case) for word in missing))
+    return Found.of(bool(present), f"none of {show(missing)} is in it{hints}; it is {show(actual, 300)}")
+
+
+@matcher("notContains", schema=_WORDS, help="the opposite of contains; of a list: none of them", objection=_words)
+def not_contains(operand: object, seen: Seen) -> Found:
+    """Find none of the words; where there is no value there are none."""
+    if _nothing(seen):
+        return Found(Outcome.HOLDS)
+    sorted_out = _sort(operand, "notContains", seen)
+    if isinstance(sorted_out, Found):
+        return sorted_out
+    actual, present, _ = sorted_out
+    return Found.of(not present, f"{', '.join(map(show, present))} should not be in it; it is {show(actual, 300)}")
+
+
+def _none(seen: Seen) -> str:
+    return "null" if seen.actual is None else "no value"
+
+
+# -- patterns
+
+
+@lru_cache(maxsize=512)
+def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (regex has no types)
+    """Compile a pattern of Python's dialect.
+
+    Raises:
+        StepError: it is no pattern, or the package that searches is not installed.
+    """
+    try:
+        import regex
+    except ImportError as error:  # pragma: no cover (the extra brings it)
+        raise MachineError(
+            "matching patterns needs the package `regex`", hint="pip install 'llmproxy-replay[runner]'"
+        ) from error
+    if len(pattern) > _LONGEST:
+        raise StepError(f"the pattern has {len(pattern)} characters, at most {_LONGEST} are taken")
+    wanted = regex.VERSION0
+    for flag in flags:
+        wanted |= getattr(regex, _FLAGS[flag])
+    try:
+        return regex.compile(pattern, wanted)
+    except (regex.error, OverflowError, RecursionError, MemoryError, ValueError) as error:
+        raise StepError(f"the pattern {pattern!r:.120} does not compile: {error}") from error
+
+
+def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
+    """Return whether a pattern is found anywhere in a text.
+
+    Raises:
+        StepError: it does not compile, or did not come to an end in time.
+    """
+    compiled = compile_pattern(pattern, flags)
+    try:
+        return compiled.search(text, timeout=seconds) is not None
+    except TimeoutError:
+        raise StepError(
+            f"the pattern {pattern!r:.120} did not come to an end within {seconds:g} s on a text of {len(text)} characters",
+            hint="nested repeats such as (a+)+ cause this; write it without them",
+        ) from None
+
+
+def _pattern(operand: object) -> str:
+    if operand == []:
+        return "an empty list asserts nothing"
+    for each in _listed(operand):
+        if not isinstance(each, str):
+            return f"takes a pattern or a list of patterns, not {kind(each)}"
+        if not each:
+            return "an empty pattern is found in every text, so it asserts nothing"
+        try:
+            compile_pattern(each)
+        except StepError as error:
+            return error.message
+    return ""
+
+
+@matcher(
+    "regex",
+    schema=_PATTERNS,
+    help="the pattern is found anywhere in it (write ^ and $ to mean the whole); of a list: all. No $names inside",
+    objection=_pattern,
+    raw=True,
+)
+def regex(operand: object, seen: Seen) -> Found:
+    """Find all of the patterns; numbers are looked at as text."""
+    actual = plain(seen.actual)
+    if _nothing(seen):
+        return Found(Outcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
+    if isinstance(actual, (bool, list, Mapping)):
+        return Found(Outcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
+    flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")
+    text = str(actual)
+    missing = [pattern for pattern in _listed(operand) if not search(pattern, text, flags)]
+    other = [pattern for pattern in missing if "i" not in flags and search(pattern, text, flags + "i")]
+    hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
+    return Found.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")

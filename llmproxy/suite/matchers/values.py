@@ -1,0 +1,183 @@
+"""Values as matchers see them: where they come from must not matter, what they are must.
+
+A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `plain` brings all of them to
+JSON's types, so that a file can name them; `same` compares without guessing: 1 is 1.0, but true is not 1 and "1" is not 1.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from numbers import Number
+from typing import Any
+from uuid import UUID
+
+from llmproxy.core.traffic.differences import shown
+
+__all__ = ["ABSENT", "Unknown", "dig", "instant", "kind", "plain", "same", "show"]
+
+
+class _Absent:
+    """There is nothing: the argument was not given, the row has no such value."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT = _Absent()
+"""Stands for a value that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Stands for a value that may be there and cannot be seen; every assertion about it is an error."""
+
+    reason: str
+    """``the provider does not report it``."""
+
+
+_DAY = r"\d{4}-\d{2}-\d{2}"
+_DATE = re.compile(_DAY)
+_INSTANT = re.compile(rf"{_DAY}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d+)?)?\s?(Z|z|[+-]\d{{2}}:?\d{{2}})?)?")
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
+    """Return a value as JSON has it: dates as ISO 8601 (UTC where they have a time), UUIDs as text, decimals as numbers."""
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or value is ABSENT or isinstance(value, (str, bool, int, float, Unknown)):
+        return value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _text(bytes(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(each) for each in value]
+    return str(value)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def same(left: object, right: object) -> bool:
+    """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
+
+    Dates, UUIDs and decimals equal the texts and numbers that they are written as; two moments are equal in any time zone.
+    """
+    if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
+        moments = instant(left), instant(right)
+        return None not in moments and moments[0] == moments[1]
+    if isinstance(left, UUID) or isinstance(right, UUID):
+        return (
+            str(left).lower() == str(right).lower()
+            if isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
+            else False
+        )
+    if isinstance(left, Decimal) or isinstance(right, Decimal):
+        return _number(left) and _number(right) and _decimal(left) == _decimal(right)
+    left, right = plain(left), plain(right)
+    left, right = (None if left is ABSENT else left), (None if right is ABSENT else right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and left == right if not (_number(left) and _number(right)) else left == right
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
+
+
+def _decimal(value: object) -> Decimal:
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def instant(value: object) -> datetime | None:
+    """Return the moment that a date or an ISO 8601 text means (a day: its midnight, UTC); None for anything else."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, str) or not (_DATE.fullmatch(value) or _INSTANT.fullmatch(value)):
+        return None
+    try:
+        made = datetime.fromisoformat(value.replace(",", ".").replace(" +", "+").replace(" Z", "Z"))
+    except ValueError:
+        return None
+    return made if made.tzinfo else made.replace(tzinfo=UTC)
+
+
+def kind(value: object) -> str:
+    """Return what a value is, in a word that fits into a message."""
+    if value is None:
+        return "null"
+    if value is ABSENT:
+        return "nothing"
+    for types, name in (
+        (bool, "a boolean"),
+        (Number, "a number"),
+        ((datetime, date), "a date"),
+        ((str, UUID, Enum, time), "text"),
+        ((list, tuple, set, frozenset), "a list"),
+        (Mapping, "an object"),
+    ):
+        if isinstance(value, types):
+            return name
+    return type(value).__name__
+
+
+def show(value: object, width: int = 120) -> str:
+    """Return a value on one line, shortened."""
+    if value is ABSENT:
+        return "nothing"
+    return shown(plain(value), width)
+
+
+def dig(value: object, path: str) -> Any:  # noqa: ANN401
+    """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
+
+    A key that is spelt like the whole path, or the rest of it, goes first.
+    """
+    if path in {"", "$"}:
+        return value
+    if isinstance(value, Mapping):
+        if path in value:
+            return value[path]
+        for at in range(len(path) - 1, 0, -1):
+            if path[at] in ".[" and path[:at] in value:
+                found = dig(value[path[:at]], path[at:].removeprefix("."))
+                if found is not ABSENT:
+                    return found
+        return ABSENT
+    if isinstance(value, (list, tuple)):
+        head, rest = _first(path)
+        return dig(value[int(head)], rest) if head.isdecimal() and int(head) < len(value) else ABSENT
+    return ABSENT
+
+
+def _first(path: str) -> tuple[str, str]:
+    if found := _INDEX.match(path):
+        return found[1], path[found.end() :].removeprefix(".")
+    head = re.split(r"[.\[]", path, maxsplit=1)[0]
+    return head, path[len(head) :].removeprefix(".")

@@ -1,0 +1,279 @@
+"""Names in a suite: what `$parent.title` stands for, in one run of one scenario.
+
+    $name  ${name}              the id of a captured row, or the value of a variable
+    $name.field  ${name.field}  a field of it; .field and [0] may follow one another
+    ${env:HOME}                 a variable of the environment
+    $$                          a dollar sign
+
+A text that *is* one reference keeps the type of what it names (an id stays a number); inside of other text it is written out. Which
+names a scenario declares is known from its file, so a wrong one is found when it is loaded (`llmproxy.suite.names`); what is declared
+and has no value yet, or lacks the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare `$word` that nobody
+declared is no reference: prices and shell text are full of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from typing import Any
+
+from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.suite.yaml.places import meant
+
+__all__ = ["BUILT_IN", "Reference", "Scope", "StepError", "bare_name", "follow", "references", "whole"]
+
+BUILT_IN = {
+    "userId": "the user that the scenario runs as",
+    "runIndex": "number of the run, from 1",
+    "scenarioId": "id of the scenario",
+    "conversation": "`$conversation.name`: the agent's id of a named conversation",
+    "last": "`$last.response`: what the agent said last",
+}
+"""Names that nobody declares, and what they stand for."""
+
+_PATH = r"(?:\.[A-Za-z_]\w*|\[\d+\])*"
+_TOKEN = re.compile(rf"\$\$|\$\{{(?P<braced>[^}}\n]*)\}}|\$(?P<name>[A-Za-z_]\w*)(?P<path>{_PATH})", re.ASCII)
+_INSIDE = re.compile(rf"(?P<name>[A-Za-z_]\w*)(?P<path>{_PATH})", re.ASCII)
+_ENV = re.compile(r"env:([A-Za-z_]\w*)", re.ASCII)
+_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]", re.ASCII)
+
+
+class StepError(LLMProxyError):
+    """A step cannot be carried out or judged: a name without a value, a field that is not there. Never a pass, never a failure."""
+
+    code = "llmproxy_step"
+    exit_code = Exit.ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference in a text."""
+
+    text: str
+    """As written."""
+    start: int
+    end: int
+    name: str = ""
+    path: tuple[str | int, ...] = ()
+    env: str = ""
+    """Name of a variable of the environment; `name` is empty then."""
+    braced: bool = False
+    """Written with braces: meant as a reference beyond doubt."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether it can be nothing but a reference; a bare ``$word`` may be plain text."""
+        return self.braced or bool(self.path)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has braces around what is no name."""
+        return not self.name and not self.env
+
+
+def references(text: str) -> Iterator[Reference]:
+    """Yield the references in a text; ``$$`` is none."""
+    for found in _TOKEN.finditer(text):
+        if found[0] != "$$":
+            yield _reference(found)
+
+
+def whole(text: object) -> Reference | None:
+    """Return the reference that a text consists of; None if it is anything else."""
+    found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
+    return None if found is None or found[0] == "$$" else _reference(found)
+
+
+def bare_name(text: str) -> str:
+    """Return the name that ``as: $name`` or ``as: name`` declares."""
+    return text.removeprefix("$")
+
+
+def _reference(found: re.Match[str]) -> Reference:
+    place = (found[0], found.start(), found.end())
+    if found["braced"] is None:
+        return Reference(*place, name=found["name"], path=_steps(found["path"]))
+    if env := _ENV.fullmatch(found["braced"]):
+        return Reference(*place, env=env[1], braced=True)
+    if inside := _INSIDE.fullmatch(found["braced"]):
+        return Reference(*place, name=inside["name"], path=_steps(inside["path"]), braced=True)
+    return Reference(*place, braced=True)
+
+
+def _steps(path: str) -> tuple[str | int, ...]:
+    return tuple(step[1] or int(step[2]) for step in _STEP.finditer(path))
+
+
+def follow(value: object, path: Iterable[str | int], shown: str) -> object:
+    """Return what lies at `path` inside of a value.
+
+    Raises:
+        StepError: there is no such field; `shown` is the reference as it was written.
+    """
+    for step in path:
+        if isinstance(step, str) and isinstance(value, Mapping):
+            if step not in value:
+                raise StepError(f"{shown}: there is no field `{step}`", hint=meant(step, map(str, value)))
+            value = value[step]
+        elif isinstance(step, int) and isinstance(value, (list, tuple)):
+            if step >= len(value):
+                raise StepError(f"{shown}: the list has {len(value)} items, numbered from 0")
+            value = value[step]
+        else:
+            kind = "a list" if isinstance(step, int) else "an object"
+            raise StepError(
+                f"{shown}: {step!r} asks for a member of {kind}, and this is {type(value).__name__} {value!r:.60}"
+            )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    values: Mapping[str, Any]
+    primary: str
+
+
+class Scope:
+    """The values that names have in one run of one scenario."""
+
+    def __init__(
+        self,
+        values: Mapping[str, object] | None = None,
+        *,
+        declared: Iterable[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin a run.
+
+        Args:
+            values: Variables and built-ins with their values. Texts in them may name what stands before them.
+            declared: Names that the scenario's steps are going to capture.
+            env: Variables of the environment; default: those of this process.
+        """
+        self._env: Mapping[str, str] = os.environ if env is None else env
+        self._declared = {bare_name(name) for name in declared}
+        self._values: dict[str, object] = {}
+        self._conversations: dict[str, object] = {}
+        for name, value in (values or {}).items():
+            self._values[name] = self.resolve(value)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that may be used, with a value or without one yet."""
+        return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
+
+    def capture(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
+        """Bind a row to a name; `$name` alone stands for its column `primary`.
+
+        Raises:
+            StepError: the name has a value already, and `overwrite` was not asked for.
+        """
+        bare = bare_name(name)
+        if bare in BUILT_IN:
+            raise StepError(f"${bare} is built in and cannot be captured")
+        if bare in self._values and not overwrite:
+            raise StepError(
+                f"${bare} has a value already", hint="choose another name, or write `overwrite: true` beside `as`"
+            )
+        self._declared.add(bare)
+        self._values[bare] = _Row(dict(row), primary)
+
+    def answered(self, response: str) -> None:
+        """Keep what the agent said, for `$last.response`."""
+        self._values["last"] = {"response": response}
+
+    def converse(self, name: str, conversation: str) -> None:
+        """Keep the agent's id of a named conversation, for `$conversation.name`."""
+        self._conversations[name] = conversation
+        self._values["conversation"] = self._conversations
+
+    def known(self, reference: Reference) -> bool:
+        """Return whether it is a reference here, and not plain text that looks like one."""
+        return reference.sure or bool(reference.env) or reference.name in self.names
+
+    def lookup(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
+        """Return the value that a reference names, with its type.
+
+        Raises:
+            StepError: it names nothing, or has no value yet.
+        """
+        found = whole(reference) if isinstance(reference, str) else reference
+        if found is None or found.broken:
+            raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
+        if found.env:
+            if found.env not in self._env:
+                raise StepError(
+                    f"{found.text}: the environment has no variable {found.env}", hint=f"set it: export {found.env}=..."
+                )
+            return self._env[found.env]
+        if found.name not in self._values:
+            raise self._missing(found)
+        value = self._values[found.name]
+        if isinstance(value, _Row):
+            path = found.path or (value.primary,)
+            return follow(value.values, path, found.text)
+        if found.name in {"conversation", "last"} and not found.path:
+            raise StepError(f"{found.text} names no value by itself", hint=BUILT_IN[found.name])
+        return follow(value, found.path, found.text)
+
+    def interpolate(self, text: str) -> str:
+        """Return the text with every reference written out and ``$$`` as one dollar sign.
+
+        Raises:
+            StepError: a reference names nothing, or has no value yet.
+        """
+
+        def written(found: re.Match[str]) -> str:
+            if found[0] == "$$":
+                return "$"
+            reference = _reference(found)
+            return _written(self.lookup(reference)) if self.known(reference) else found[0]
+
+        return _TOKEN.sub(written, text)
+
+    def resolve(self, value: object) -> Any:  # noqa: ANN401
+        """Return a value of YAML with all references in it replaced, those in mappings and lists too.
+
+        A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
+
+        Raises:
+            StepError: a reference names nothing, or has no value yet.
+        """
+        if isinstance(value, str):
+            reference = whole(value)
+            if reference is not None and self.known(reference):
+                return self.lookup(reference)
+            return self.interpolate(value) if "$" in value else value
+        if isinstance(value, Mapping):
+            if value.keys() == {"ref"} and isinstance(value["ref"], str):
+                return self.lookup(value["ref"])
+            return {key: self.resolve(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.resolve(each) for each in value]
+        return value
+
+    def _missing(self, found: Reference) -> StepError:
+        if found.name in self._declared:
+            return StepError(
+                f"{found.text}: ${found.name} has no value yet", hint="the step that captures it has not run"
+            )
+        if found.name == "last":
+            return StepError(f"{found.text}: the agent has said nothing yet")
+        if found.name == "conversation":
+            return StepError(f"{found.text}: no named conversation has begun yet")
+        return StepError(f"{found.text}: nothing is called ${found.name}", hint=meant(found.name, self.names))
+
+
+def _written(value: object) -> str:
+    """Return a value as it stands inside of a text; JSON where Python would write otherwise."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if value is None or isinstance(value, (bool, dict, list)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

@@ -1,0 +1,1 @@
+"""From files to suites: includes, parameters, the flow of variables, complaints with line and column."""

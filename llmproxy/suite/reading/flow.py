@@ -1,0 +1,299 @@
+"""What the steps of a scenario say about each other: names declared before they are used, conversations, labels.
+
+It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in a file that has
+others. Every name is known from the file: variables, `as`, built-ins. A reference that can be nothing else (`$x.y`, `${x}`, `ref`) to a
+name that is not declared, or not yet, is a problem; a bare `$word` may be meant as it stands and is only doubted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmproxy.suite.matchers.table import REGISTRY
+from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
+from llmproxy.suite.schema.steps import STEPS
+from llmproxy.suite.yaml.places import Place, Problems, meant, place_of
+
+__all__ = ["Flow", "captures"]
+
+_TALKS = ("chat", "simulate")
+_WIRE = ("tools", "onlyTools", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
+
+
+def captures(scenario: Mapping[str, Any]) -> dict[str, Place | None]:
+    """Return the names that a scenario's items capture with `as`, each with the place of the first."""
+    found: dict[str, Place | None] = {}
+    for item in _capturing(scenario):
+        name = item.get("as")
+        if isinstance(name, str):
+            found.setdefault(bare_name(name), place_of(item, "as"))
+    return found
+
+
+def _capturing(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    yield from _maps(scenario.get("setup"))
+    for step in _maps(scenario.get("steps")):
+        yield from _maps(step.get("setup"))
+        yield from _maps(step.get("created"))
+        if isinstance(step.get("verify"), Mapping):
+            yield step["verify"]
+
+
+def _maps(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+class Flow:
+    """Goes through one scenario."""
+
+    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
+        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+        self.problems, self.doubts = problems, doubts
+        self.values = dict(values or {})
+        self.captured: dict[str, Place | None] = {}
+        self.later: dict[str, Place | None] = {}
+        self.conversations: list[str] = []
+        self.talked = False
+        self.current: str | None = None
+        """Name of the conversation of the last talking step; None if it has none."""
+
+    def variables(self, vars_: Mapping[str, Any]) -> None:
+        """Take variables in their order; each may name those before it."""
+        for name, value in vars_.items():
+            at = place_of(vars_, name, key=True)
+            if not name.isascii() or not name.isidentifier():
+                self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
+            elif name in BUILT_IN:
+                self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
+            self.text(value, place_of(vars_, name))
+            self.values[name] = value
+
+    def scenario(self, scenario: Mapping[str, Any]) -> None:
+        """Go through setup, steps and teardown."""
+        self.later = captures(scenario)
+        for item in _maps(scenario.get("setup")):
+            self.item(item)
+        labels: dict[str, Place | None] = {}
+        for step in _maps(scenario.get("steps")):
+            label, at = step.get("label"), place_of(step, "label")
+            if isinstance(label, str) and label in labels:
+                self.problems.add(
+                    at, f"the label `{label}` stands here twice, first at {labels[label]}", "labels name one step"
+                )
+            elif isinstance(label, str):
+                labels[label] = at
+            self.step(step, scenario.get("observe"))
+        for item in _maps(scenario.get("teardown")):
+            self.text(item.get("id"), place_of(item, "id"), sure=True)
+            self.fields(item.get("filters"))
+
+    def item(self, item: Mapping[str, Any]) -> None:
+        """Go through an item of a setup."""
+        self.text(item.get("data"), place_of(item, "data"))
+        self.capture(item)
+
+    def step(self, step: Mapping[str, Any], observe: object = None) -> None:
+        """Go through one step."""
+        kind = next((key for key in STEPS if key in step), "")
+        if kind in _TALKS:
+            self.talk(step, kind, observe)
+        elif kind == "setup":
+            for item in _maps(step["setup"]):
+                self.item(item)
+        elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
+            look = step[kind]
+            self.text(look.get("id"), place_of(look, "id"), sure=True)
+            for key in ("filters", "fields", "until"):
+                self.fields(look.get(key))
+            self.text(look.get("count"), place_of(look, "count"))
+            self.capture(look)
+        elif kind == "judge":
+            self.text(step["judge"], place_of(step, "judge"))
+            self.judged(step)
+
+    def judged(self, step: Mapping[str, Any]) -> None:
+        """See that there is a conversation to look at."""
+        name = step.get("conversation")
+        if not self.talked:
+            self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
+        elif isinstance(name, str) and name not in self.conversations:
+            hint = meant(name, self.conversations)
+            self.problems.add(place_of(step, "conversation"), f"no step before has the conversation `{name}`", hint)
+
+    # -- talking
+
+    def talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
+        """Go through a step in which the agent talks."""
+        self.text(step[kind], place_of(step, kind))
+        self.conversation(step)
+        self.talked = True
+        if step.get("observe", observe) == "none":
+            for key in _WIRE:
+                if key in step:
+                    hint = "remove it, or `observe: none`"
+                    at = place_of(step, key, key=True)
+                    self.problems.add(
+                        at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
+                    )
+        for key in ("tools", "totalToolCalls", "usage", "messageProcessing"):
+            self.expected(step.get(key), place_of(step, key))
+        self.response(step.get("response"))
+        rows = _maps(step.get("created"))
+        for created in rows:
+            self.fields(created.get("fields"))
+            self.text(created.get("count"), place_of(created, "count"))
+        for created in rows:  # a step binds its names when all of it has been judged
+            self.capture(created)
+
+    def conversation(self, step: Mapping[str, Any]) -> None:
+        """Follow which conversation the step is in."""
+        name, goes_on = step.get("conversation"), step.get("continueConversation") is True
+        at = place_of(step, "continueConversation", key=True)
+        if goes_on and not self.talked:
+            self.problems.add(
+                at, "there is no conversation to continue: this is the first step that talks", "remove it"
+            )
+        elif goes_on and name is not None and name != self.current:
+            last = f"`{self.current}`" if self.current else "one without a name"
+            message = f"`conversation: {name}` is not the conversation of the step before ({last}), which `continueConversation` means"
+            self.problems.add(at, message, "keep one of the two")
+        if isinstance(name, str):
+            self.current = name
+            if name not in self.conversations:
+                self.conversations.append(name)
+        elif not goes_on:
+            self.current = None
+
+    def expected(self, value: object, at: Place | None) -> None:
+        """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
+                    self.expected(each, place_of(value, key))
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.expected(each, place_of(value, i) or at)
+        else:
+            self.text(value, at)
+
+    def response(self, response: object) -> None:
+        """Go through what is expected of an answer."""
+        if not isinstance(response, Mapping):
+            return
+        for key, value in response.items():
+            if key == "json":
+                self.fields(value)
+            elif key == "judge":
+                self.text(value, place_of(response, key))
+        rest = {key: value for key, value in response.items() if key not in {"json", "judge"}}
+        for key, value in rest.items():
+            self.matcher({key: value}, place_of(response, key))
+
+    # -- values
+
+    def fields(self, fields: object) -> None:
+        """Go through columns with their matchers."""
+        if isinstance(fields, Mapping):
+            for column, value in fields.items():
+                self.matcher(value, place_of(fields, column))
+
+    def matcher(self, value: object, at: Place | None) -> None:
+        """Go through a matcher; patterns and schemas hold no references."""
+        if not isinstance(value, Mapping):
+            self.text(value, at)
+            return
+        for key, operand in value.items():
+            place = place_of(value, key) or at
+            if key == "not":
+                self.matcher(operand, place)
+            elif key in {"anyOf", "allOf"} and isinstance(operand, list):
+                for i, each in enumerate(operand):
+                    self.matcher(each, place_of(operand, i) or place)
+            elif key == "ref":
+                self.text(operand, place, sure=True)
+            elif key in REGISTRY and not REGISTRY[key].raw:
+                self.text(operand, place)
+
+    def text(self, value: object, at: Place | None, *, sure: bool = False) -> None:
+        """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
+        if isinstance(value, str):
+            for reference in references(value):
+                self.reference(reference, at, sure=sure or reference.sure)
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                only = key == "ref" and len(value) == 1
+                if only and whole(each) is None:
+                    self.problems.add(
+                        place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
+                    )
+                self.text(each, place_of(value, key) or at, sure=only)
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.text(each, place_of(value, i) or at)
+
+    def reference(self, found: Reference, at: Place | None, *, sure: bool) -> None:
+        """Look at one reference."""
+        name = found.name
+        if found.env or name in self.captured:
+            return
+        if found.broken:
+            self.problems.add(
+                at, f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
+            )
+        elif name in self.values:
+            self.known(found, at)
+        elif name in BUILT_IN:
+            self.built_in(found, at)
+        elif name in self.later:
+            self.problems.add(
+                at,
+                f"{found.text} is used before it is captured, at {self.later[name]}",
+                "a name has a value from the next step on",
+            )
+        else:
+            near = meant(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
+            if sure:
+                self.problems.add(at, f"{found.text}: nothing is called ${name}", near)
+            else:
+                near = near if near.startswith("did") else "$$ is a dollar sign"
+                self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)
+
+    def known(self, found: Reference, at: Place | None) -> None:
+        """See that a variable's value has the field, where the value is written in the file."""
+        if found.path and isinstance(self.values[found.name], (Mapping, list)):
+            try:
+                follow(self.values[found.name], found.path, found.text)
+            except StepError as error:
+                self.problems.add(at, error.message, error.hint)
+        elif found.path and isinstance(self.values[found.name], (bool, int, float)):
+            self.problems.add(at, f"{found.text}: ${found.name} is {self.values[found.name]!r} and has no fields")
+
+    def built_in(self, found: Reference, at: Place | None) -> None:
+        """See that a built-in name has a value at this point."""
+        if found.name == "last" and (not self.talked or found.path != ("response",)):
+            why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]
+            self.problems.add(at, f"{found.text}: {why}")
+        elif found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):
+            known = ", ".join(self.conversations) or "none"
+            self.problems.add(
+                at, f"{found.text}: no step before has such a conversation (known: {known})", BUILT_IN["conversation"]
+            )
+        elif found.name not in {"last", "conversation"} and found.path:
+            self.problems.add(at, f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name])
+
+    def capture(self, item: Mapping[str, Any]) -> None:
+        """Take the name that an item captures."""
+        name, at = item.get("as"), place_of(item, "as")
+        if not isinstance(name, str):
+            return
+        bare = bare_name(name)
+        if bare in self.values:
+            self.problems.add(at, f"${bare} is a variable already", "choose another name")
+        elif bare in self.captured and item.get("overwrite") is not True:
+            self.problems.add(
+                at,
+                f"${bare} is captured already, at {self.captured[bare]}",
+                "choose another name, or `overwrite: true`",
+            )
+        self.captured.setdefault(bare, at)

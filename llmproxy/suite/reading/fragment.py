@@ -1,0 +1,115 @@
+"""Read a part of a suite by itself: what tests, documentation and editors' snippets are checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from llmproxy.suite.reading.flow import Flow
+from llmproxy.suite.reading.load import Loader
+from llmproxy.suite.schema.steps import Step
+from llmproxy.suite.schema.suite import (
+    Created,
+    MessageProcessing,
+    Response,
+    Scenario,
+    SetupItem,
+    Suite,
+    ToolExpect,
+    Usage,
+)
+from llmproxy.suite.schema.types import told
+from llmproxy.suite.schema.values import Count, Fields
+from llmproxy.suite.yaml.places import List, Map, Place, Problems
+from llmproxy.suite.yaml.reader import read
+
+__all__ = ["KINDS", "load_fragment"]
+
+_WITHIN = {
+    "tools": "tools",
+    "totalToolCalls": "totalToolCalls",
+    "created": "created",
+    "response": "response",
+    "usage": "usage",
+    "messageProcessing": "messageProcessing",
+}
+"""Kinds that are a key of a chat step."""
+_TYPES: dict[str, Any] = {
+    "suite": Suite,
+    "scenario": Scenario,
+    "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
+    "setup": tuple[SetupItem, ...],
+    "step": Step,
+    "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
+    "totalToolCalls": Count,
+    "created": tuple[Created, ...],
+    "fields": Fields,
+    "response": Response,
+    "usage": Usage,
+    "messageProcessing": MessageProcessing,
+}
+KINDS = tuple(_TYPES)
+"""What a fragment may be."""
+_NAME = "fragment"
+
+
+def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] = ()) -> Any:  # noqa: ANN401 (by kind)
+    """Return the model of a fragment of a suite.
+
+    Args:
+        kind: One of `KINDS`.
+        yaml: The text, or what `yaml12.read` made of it.
+        declared: Names that may be used as if an earlier step had captured them.
+
+    Raises:
+        SuiteError: what is wrong with it, with the places in it.
+    """
+    problems = Problems()
+    value: object = yaml
+    if isinstance(yaml, str):
+        documents = read(yaml, _NAME, problems)
+        value = documents[0][0] if documents else None
+        problems.stop()
+    _follow(kind, value, problems, declared)
+    try:
+        context: Any = problems
+        made = TypeAdapter(_TYPES[kind]).validate_python(value, context=context)
+    except ValidationError as error:
+        told(error, value, problems, Place(_NAME, 1, 1))
+        made = None
+    problems.stop()
+    return made
+
+
+def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
+    flow = Flow(problems, Problems())
+    flow.captured = dict.fromkeys(declared)
+    here = value.place if isinstance(value, (Map, List)) else Place(_NAME, 1, 1)
+    if kind == "suite" and isinstance(value, Map):
+        loader = Loader(problems=problems)
+        for each in value.get("scenarios") or []:
+            if isinstance(each, Map):
+                loader.scenario(each, value.get("vars"))
+    elif kind == "scenario" and isinstance(value, Map):
+        Loader(problems=problems).scenario(value, None)
+    elif kind == "fields":
+        flow.fields(value)
+    else:
+        flow.scenario(_scenario(kind, value, here))
+
+
+def _scenario(kind: str, value: object, here: Place) -> Map:
+    """Put a fragment where it belongs."""
+    step, whole, steps = Map(here), Map(here), List(here)
+    if kind in _WITHIN:
+        step.put(_WITHIN[kind], value, here, here)
+        step.put("chat", "-", here, here)
+        value = step
+    if kind in {"steps", "setup"}:
+        whole.put(kind, value, here, here)
+    else:
+        steps.put(value, here)
+        whole.put("steps", steps, here, here)
+    return whole

@@ -1,0 +1,141 @@
+"""The JSON Schema of the format, made from the models and the table of matchers: what editors complete and check with.
+
+The shipped file, `llmproxy/data/suite.schema.json`, is this function's answer; a test compares the two. Generated suites name a copy
+of it that is written beside them, relatively: the line is the same on every machine, and the file is committed with the suite.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FILE", "NAME", "beside", "header", "schema", "text"]
+
+FILE = Path(__file__).resolve().parents[2] / "data" / "suite.schema.json"
+"""The schema as it is shipped."""
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = r"^\$(\{[^}]+\}|[A-Za-z_]\w*([.\[].*)?)$"
+
+
+NAME = "suite.schema.json"
+"""The schema beside a suite."""
+
+
+def beside(suite: Path) -> Path | None:
+    """Write the schema beside a suite; returns its path, None if it is there already, as it should be. Raises OSError."""
+    path = suite.parent / NAME
+    if path.is_file() and path.read_text("utf-8") == text():
+        return None
+    path.write_text(text(), encoding="utf-8")
+    return path
+
+
+def header(path: Path | str = NAME) -> str:
+    """Return the first line of a suite that names its schema to editors (the YAML language server reads it)."""
+    return f"# yaml-language-server: $schema={Path(path).as_posix()}\n"
+
+
+def text() -> str:
+    """Return the schema as the shipped file has it."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a suite or a scenario."""
+    from pydantic import TypeAdapter
+
+    from llmproxy.suite.schema.suite import Scenario, Suite
+
+    made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
+    definitions = _linked(made.pop("$defs"))
+    definitions.pop("NoStep", None)
+    definitions.update(_shared())
+    for node in definitions.values():
+        _tidy(node)
+    return {
+        "$schema": _DRAFT,
+        "title": "llmproxy suite",
+        "description": "A suite of scenarios, or one scenario, that test an agent.",
+        "if": {"required": ["scenarios"]},
+        "then": {"$ref": "#/$defs/Suite"},
+        "else": {"$ref": "#/$defs/Scenario"},
+        "$defs": definitions,
+    }
+
+
+def _shared() -> dict[str, Any]:
+    """Return what is not a model: any JSON, references, numbers, matchers."""
+    from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, REGISTRY
+
+    number = {"anyOf": [{"type": "number", "minimum": 0}, {"$ref": "#/$defs/Reference"}]}
+    matchers = {name: {**known.schema, "description": known.help} for name, known in REGISTRY.items()}
+    modifiers = {name: {**kind, "description": help_} for name, (kind, help_, _) in MODIFIERS.items()}
+    return {
+        "Json": {"description": "Any value; texts may hold $name.field."},
+        "Reference": {"type": "string", "pattern": _REFERENCE, "description": "$name, $name.field or ${name.field}"},
+        "Ref": {
+            "type": "object",
+            "properties": {"ref": {"$ref": "#/$defs/Reference"}},
+            "required": ["ref"],
+            "additionalProperties": False,
+        },
+        "Count": {
+            "description": "How many: a number, or comparisons that all hold.",
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"$ref": "#/$defs/Reference"},
+                {"$ref": "#/$defs/Ref"},
+                {
+                    "type": "object",
+                    "properties": dict.fromkeys(COMPARISONS, number),
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                },
+            ],
+        },
+        "Matcher": {
+            "description": "A value to be equal to, or matchers that all hold.",
+            "anyOf": [
+                {"type": ["string", "number", "boolean", "null", "array"]},
+                {
+                    "type": "object",
+                    "properties": {**matchers, **modifiers},
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                },
+            ],
+        },
+    }
+
+
+def _linked(node: Any) -> Any:  # noqa: ANN401 (JSON)
+    """Replace the marks that the models leave by references to what is shared."""
+    if isinstance(node, dict):
+        if node.get("$comment") in {"Json", "Matcher", "Count"}:
+            kept = {key: value for key, value in node.items() if key in {"description", "default"}}
+            return {"$ref": f"#/$defs/{node['$comment']}", **kept}
+        return {key: _linked(value) for key, value in node.items()}
+    return [_linked(each) for each in node] if isinstance(node, list) else node
+
+
+def _tidy(node: Any) -> None:  # noqa: ANN401
+    """Drop titles that repeat the key, nulls that YAML does not need, and the branch that stands for no step at all."""
+    if isinstance(node, list):
+        for each in node:
+            _tidy(each)
+    if not isinstance(node, dict):
+        return
+    for key in ("title", "default"):
+        if not isinstance(node.get(key), dict):
+            node.pop(key, None)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(node.get(key), list):
+            branches = [each for each in node[key] if each not in ({"type": "null"}, {"$ref": "#/$defs/NoStep"})]
+            node.pop(key)
+            if len(branches) == 1:
+                node.update({**branches[0], **node})
+            else:
+                node["anyOf"] = branches
+    for value in list(node.values()):
+        _tidy(value)

@@ -1,0 +1,287 @@
+"""Paths -> suites and the scenarios to run, or everything that is wrong with them at once.
+
+    file      one or several YAML documents, each a suite (`scenarios`) or a scenario (`steps`)
+    suite     scenarios inline, or files and globs of them relative to `baseDir`; parts of other files by `include`
+    case      a scenario with one set of its parameters: what a runner executes
+
+Nothing of a file is used unless all of it is understood. The order is that of the paths and of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.reading.files import found_in, named, shown
+from llmproxy.suite.reading.flow import Flow, captures
+from llmproxy.suite.reading.lint import doubtful
+from llmproxy.suite.reading.parts import included, with_defaults
+from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
+from llmproxy.suite.schema.types import told
+from llmproxy.suite.yaml.places import Map, Place, Problem, Problems, meant, place_of
+from llmproxy.suite.yaml.reader import read_file
+
+__all__ = ["USER", "Case", "Loaded", "load"]
+
+USER = "test-user"
+"""User that a scenario runs as if nothing else is said."""
+_SHORT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario to run: with its suite, and with one set of its parameters."""
+
+    id: str
+    """Unique in the run; ``scenario[set]`` where the scenario is parametrized."""
+    scenario: Scenario
+    suite: Suite
+    path: Path
+    """The file that it stands in."""
+    folder: Path
+    """The suite's: what commands and databases are relative to."""
+    values: Mapping[str, object]
+    """Variables, as written: the suite's, the scenario's, the parameters."""
+    captures: frozenset[str]
+    """Names that its steps capture."""
+    title: str = ""
+    description: str = ""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its own and the suite's."""
+        return self.scenario.tags
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands."""
+        return self.scenario.place
+
+    def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> Scope:
+        """Return the names of one run: `run` counts from 1, `user` is the one that the run has for itself.
+
+        Raises:
+            StepError: a variable names what has no value, such as a missing variable of the environment.
+        """
+        built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
+        return Scope({**built_in, **self.values}, declared=self.captures, env=env)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was read."""
+
+    suites: tuple[Suite, ...]
+    scenarios: tuple[Case, ...]
+    files: tuple[Path, ...]
+    """Every file that was read, included ones too; what `--watch` watches."""
+    warnings: tuple[Problem, ...] = ()
+    """What is allowed and probably not meant."""
+
+
+def load(paths: Iterable[str | Path]) -> Loaded:
+    """Read suites and scenarios from files, folders (their ``suite.yaml`` and ``*.suite.yaml``) and globs.
+
+    Raises:
+        SuiteError: what is wrong with all of them, each with file, line and column.
+    """
+    loader = Loader()
+    for path in named(paths, loader.problems):
+        loader.file(path)
+    return loader.finish()
+
+
+@dataclass(slots=True)
+class Loader:
+    """Reads file after file, and gathers what is in them and what is wrong."""
+
+    problems: Problems = field(default_factory=Problems)
+    doubts: Problems = field(default_factory=Problems)
+    suites: list[Suite] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
+    files: dict[Path, None] = field(default_factory=dict)
+    ids: dict[str, Place | None] = field(default_factory=dict)
+
+    def finish(self) -> Loaded:
+        """Return what was read; raises SuiteError if anything was wrong."""
+        self.problems.stop()
+        return Loaded(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
+
+    def file(self, path: Path) -> None:
+        """Read a file that a user named: suites and bare scenarios."""
+        bare: list[Map] = []
+        for document in self.documents(path):
+            if "scenarios" in document:
+                self.suite(document, path)
+            else:
+                bare.append(document)
+        if bare:
+            made = Map(bare[0].place)
+            for key, value in (("name", path.stem.removesuffix(".suite")), ("scenarios", bare)):
+                made.put(key, value, bare[0].place, bare[0].place)
+            self.suite(made, path)
+
+    def read(self, path: Path) -> None:
+        """Keep that a file was read."""
+        self.files[path] = None
+
+    def documents(self, path: Path) -> Iterator[Map]:
+        """Yield the documents of a file that are suites or scenarios."""
+        self.read(path)
+        for value, place in read_file(path, self.problems, shown(path), self.doubts):
+            if not isinstance(value, Map):
+                what = "a list" if isinstance(value, list) else "a plain value"
+                hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
+                self.problems.add(place, f"this is {what}, neither a suite nor a scenario", hint)
+            elif not value.keys() & {"scenarios", "steps"}:
+                near = next(
+                    (hint for key in value if (hint := meant(key, ("scenarios", "steps"))).startswith("did")), ""
+                )
+                message = "this is neither a suite (it has no `scenarios`) nor a scenario (it has no `steps`)"
+                self.problems.add(place, message, near)
+            else:
+                yield value
+
+    def suite(self, document: Map, path: Path) -> None:
+        """Take a suite with all its scenarios."""
+        whole = included(document, path, self.problems, self.read)
+        defaults, variables = self.defaults(whole), whole.get("vars")
+        base = whole.get("baseDir", ".")
+        folder = path.parent / base if isinstance(base, str) else path.parent
+        entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, Map]]()
+        read = {path.resolve()}
+        for i, entry in enumerate(entries if isinstance(entries, list) else []):
+            if isinstance(entry, str):
+                taken.append(entry)
+                found = self.from_files(folder, entry, place_of(entries, i) or document.place, read)
+            else:
+                found = [(entry, path)] if isinstance(entry, Map) else []
+                if not found:
+                    self.problems.add(
+                        place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
+                    )
+            for raw, where in found:
+                filled = with_defaults(raw, defaults, whole.get("defaultTags"))
+                scenario = self.scenario(filled, variables)
+                if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
+                    self.unique(raw["id"], place_of(raw, "id"))
+                if scenario is not None:
+                    made.append((scenario, where, filled))
+                    taken += [scenario] if isinstance(entry, Map) else []
+        whole["scenarios"] = taken or (["?"] if isinstance(entries, list) and entries else entries)
+        suite = self.validated(Suite, whole)
+        if suite is not None:
+            self.suites.append(suite)
+            for scenario, where, filled in made:
+                self.expand(scenario, filled, suite, where, path.parent)
+
+    def unique(self, name: str, at: Place | None) -> None:
+        """Keep the id of a scenario, or say that it is there already."""
+        if name in self.ids:
+            first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
+            self.problems.add(at, first, "ids are unique in a run")
+        self.ids.setdefault(name, at)
+
+    def from_files(self, folder: Path, entry: str, at: Place | None, read: set[Path]) -> list[tuple[Map, Path]]:
+        """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is one."""
+        made: list[tuple[Map, Path]] = []
+        for path in found_in(folder, entry, at, self.problems):
+            if path.resolve() in read:
+                continue
+            read.add(path.resolve())
+            for document in self.documents(path):
+                if "scenarios" in document:
+                    self.problems.add(
+                        document.place, "this is a suite, where a scenario is expected", f"it is named at {at}"
+                    )
+                else:
+                    made.append((document, path))
+        return made
+
+    def defaults(self, suite: Map) -> Map | None:
+        """Return the suite's defaults if they are valid; else the suite's own validation says what is wrong."""
+        given = suite.get("defaults")
+        quiet = Problems()
+        try:
+            Defaults.model_validate(given, context=quiet)
+        except ValidationError:
+            return None
+        return given if isinstance(given, Map) and not quiet else None
+
+    def scenario(self, raw: Map, variables: object) -> Scenario | None:
+        """Validate a scenario, and follow its steps with every set of its parameters."""
+        sets = raw.get("parametrize")
+        usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
+        for parameters in usable or [Map(raw.place)]:
+            flow = Flow(self.problems, self.doubts)
+            for part in (variables, raw.get("vars"), _without_id(parameters)):
+                if isinstance(part, Map):
+                    flow.variables(part)
+            flow.scenario(raw)
+        doubtful(raw, self.doubts)
+        return self.validated(Scenario, raw)
+
+    def validated[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
+        """Validate against a model; None if something is wrong."""
+        before = len(self.problems)
+        try:
+            made = model.model_validate(raw, context=self.problems)
+        except ValidationError as error:
+            told(error, raw, self.problems)
+            return None
+        return made if len(self.problems) == before else None
+
+    def expand(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
+        """Make a case for each set of parameters."""
+        names = frozenset(captures(raw))
+        base = {**suite.vars, **scenario.vars}
+        sets = scenario.parametrize
+        suffixes = _suffixes(sets) if sets else []
+        for i, parameters in enumerate(sets or ({},)):
+            name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
+            at = scenario.at("parametrize", i) if sets else scenario.at("id")
+            if sets:
+                self.unique(name, at)
+            values = {**base, **_without_id(parameters)}
+            title, about = (_static(text, values, name) for text in (scenario.title, scenario.description or ""))
+            if sets and title == scenario.title:
+                title = f"{title} [{suffixes[i]}]"
+            self.cases.append(Case(name, scenario, suite, path, folder, values, names, title, about))
+
+
+def _without_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the variables of a set of parameters; its `id` names it."""
+    if not isinstance(parameters, Map):
+        return {name: value for name, value in parameters.items() if name != "id"}
+    made = parameters.twin()
+    made.pop("id", None)
+    return made
+
+
+def _suffixes(sets: tuple[Mapping[str, Any], ...]) -> list[str]:
+    """Return what tells sets of parameters apart: their ids, else their values if they are short, else their numbers."""
+    made = []
+    for each in sets:
+        values = list(_without_id(each).values())
+        short = all(value is None or isinstance(value, (str, int, float)) for value in values)
+        text = str(each["id"]) if "id" in each else "-".join(map(str, values)) if short else ""
+        made.append(text if len(text) <= _SHORT or "id" in each else "")
+    taken = [text for each, text in zip(sets, made, strict=True) if "id" not in each]
+    numbered = not all(taken) or len(set(taken)) < len(taken)
+    return [
+        text if "id" in each or not numbered else str(i + 1)
+        for i, (each, text) in enumerate(zip(sets, made, strict=True))
+    ]
+
+
+def _static(text: str, values: Mapping[str, object], name: str) -> str:
+    """Write a title with the variables that are known before anything runs; as it stands if they are not."""
+    try:
+        return Scope({"scenarioId": name, **values}, env={}).interpolate(text)
+    except StepError:
+        return text

@@ -1,0 +1,172 @@
+"""What holds for the scenarios of a suite without standing in them: shared parts of other files, and defaults.
+
+Both work on the YAML as it was written, before it is validated: what comes from elsewhere keeps the place where it stands, and a
+validated scenario holds everything that counts for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from llmproxy.suite.reading.files import shown
+from llmproxy.suite.schema.suite import Part
+from llmproxy.suite.schema.types import told
+from llmproxy.suite.yaml.places import List, Map, Place, Problems, place_of
+from llmproxy.suite.yaml.reader import read_file
+
+__all__ = ["included", "with_defaults"]
+
+_MERGED = ("vars", "defaults", "hooks")
+"""Keys whose members are taken one by one."""
+_DEEPEST = 20
+_SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
+_TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
+
+
+def included(
+    suite: Map, path: Path, problems: Problems, files: Callable[[Path], None], chain: tuple[Path, ...] = ()
+) -> Map:
+    """Return the suite with the parts that it includes; what stands in it goes first, then the last file included.
+
+    Args:
+        suite: As written.
+        path: Its file; the names of included files are relative to it.
+        problems: Takes what is wrong.
+        files: Is told of every file that was read.
+        chain: The files that led here.
+    """
+    names = suite.get("include")
+    made = suite.twin()
+    for i, name in reversed([*enumerate(names if isinstance(names, list) else [names])]):
+        at = place_of(names, i) or place_of(suite, "include")
+        if not isinstance(name, str) or not name:
+            continue  # the schema says what is wrong
+        other = path.parent / name
+        if other.resolve() in {each.resolve() for each in (*chain, path)} or len(chain) > _DEEPEST:
+            problems.add(at, f"{name} includes itself", " -> ".join(shown(each) for each in (*chain, path, other)))
+            continue
+        if (part := _part(other, at, problems)) is None:
+            continue
+        files(other)
+        _merge(made, included(part, other, problems, files, (*chain, path)))
+    return made
+
+
+def _part(path: Path, at: Place | None, problems: Problems) -> Map | None:
+    if not path.is_file():
+        problems.add(at, f"there is no file {shown(path)} to include")
+        return None
+    documents = read_file(path, problems, shown(path))
+    if len(documents) != 1 or not isinstance(documents[0][0], Map):
+        if documents:
+            problems.add(
+                documents[-1][1], "a file to include is one mapping", f"it takes {', '.join(Part.known_keys())}"
+            )
+        return None
+    try:
+        Part.model_validate(documents[0][0], context=problems)
+    except ValidationError as error:
+        told(error, documents[0][0], problems)
+    return documents[0][0]
+
+
+def _merge(suite: Map, part: Map) -> None:
+    """Put what the part has and the suite has not into the suite."""
+    for key, value in part.items():
+        if key == "include" or key not in Part.known_keys():
+            continue
+        mine = suite.get(key)
+        if key not in suite:
+            suite.put(key, value, part.keys_at[key], part.values_at[key])
+        elif key in _MERGED and isinstance(mine, Map) and isinstance(value, Map):
+            both = Map(mine.place)
+            for source in (value, mine):  # what is included comes first, so that variables may build on it
+                for name in source:
+                    if (
+                        key == "hooks"
+                        and name in both
+                        and isinstance(both[name], List)
+                        and isinstance(source[name], List)
+                    ):
+                        both[name] = _joined(both[name], source[name])
+                    else:
+                        both.put(name, source[name], source.keys_at[name], source.values_at[name])
+            suite[key] = both
+        elif key == "defaultTags" and isinstance(mine, List) and isinstance(value, List):
+            suite[key] = _joined(value, mine)
+
+
+def _joined(first: List, second: List) -> List:
+    made = List(first.place)
+    for source in (first, second):
+        for i, item in enumerate(source):
+            made.put(item, source.items_at[i])
+    return made
+
+
+def with_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
+    """Return a scenario with what its suite says for all; `defaults` must have been found valid."""
+    made = scenario.twin()
+    given: Mapping[str, Any] = defaults or {}
+    for key in _SCENARIO:
+        _fill(made, key, defaults, key)
+    if isinstance(tags, (list, str)) and tags:
+        mine = made.get("tags", [])
+        if isinstance(mine, (list, str)):
+            both = [*([mine] if isinstance(mine, str) else mine), *([tags] if isinstance(tags, str) else tags)]
+            made["tags"] = list(dict.fromkeys(both)) if all(isinstance(each, str) for each in both) else both
+    if isinstance(made.get("steps"), List) and given:
+        steps = List(made["steps"].place)
+        for i, step in enumerate(made["steps"]):
+            steps.put(_step(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
+        made["steps"] = steps
+    return made
+
+
+def _step(step: Map, defaults: Map | None) -> Map:
+    made = step.twin()
+    if "chat" in made or "simulate" in made:
+        _fill(made, "timeout", defaults, "stepTimeout")
+        for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
+            inner = made.get(key)
+            if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
+                made[key] = _filled(inner, name, defaults, name)
+    elif isinstance(made.get("wait"), Map) and not made["wait"].keys() & {"seconds", "ms"}:
+        waiting = _filled(made["wait"], "timeout", defaults, "waitTimeout")
+        made["wait"] = _filled(waiting, "pollInterval", defaults, "pollInterval")
+    if isinstance(made.get("simulate"), Map):
+        made["simulate"] = _filled(made["simulate"], "model", defaults, "simulatorModel")
+    if "judge" in made:
+        made["judge"] = _judging(made, defaults)
+    elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
+        made["response"] = made["response"].twin()
+        made["response"]["judge"] = _judging(made["response"], defaults)
+    return made
+
+
+def _judging(node: Map, defaults: Map | None) -> object:
+    """Return what a judge is asked, with the model that the suite names; the short forms (a text, a list) are written out for it."""
+    said = node["judge"]
+    if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
+        at = node.values_at["judge"]
+        criteria, said = said, Map(at)
+        if isinstance(criteria, str):
+            criteria = List(at)
+            criteria.put(node["judge"], at)
+        said.put("criteria", criteria, at, at)
+    return _filled(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
+
+
+def _filled(node: Map, key: str, defaults: Map | None, name: str) -> Map:
+    made = node.twin()
+    _fill(made, key, defaults, name)
+    return made
+
+
+def _fill(node: Map, key: str, defaults: Map | None, name: str) -> None:
+    if defaults is not None and name in defaults and key not in node:
+        node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

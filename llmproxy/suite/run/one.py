@@ -1,0 +1,298 @@
+"""One run of one case, from its session to its clean-up. Whatever happens in between, it is cleaned up and told how it ended.
+
+    Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed -> Finished
+
+A step that does not pass ends the run, because later ones build on what it captured; those are told as skipped (`Options.keep_going`
+goes on). The status of a run is that of its worst step; what raised decides whether it was the agent's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from llmproxy.errors import AgentError, LLMProxyError, MachineError
+from llmproxy.protocol import Mode
+from llmproxy.report.events import Assertion, Finished, Started, Status, Step
+from llmproxy.scenario.types import AgentRole
+from llmproxy.scenario.values.fault import status_of as fault_of, told
+from llmproxy.scenario.values.naming import run_id
+from llmproxy.suite.checks.tools import passed
+from llmproxy.suite.checks.usage import check_usage
+from llmproxy.suite.choose.selection import until
+from llmproxy.suite.choose.unrecorded import NothingRecorded, nothing_recorded
+from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.run.opening import Opened, closed, opened
+from llmproxy.suite.run.stage import Done, Stage, status_of
+from llmproxy.suite.run.steps import insert_all, perform
+from llmproxy.suite.run.world import cassette_name
+from llmproxy.suite.wire.measure import recorded_at
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Report
+    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.world import World
+    from llmproxy.suite.schema.steps import StepBase
+
+__all__ = ["Ran", "run_once"]
+
+_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a run ended."""
+
+    status: Status
+    error: BaseException | None = None
+    reasoning: str = ""
+    spent: Decimal | None = None
+    """US dollars; None if no price is known."""
+    live: int = 0
+    """Calls that went to a provider."""
+    wire: Report | None = None
+    recorded_at: float | None = None
+    """Of what was replayed, Unix time; None if nothing was."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a run is."""
+
+    statuses: list[Status] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    pending: tuple[Step, Done] | None = None
+    """A talking step that is evaluated once more before the next one."""
+    next: int = 0
+
+
+async def run_once(world: World, case: Case, sample: int, runs: int, *, alone: bool = True) -> Ran:
+    """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
+    begun = Started(
+        run_id=run_id(),
+        scenario=case.id,
+        name=case.title or case.id,
+        description=case.description,
+        suite=case.suite.name,
+        set_id=case.suite.name,
+        sample=sample,
+        runs=runs,
+        tags=tuple(case.tags),
+        cassette=cassette_name(case.suite.name, case.id),
+        mode=world.options.mode or "",
+        rerun=f"{world.options.command} --id {shlex.quote(case.id)}",
+        at=world.now(),
+    )
+    world.emit(begun)
+    return await _Run(world, case, begun, alone=alone).live()
+
+
+class _Run:
+    def __init__(self, world: World, case: Case, begun: Started, *, alone: bool) -> None:
+        self.world, self.case, self.begun, self.alone = world, case, begun, alone
+        self.progress = _Progress()
+        self.open: Opened | None = None
+        self.since = world.clock()
+        self.steps = until(case, world.options.label)
+
+    async def live(self) -> Ran:
+        """Run, clean up, tell."""
+        error: BaseException | None = None
+        limit = self.case.scenario.timeout
+        scope = asyncio.timeout(None if limit is None else limit / 1000)
+        try:
+            async with scope:
+                self.open = await opened(self.world, self.case, self.begun, alone=self.alone, see=self._recorded)
+                await self._play(self.open.stage)
+        except TimeoutError as late:
+            error = self._late(late) if scope.expired() else late
+        except Exception as broken:  # noqa: BLE001 - told, whatever it is
+            error = broken
+        except BaseException as cancelled:
+            await asyncio.shield(self._end(cancelled))
+            raise
+        return await self._end(error)
+
+    async def _play(self, stage: Stage) -> None:
+        await insert_all(stage, self.case.scenario.setup)
+        for index, step in enumerate(self.steps):
+            stage.index = self.progress.next = index
+            await self._late_calls(stage)
+            went = await self._step(stage, index, step)
+            if not went and not self.world.options.keep_going:
+                break
+        await self._late_calls(stage)
+        self._whole_usage(stage)
+
+    def _recorded(self, report: Report | None) -> None:
+        """See that there is something to replay. Raises NothingRecorded."""
+        talks = any(
+            step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
+            for step in self.steps
+        )
+        silent = self.case.scenario.observe == "none"
+        if report is None or report.mode != Mode.REPLAY or report.unused != () or not talks or silent:
+            return
+        raise nothing_recorded(self.case.id, self.begun.rerun, self.begun.sample, self.begun.runs)
+
+    # -- steps
+
+    async def _step(self, stage: Stage, index: int, step: StepBase) -> bool:
+        """Execute a step; tells whether the run may go on."""
+        since = self.world.clock()
+        told_as = Step(run_id=self.begun.run_id, index=index, kind=step.kind, label=step.label or "")
+        try:
+            done = await perform(stage, step)
+        except LLMProxyError as error:
+            self._tell(replace(told_as, ms=self._ms(since)), Done(message=told(error), status=fault_of(error, None)))
+            if self.world.options.keep_going and isinstance(error, StepError):
+                return False
+            raise
+        told_as = replace(told_as, ms=self._ms(since))
+        if done.again is not None and done.wire:
+            self.progress.pending = told_as, done
+        else:
+            self._tell(told_as, done)
+        return passed(done.assertions)
+
+    async def _late_calls(self, stage: Stage) -> None:
+        """Tell the last talking step; calls that came after its answer are its own, and are judged with it."""
+        pending, self.progress.pending = self.progress.pending, None
+        if pending is None:
+            return
+        told_as, done = pending
+        try:
+            if await stage.pull():
+                done.look_again()
+        finally:
+            self._tell(told_as, done)
+
+    def _tell(self, step: Step, done: Done) -> None:
+        status = status_of(done)
+        self.progress.statuses.append(status)
+        self.progress.next = step.index + 1
+        name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
+        self.progress.reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][
+            :3
+        ]
+        self.world.emit(
+            replace(
+                step,
+                status=status,
+                assertions=tuple(done.assertions),
+                message=done.message,
+                interactions=tuple(done.interactions),
+            )
+        )
+
+    def _ms(self, since: float) -> float:
+        return (self.world.clock() - since) * 1000
+
+    def _whole_usage(self, stage: Stage) -> None:
+        """Check what the scenario says about the usage of all its steps."""
+        wanted = self.case.scenario.usage
+        if wanted is None:
+            return
+        measured = stage.wire.step(0)
+        if stage.session is None or not measured.exchanges:
+            reason = "the agent's traffic did not pass the proxy in any step"
+            made = [Assertion(name="usage", status=Status.ENVIRONMENT_ERROR, message=reason)]
+        else:
+            made = check_usage(wanted, measured, stage.scope)
+        index = len(self.steps)
+        self._tell(Step(run_id=self.begun.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
+
+    # -- the end
+
+    def _late(self, error: TimeoutError) -> LLMProxyError:
+        limit = (self.case.scenario.timeout or 0) / 1000
+        at = f"step {self.progress.next + 1}" if self.open else "before its first step"
+        step = self.steps[min(self.progress.next, len(self.steps) - 1)]
+        kind = AgentError if self.open and step.kind in ("chat", "simulate") else MachineError
+        made = kind(
+            f"{self.case.id} did not end within {limit:g} s; it was at {at}.",
+            hint="`timeout:` of the scenario allows more.",
+        )
+        made.__cause__ = error
+        return made
+
+    async def _end(self, error: BaseException | None) -> Ran:
+        """Clean up and tell how it ended."""
+        stage = self.open.stage if self.open else None
+        if self.progress.pending is not None:  # the run ended before it could be looked at again
+            told_as, done = self.progress.pending
+            self._tell(told_as, done)
+        for index in range(self.progress.next, len(self.steps)):
+            self._skip(index, error)
+        notes: Sequence[str] = ()
+        report: Report | None = None
+        if self.open is not None:
+            if stage is not None and stage.session is not None:
+                stage.session.interrupted = not isinstance(error, Exception | None)
+            notes, report = await closed(self.open)
+        ran = self._ran(error, report)
+        usage = {} if self.open is None or self.open.stage.session is None else await self.open.stage.session.usage()
+        self.world.emit(
+            Finished(
+                run_id=self.begun.run_id,
+                scenario=self.case.id,
+                status=ran.status,
+                reasoning=ran.reasoning,
+                total_seconds=self.world.clock() - self.since,
+                agent_seconds=None if stage is None else stage.agent_seconds,
+                waited_seconds=None if stage is None else stage.waited + getattr(stage.agent, "waited", 0.0),
+                usage=usage,
+                replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
+                misses=() if stage is None else tuple(stage.misses),
+                unrecorded=isinstance(error, NothingRecorded),
+                error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
+                labels=(*((*stage.labels, *getattr(stage.agent, "notes", ())) if stage else ()), *notes),
+                at=self.world.now(),
+            )
+        )
+        return ran
+
+    def _skip(self, index: int, error: BaseException | None) -> None:
+        step = self.steps[index]
+        why = "an earlier step did not pass" if error is None else "the run ended before it"
+        self.world.emit(
+            Step(
+                run_id=self.begun.run_id,
+                index=index,
+                kind=step.kind,
+                label=step.label or "",
+                status=Status.SKIPPED,
+                message=why,
+            )
+        )
+
+    def _ran(self, error: BaseException | None, report: Report | None) -> Ran:
+        status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
+        if error is not None:
+            role = (
+                None
+                if isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
+                else AgentRole.JUDGE
+            )
+            status = fault_of(error, role)
+        status, reason = self._expected_to_fail(status)
+        reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
+        spent = None if report is None else report.cost_spent
+        since = None if self.open is None else recorded_at(self.open.stage.calls)
+        return Ran(status, error, reasoning, spent, 0 if report is None else report.live_calls, report, since)
+
+    def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
+        """Turn round what a scenario with `xfail` came to; an error stays one."""
+        said = self.case.scenario.xfail
+        if not said:
+            return status, ""
+        why = f": {said}" if isinstance(said, str) else ""
+        if status is Status.PASSED:
+            return Status.FAILED, f"it was expected to fail{why}, and passed; remove `xfail`"
+        if status in (Status.FAILED, Status.AGENT_ERROR):
+            return Status.PASSED, f"failed as expected{why}"
+        return status, ""

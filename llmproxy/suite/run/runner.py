@@ -1,0 +1,220 @@
+"""Cases -> runs, as many at a time as may be, and what they come to.
+
+Runs that look at entities disturb each other unless each has rows of its own. They go on at the same time only where every entity that
+they name knows whose its rows are, and the users differ; else one at a time, which is said. Agents in this process take turns whatever
+is asked for (`llmproxy.scenario.proxy.binding`).
+
+Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.report.events import Completed, Finished, Selected, Started, Status
+from llmproxy.scenario.values.fault import told
+from llmproxy.scenario.values.naming import run_id
+from llmproxy.suite.checks.ids import user_of
+from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
+from llmproxy.suite.reading.load import USER
+from llmproxy.suite.run.hooks import run_hook
+from llmproxy.suite.run.one import Ran, run_once
+from llmproxy.suite.run.verdicts import exit_code, row
+from llmproxy.suite.run.world import cassette_name
+
+if TYPE_CHECKING:
+    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.world import World
+    from llmproxy.suite.schema.suite import Suite
+
+__all__ = ["Tested", "run_cases"]
+
+
+@dataclass(slots=True)
+class Tested:
+    """What a test came to."""
+
+    exit_code: Exit
+    runs: dict[str, list[Ran]] = field(default_factory=dict)
+    """By id of the case, in the order of their samples."""
+    spent: Decimal | None = None
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Ids of the cases of which a run neither passed nor was skipped."""
+        good = (Status.PASSED, Status.SKIPPED)
+        return tuple(case for case, ran in self.runs.items() if any(each.status not in good for each in ran))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    case: Case
+    sample: int
+    runs: int
+
+
+async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = ()) -> Tested:
+    """Run cases and tell the handlers everything; `notes` go into the end."""
+    since, runs = world.clock(), world.options.runs
+    jobs = [_Job(case, n + 1, runs or case.scenario.runs) for case in cases for n in range(runs or case.scenario.runs)]
+    title = world.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
+    world.emit(
+        Selected(title=title, scenarios=len(cases), runs=len(jobs), mode=world.options.mode or "", at=world.now())
+    )
+    batch = _Batch(world, jobs)
+    batch.notes += notes
+    interrupted = False
+    try:
+        await batch.live()
+    except asyncio.CancelledError:
+        interrupted = True
+        over = sum(map(len, batch.ran.values()))
+        batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others say nothing")
+        raise
+    finally:
+        batch.note_unrecorded([case.id for case in cases])
+        rows = [
+            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) for case in cases if batch.ran.get(case.id)
+        ]
+        every = [each for ran in batch.ran.values() for each in ran]
+        code = Exit.INTERRUPTED if interrupted else exit_code(rows, every)
+        if batch.trouble and code in (Exit.OK, Exit.FAILED):
+            code = Exit.ENVIRONMENT
+        seconds = world.clock() - since
+        world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows))
+    return Tested(code, batch.ran, batch.spent)
+
+
+class _Batch:
+    """Runs under way."""
+
+    def __init__(self, world: World, jobs: Sequence[_Job]) -> None:
+        self.world, self.jobs = world, jobs
+        self.ran: dict[str, list[Ran]] = {}
+        self.notes: list[str] = []
+        self.spent: Decimal | None = None
+        self.trouble = False
+        self._together = asyncio.Semaphore(max(world.options.parallel, 1))
+        self._lanes: dict[str, asyncio.Lock] = {}
+
+    def note_unrecorded(self, cases: Sequence[str]) -> None:
+        """Say once what records the cases for which nothing is recorded."""
+        found = [
+            case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
+        ]
+        if found:
+            options = self.world.options
+            self.notes.append(advice(found, len(cases), options.command, partly=options.partly))
+
+    async def live(self) -> None:
+        """Run everything."""
+        suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
+        try:
+            ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
+            good = {id(each.suite) for each in ready}
+            users = self._isolated([job for job in self.jobs if id(job.case.suite) in good])
+            tasks = [asyncio.ensure_future(self._one(job, users)) for job in self.jobs if id(job.case.suite) in good]
+            await self._finish(tasks)
+        finally:
+            for each in suites:
+                await self._all_hooks(each, "afterAll")
+
+    async def _finish(self, tasks: Sequence[asyncio.Future[None]]) -> None:
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            self.world.stopped.set()  # waits in threads end now
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _all_hooks(self, case: Case, name: str) -> bool:
+        """Run what a suite wants once before or after; tells whether its scenarios may run."""
+        suite: Suite = case.suite
+        hooks = () if suite.hooks is None else suite.hooks.before_all if name == "beforeAll" else suite.hooks.after_all
+        try:
+            for hook in hooks:
+                await run_hook(hook, case.folder, {"LLMPROXY_SUITE": suite.name}, name)
+        except LLMProxyError as error:
+            self.trouble = True
+            self.notes.append(
+                f"{suite.name}: {told(error)}" + (": its scenarios were not run" if name == "beforeAll" else "")
+            )
+            return False
+        return True
+
+    # -- one at a time, or not
+
+    def _isolated(self, jobs: Sequence[_Job]) -> bool:
+        """Tell whether runs that look at entities have rows of their own; say it where they have not."""
+        if self.world.options.parallel < 2:
+            return False
+        for case in {job.case.id: job.case for job in jobs}.values():
+            names = self.world.entities_for(case)
+            if not names:
+                continue
+            try:
+                made = self.world.store_for(case)
+                shared = [name for name in names if made is None or made[0].describe(name).user is None]
+            except LLMProxyError:  # the run itself says so
+                shared = names
+            if shared:
+                self.notes.append(
+                    f"scenarios that look at entities ran one at a time: {shared[0]} has no user column, so their rows are not told apart"
+                )
+                return False
+        return True
+
+    def _lane(self, job: _Job, *, users: bool) -> asyncio.Lock | None:
+        if not self.world.entities_for(job.case):
+            return None
+        name = user_of(job.case.scenario.user_id or USER, job.sample) if users else ""
+        return self._lanes.setdefault(name, asyncio.Lock())
+
+    async def _one(self, job: _Job, users: bool) -> None:  # noqa: FBT001
+        async with AsyncExitStack() as stack:
+            lane = self._lane(job, users=users)
+            if lane is not None:
+                await stack.enter_async_context(lane)
+            await stack.enter_async_context(self._together)
+            self.ran.setdefault(job.case.id, []).append(await self._run(job, alone=lane is not None and not users))
+
+    async def _run(self, job: _Job, *, alone: bool) -> Ran:
+        skip, limit = job.case.scenario.skip, self.world.options.max_cost
+        if skip:
+            return self._skipped(job, skip if isinstance(skip, str) else "skip: true")
+        if limit is not None and self.spent is not None and self.spent >= limit:
+            return self._skipped(job, f"--max-cost {limit}: ${self.spent} are spent")
+        ran = await run_once(self.world, job.case, job.sample, job.runs, alone=alone)
+        if ran.spent is not None:
+            self.spent = (self.spent or Decimal(0)) + ran.spent
+        return ran
+
+    def _skipped(self, job: _Job, reason: str) -> Ran:
+        case, name = job.case, run_id()
+        self.world.emit(
+            Started(
+                run_id=name,
+                scenario=case.id,
+                name=case.title or case.id,
+                description=case.description,
+                suite=case.suite.name,
+                set_id=case.suite.name,
+                sample=job.sample,
+                runs=job.runs,
+                tags=tuple(case.tags),
+                cassette=cassette_name(case.suite.name, case.id),
+                at=self.world.now(),
+            )
+        )
+        self.world.emit(
+            Finished(run_id=name, scenario=case.id, status=Status.SKIPPED, reasoning=reason, at=self.world.now())
+        )
+        return Ran(Status.SKIPPED, reasoning=reason)

@@ -1,0 +1,208 @@
+"""Steps that models take part in: a simulated user who talks with the agent, a judge who looks at the conversation.
+
+The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their own parties, so
+they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent. Without criteria a simulation
+passes if the user ended the conversation, which it does when its goal is reached or out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.report.events import Assertion, Status, Verdict
+from llmproxy.scenario.types import AgentInput, ScenarioResult
+from llmproxy.scenario.values.messages import copies, text_of
+from llmproxy.suite.run.conversations import Conversation
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.proxy.wire import ToolCall
+    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.schema.response import Judging
+    from llmproxy.suite.schema.steps import SimulateStep, Simulation
+
+__all__ = ["judge", "simulate", "upstreams_for"]
+
+
+def upstreams_for(case: Case) -> dict[str, str]:
+    """Return where the session of a run must forward the calls of its simulated users and judges, for models with an `api_base`.
+
+    A model that nobody named is the step's to report. Raises SettingsError for two that cannot go together.
+    """
+    from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Talk
+
+    asked: list[tuple[str, str | None]] = []
+    judge_model = case.suite.defaults.judge_model if case.suite.defaults else None
+    for step in case.scenario.steps:
+        if isinstance(step, JudgeStep):
+            asked.append(("JudgeAgent", step.judge.model))
+        elif isinstance(step, SimulateStep):
+            asked.append(("UserSimulatorAgent", step.simulate.model))
+            asked += [("JudgeAgent", judge_model)] if step.simulate.criteria else []
+        if isinstance(step, Talk) and step.response is not None and step.response.judge is not None:
+            asked.append(("JudgeAgent", step.response.judge.model))
+    if not asked:
+        return {}
+    from llmproxy.scenario.config import UNSET_ZERO
+    from llmproxy.scenario.models.models import configured
+    from llmproxy.scenario.models.route import upstreams_of_models
+
+    models = [configured(who, model, None, UNSET_ZERO, None) for who, model in asked]
+    return upstreams_of_models(each for each in models if each is not None)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.prompts.surroundings`)."""
+
+    session: RunSession | None
+    unscripted: bool
+    wire_before: Mapping[int, Sequence[ToolCall]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _State:
+    description: str
+    _executor: _Running
+    current_turn: int = 0
+
+
+async def simulate(stage: Stage, conversation: Conversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
+    """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the conversation."""
+    said = step.simulate
+    user = _user(stage, said)
+    answer, ended = "", False
+    await user.open(stage.session)
+    try:
+        for turn in range(said.max_turns):
+            text, ended = await _next(stage, conversation, said, user, turn)
+            if text and not ended:
+                answer = (await stage.say(conversation, text, step.timeout)).text
+            if ended:
+                break
+    finally:
+        await user.close()
+    await stage.pull()
+    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
+    if criteria:
+        model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
+        return answer, await _judged(stage, conversation, criteria, model, 1, "simulate.criteria")
+    return answer, [_reached(said, ended=ended)]
+
+
+def _user(stage: Stage, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+    from llmproxy.scenario.simulator.personas import Persona, persona_of
+    from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
+
+    persona: Persona | None = None
+    if isinstance(said.persona, str):
+        persona = persona_of(stage.scope.interpolate(said.persona))
+    elif said.persona is not None:
+        persona = Persona(name=said.persona.name or "", about=stage.scope.interpolate(said.persona.description))
+    return UserSimulatorAgent(model=said.model, persona=persona)
+
+
+async def _next(
+    stage: Stage,
+    conversation: Conversation,
+    said: Simulation,
+    user: Any,  # noqa: ANN401 - a UserSimulatorAgent
+    turn: int,
+) -> tuple[str, bool]:
+    """Return what the user says next, and whether that is the end."""
+    from llmproxy.scenario.values.farewell import Farewell
+
+    if turn == 0 and said.first_message:
+        return stage.scope.interpolate(said.first_message), False
+    running = _Running(stage.session, unscripted=True)
+    given = _input(conversation, _State(stage.scope.interpolate(said.goal), running, turn))
+    returned = await user.call(given)
+    if isinstance(returned, Farewell):
+        return "", True
+    return text_of(returned), False
+
+
+def _input(conversation: Conversation, state: _State, *, forced: bool = False) -> AgentInput:
+    return AgentInput(
+        thread_id=conversation.thread_id,
+        messages=copies(conversation.messages),
+        new_messages=copies(conversation.messages[-1:]),
+        judgment_request=forced,
+        scenario_state=state,
+    )
+
+
+def _reached(said: Simulation, *, ended: bool) -> Assertion:
+    turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
+    return Assertion(
+        name="simulate.goal",
+        status=Status.PASSED if ended else Status.FAILED,
+        expected="the user ends the conversation",
+        message=""
+        if ended
+        else f"the simulated user had not ended the conversation after {turns}: the goal was not reached",
+    )
+
+
+# -- judges ----------------------------------------------------------------------------------------------------------------
+
+
+async def judge(stage: Stage, conversation: Conversation | None, said: Judging, name: str) -> list[Assertion]:
+    """Let a judge look at a conversation; each criterion is an assertion."""
+    if conversation is None or not conversation.begun:
+        message = "there is no conversation to judge: nothing was said in it"
+        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)]
+    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
+    return await _judged(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
+
+
+async def _judged(
+    stage: Stage, conversation: Conversation, criteria: Sequence[str], model: str | None, judges: int, name: str
+) -> list[Assertion]:
+    from llmproxy.scenario.judge_agent import JudgeAgent
+
+    agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
+    about = stage.case.description or stage.case.title or stage.case.id
+    running = _Running(stage.session, unscripted=False, wire_before=_wire(stage, conversation))
+    returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))
+    await stage.pull()
+    if not isinstance(returned, ScenarioResult):
+        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]
+    verdict = Verdict(
+        run_id=stage.run_id,
+        judge=agent.models[0].model,
+        success=returned.success,
+        reasoning=returned.reasoning or "",
+        criteria=tuple(returned.criteria),
+        forced=True,
+    )
+    stage.emit(verdict)
+    return [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)] or [
+        Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge said nothing about any criterion")
+    ]
+
+
+_STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
+
+
+def _criterion(name: str, found: Any) -> Assertion:  # noqa: ANN401 - report.events.Criterion
+    """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
+    status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
+    why = found.reason or found.evidence or "no reason was given"
+    message = "" if status is Status.PASSED else f"{found.text!r} is {found.status}: {why}"
+    quoted = f"quoted: {found.evidence}" if found.evidence else ""
+    return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
+
+
+def _wire(stage: Stage, conversation: Conversation) -> dict[int, list[ToolCall]]:
+    """Return the agent's tool calls by the place of the message that came after them."""
+    from llmproxy.scenario.proxy.wire import tool_calls
+
+    calls = tool_calls(stage.calls)
+    return {
+        place: [call for call in calls if after < call.seq <= until]
+        for place, (after, until) in conversation.windows.items()
+    }

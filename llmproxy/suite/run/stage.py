@@ -1,0 +1,222 @@
+"""One run of one case, as its steps see it: names, rows, the agent, its conversations, and everything that passed the proxy.
+
+Steps are functions over a `Stage` (`llmproxy.suite.run.steps`); who makes one and ends it is `llmproxy.suite.run.one`. After each answer
+the session is asked for what passed since. One request that was never recorded makes the run an error, whatever the agent answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.client.control.told import never_reached
+from llmproxy.errors import MissError, UpstreamError
+from llmproxy.protocol import AGENT
+from llmproxy.report.events import Assertion, Event, Message, Status
+from llmproxy.suite.choose.unrecorded import explained
+from llmproxy.suite.run.conversations import Conversation, Conversations, Spoken, speak
+from llmproxy.suite.wire.measure import Wire
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Call
+    from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.suite.checks.entities import Entities
+    from llmproxy.suite.checks.update import Snapshots
+    from llmproxy.suite.choose.options import Options
+    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.reading.load import Case
+
+__all__ = ["STEP_TIMEOUT", "Done", "Stage", "status_of"]
+
+STEP_TIMEOUT = 120_000.0
+"""Milliseconds for one answer of an agent, unless the suite says otherwise."""
+_QUIET = 0.02
+"""Seconds between two looks whether the traffic is quiet."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Done:
+    """What a step came to."""
+
+    wire: list[Assertion] = field(default_factory=list)
+    """Assertions about the agent's traffic."""
+    rest: list[Assertion] = field(default_factory=list)
+    """All others."""
+    message: str = ""
+    interactions: Sequence[int] = ()
+    again: Callable[[], tuple[list[Assertion], Sequence[int]]] | None = None
+    """Evaluates what is about traffic again, for calls that came after the answer."""
+    status: Status | None = None
+    """If its assertions do not say so."""
+
+    @property
+    def assertions(self) -> list[Assertion]:
+        """All of them."""
+        return [*self.wire, *self.rest]
+
+    def look_again(self) -> None:
+        """Evaluate once more what is about traffic."""
+        if self.again is not None:
+            self.wire, self.interactions = self.again()
+
+
+def status_of(done: Done) -> Status:
+    """Return how a step ended. One that failed has failed, even if something else of it cannot be evaluated; else that is an error."""
+    if done.status is not None:
+        return done.status
+    found = {each.status for each in done.assertions}
+    return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in found), Status.PASSED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """Everything that a step may use."""
+
+    case: Case
+    run_id: str
+    sample: int
+    options: Options
+    scope: Scope
+    entities: Entities
+    agent: AgentAdapter
+    session: RunSession | None
+    conversations: Conversations
+    snapshots: Snapshots
+    user: str
+    """Whose rows these are; told to the agent."""
+    emit: Callable[[Event], None]
+    clock: Callable[[], float]
+    """Seconds that only grow."""
+    now: Callable[[], float]
+    """Unix time."""
+    rerun: str = ""
+    """The command that runs only this case again."""
+    wire: Wire = field(default_factory=Wire)
+    calls: list[Call] = field(default_factory=list)
+    cursor: int = 0
+    """Number of the last call of the session that was looked at."""
+    turn: int = 0
+    index: int = 0
+    """Of the step that is being executed, from 0."""
+    agent_seconds: float = 0.0
+    waited: float = 0.0
+    declared: list[tuple[int, Any]] = field(default_factory=list)
+    """What the agent says about its history, by index of the step."""
+    misses: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    judged: dict[str, Any] = field(default_factory=dict)
+    """What judges found, for the end of the run."""
+
+    # -- the wire
+
+    async def pull(self) -> int:
+        """Ask what passed since, and return how many calls of the agent there were.
+
+        Raises:
+            MissError: a request was never recorded.
+
+        """
+        if self.session is None:
+            return 0
+        from llmproxy.trace.reading.told import interactions
+
+        calls = await self.session.calls(self.cursor)
+        before = self.cursor
+        self.cursor = max((call.seq for call in calls), default=before)
+        self.calls += calls
+        self.wire.feed((call, next(iter(interactions([call])), None)) for call in calls)
+        missed = [call for call in calls if call.miss]
+        if missed:
+            texts = await self.session.misses(before) or tuple(call.note for call in missed)
+            self.misses += texts
+            raise MissError(explained(texts[0], self.rerun) if self.rerun else texts[0])
+        return sum(call.party == AGENT for call in calls)
+
+    async def settle(self) -> None:
+        """Wait until the agent's traffic has been quiet for as long as the scenario says."""
+        pause = (self.case.scenario.settle or 0) / 1000
+        until = self.clock() + pause
+        while (left := until - self.clock()) > 0:
+            await asyncio.sleep(min(left, max(_QUIET, pause / 4)))
+            if await self.pull():
+                until = self.clock() + pause
+
+    async def strays(self) -> int:
+        """Return how many calls of this process arrived while nobody had its turn."""
+        return 0 if self.session is None else await self.session.unattributed()
+
+    # -- the agent
+
+    async def say(self, conversation: Conversation, text: str, within: float | None) -> Spoken:
+        """Say something to the agent, tell the reports, and look at the wire; `within` in milliseconds.
+
+        Raises:
+            MissError: a request of it was never recorded, whatever it answered or raised.
+            UpstreamError: it raised, and could not reach a provider.
+            AgentError, AgentUnreachable: as `speak`.
+
+        """
+        self.turn += 1
+        said = {"role": "user", "content": text}
+        self.emit(
+            Message(run_id=self.run_id, message=said, turn=self.turn, conversation=conversation.name, at=self.now())
+        )
+        start = self.cursor
+        self.wire.mark(start)
+        limit = STEP_TIMEOUT if within is None else within
+        try:
+            spoken = await speak(
+                self.agent,
+                conversation,
+                text,
+                session=self.session,
+                limit=limit / 1000,
+                clock=self.clock,
+                user=self.user,
+            )
+        except Exception as error:
+            await self.pull()
+            if lost := never_reached(call for call in self.calls if call.seq > start):
+                raise UpstreamError(lost) from error
+            raise
+        if (declared := getattr(self.agent, "declared", None)) is not None:
+            self.declared.append((self.index, declared))
+        await self.pull()
+        await self.settle()
+        conversation.windows[len(conversation.messages) - len(spoken.messages)] = start, self.cursor
+        self.agent_seconds += spoken.seconds
+        self.waited += spoken.waited
+        self._answered(conversation, spoken, start)
+        return spoken
+
+    def _answered(self, conversation: Conversation, spoken: Spoken, start: int) -> None:
+        uses = self.wire.step(start).tools
+        calls = [
+            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where} for use in uses
+        ]
+        for number, message in enumerate(spoken.messages):
+            self.emit(
+                Message(
+                    run_id=self.run_id,
+                    message=dict(message),
+                    author="agent",
+                    turn=self.turn,
+                    conversation=conversation.name,
+                    ms=spoken.seconds * 1000,
+                    tool_calls=calls if number == 0 else (),
+                    at=self.now(),
+                )
+            )
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what identifies the run, for hooks."""
+        return {
+            "LLMPROXY_SCENARIO": self.case.id,
+            "LLMPROXY_RUN": str(self.sample),
+            "LLMPROXY_USER": self.user,
+        }

@@ -1,0 +1,194 @@
+"""The steps of a run: one function a kind, in one table. Each does its work and evaluates everything that the step asserts.
+
+    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips another -> capture
+
+A function raises where the step could not be carried out (an agent that crashed, a name without a value); what it asserts and cannot
+be evaluated is an assertion with the status ENVIRONMENT_ERROR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from llmproxy.suite.checks.answers import check_response
+from llmproxy.suite.checks.entity_items import Created, Verify, Wait
+from llmproxy.suite.checks.traffic import Window, look
+from llmproxy.suite.run.stage import Done, Stage
+from llmproxy.suite.schema.steps import (
+    ChatStep,
+    JudgeStep,
+    PauseFor,
+    SetupItem,
+    SetupStep,
+    SimulateStep,
+    StepBase,
+    Talk,
+    VerifyStep,
+    WaitStep,
+)
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Assertion
+    from llmproxy.suite.run.conversations import Conversation
+    from llmproxy.suite.schema.expect import Created as CreatedItem
+
+__all__ = ["KINDS", "insert_all", "perform"]
+
+_DONE = re.compile(
+    r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
+    re.IGNORECASE,
+)
+"""What agents say when they did something, or say that they did."""
+_FAST = 20.0
+"""Milliseconds between two looks of a fast wait."""
+
+
+async def perform(stage: Stage, step: StepBase) -> Done:
+    """Carry a step out."""
+    return await KINDS[step.kind](stage, step)
+
+
+# -- talking ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Answer:
+    text: str
+    judged: list[Assertion]
+
+
+async def _chat(stage: Stage, step: StepBase) -> Done:
+    chat = cast("ChatStep", step)
+    text = stage.scope.interpolate(chat.chat)
+
+    async def say(conversation: Conversation) -> _Answer:
+        return _Answer((await stage.say(conversation, text, chat.timeout)).text, [])
+
+    return await _talk(stage, chat, say)
+
+
+async def _simulate(stage: Stage, step: StepBase) -> Done:
+    from llmproxy.suite.run.simulate import simulate
+
+    simulated = cast("SimulateStep", step)
+
+    async def say(conversation: Conversation) -> _Answer:
+        return _Answer(*await simulate(stage, conversation, simulated))
+
+    return await _talk(stage, simulated, say)
+
+
+async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitable[_Answer]]) -> Done:
+    entities = [item.entity for item in step.created or ()]
+    before = await asyncio.to_thread(stage.entities.baseline, entities) if entities else None
+    conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
+    window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
+    answer = await say(conversation)
+    stage.scope.answered(answer.text)
+    if conversation.name:
+        stage.scope.converse(conversation.name, conversation.thread_id)
+    strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
+    done = Done(again=lambda: look(stage, step, window, strays), rest=answer.judged)
+    done.look_again()
+    if _claims(answer.text) and any(
+        each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
+    ):
+        said = "the answer says that something was done, and an expected tool was not called"
+        stage.labels.append(f"step {stage.index + 1}: {said}")
+    if step.response is not None:
+        done.rest += await check_response(stage, conversation, step, answer.text)
+    if before is not None:
+        wanted = [_created(item) for item in step.created or ()]
+        done.rest += await asyncio.to_thread(stage.entities.created, before, wanted)
+    return done
+
+
+def _claims(answer: str) -> bool:
+    """Tell whether an answer says that something was done."""
+    return _DONE.search(answer) is not None
+
+
+def _created(item: CreatedItem) -> Created:
+    return Created(
+        entity=item.entity,
+        fields=item.fields or {},
+        count=item.count,
+        alias=item.as_ or "",
+        within=item.within or 0,
+        overwrite=item.overwrite,
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------------
+
+
+async def _verify(stage: Stage, step: StepBase) -> Done:
+    said = cast("VerifyStep", step).verify
+    wanted = Verify(
+        entity=said.entity,
+        id=said.id,
+        filters=said.filters or {},
+        fields=said.fields or {},
+        count=said.count,
+        exists=said.exists,
+        alias=said.as_ or "",
+        overwrite=said.overwrite,
+    )
+    return Done(rest=await asyncio.to_thread(stage.entities.verify, wanted))
+
+
+async def _wait(stage: Stage, step: StepBase) -> Done:
+    said = cast("WaitStep", step).wait
+    if isinstance(said, PauseFor):
+        await asyncio.sleep(said.milliseconds / 1000)
+        return Done()
+    wanted = Wait(
+        entity=said.entity,
+        id=said.id,
+        filters=said.filters or {},
+        until=said.until,
+        timeout=said.timeout,
+        poll=_FAST if stage.options.fast_waits else said.poll_interval,
+    )
+    return Done(rest=await asyncio.to_thread(stage.entities.wait, wanted))
+
+
+async def _setup(stage: Stage, step: StepBase) -> Done:
+    await insert_all(stage, cast("SetupStep", step).setup)
+    return Done()
+
+
+async def insert_all(stage: Stage, items: Iterable[SetupItem]) -> None:
+    """Insert rows in their order.
+
+    Raises:
+        StoreError, SuiteError, StepError: one could not be inserted.
+
+    """
+    for item in items:
+        await asyncio.to_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+
+
+# -- judges ----------------------------------------------------------------------------------------------------------------
+
+
+async def _judge(stage: Stage, step: StepBase) -> Done:
+    from llmproxy.suite.run.simulate import judge
+
+    said = cast("JudgeStep", step)
+    return Done(rest=await judge(stage, stage.conversations.named(said.conversation), said.judge, "judge"))
+
+
+KINDS: dict[str, Callable[[Stage, StepBase], Awaitable[Done]]] = {
+    "chat": _chat,
+    "simulate": _simulate,
+    "judge": _judge,
+    "verify": _verify,
+    "wait": _wait,
+    "setup": _setup,
+}
+"""Kind of a step -> what carries it out."""

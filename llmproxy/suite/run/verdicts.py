@@ -1,0 +1,104 @@
+"""Runs -> what a scenario comes to, and what the whole test ends with. Pure.
+
+A scenario passes if all of its runs pass, or the share that it asks for. Runs about which nothing can be said (the proxy, the store or
+the provider failed, a request was never recorded) count neither way, and make the scenario an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.report.events import Status
+from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
+
+if TYPE_CHECKING:
+    from llmproxy.suite.run.one import Ran
+
+__all__ = ["exit_code", "row"]
+
+_COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
+_ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
+
+
+def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]:
+    """Return what a scenario comes to; `least` is the share of runs that must pass."""
+    counts = Counter(each.status for each in ran)
+    passed, counted = counts[Status.PASSED], sum(counts[status] for status in _COUNTED)
+    interval = wilson(passed, counted) if counted else None
+    rate = passed / counted if counted else None
+    status = _status(counts, rate, least)
+    made: dict[str, Any] = {
+        "scenario": scenario,
+        "status": status.value,
+        "runs": len(ran),
+        **{each.value: counts[each] for each in (*_COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)},
+        "rate": rate,
+        "interval": None if interval is None else (interval.low, interval.high),
+        "pass_all": None if rate is None else passed == counted,
+        "min_pass_rate": least,
+    }
+    if len(ran) > 1:
+        made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
+        made["errors"] = _distinct(ran)
+        made["told"] = _told(made, counted) + _recorded(ran)
+    return made
+
+
+def _status(counts: Counter[Status], rate: float | None, least: float) -> Status:
+    if counts[Status.ENVIRONMENT_ERROR]:
+        return Status.ENVIRONMENT_ERROR
+    if rate is None:
+        return Status.SKIPPED
+    if rate == 1 or rate >= least:
+        return Status.PASSED
+    if counts[Status.PASSED]:
+        return Status.FLAKY
+    return Status.AGENT_ERROR if counts[Status.AGENT_ERROR] and not counts[Status.FAILED] else Status.FAILED
+
+
+def _told(made: dict[str, Any], counted: int) -> str:
+    """Say it in words."""
+    if made["rate"] is None:
+        return "no run could be judged"
+    low, high = made["interval"]
+    every = "yes" if made["pass_all"] else "no"
+    told = f"{made['passed']} of {counted} runs passed ({made['rate']:.0%}, 95 % interval {low:.0%} to {high:.0%}); all passed: {every}"
+    if counted < made["runs"]:
+        told += f"; {made['runs'] - counted} of {made['runs']} could not be judged"
+    return told
+
+
+def _recorded(ran: Iterable[Ran]) -> str:
+    """Say how old the samples are that were replayed: they tell what the agent did then."""
+    days = sorted(
+        {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
+    )
+    if not days:
+        return ""
+    when = f"on {days[0]}" if len(days) == 1 else f"between {days[0]} and {days[-1]}"
+    return f"; the samples were recorded {when}"
+
+
+def _distinct(ran: Iterable[Ran]) -> list[str]:
+    """Return the different reasons why runs did not pass."""
+    found = (
+        each.reasoning or (str(each.error) if each.error else "") for each in ran if each.status is not Status.PASSED
+    )
+    return list(dict.fromkeys(text.splitlines()[0] for text in found if text))
+
+
+def exit_code(rows: Iterable[dict[str, Any]], ran: Iterable[Ran]) -> Exit:
+    """Return what to end with; of several, the one that says most about what to do first."""
+    found: set[Exit] = set()
+    for each in ran:
+        if each.status is Status.ENVIRONMENT_ERROR:
+            known = each.error.exit_code if isinstance(each.error, LLMProxyError) else Exit.ENVIRONMENT
+            found.add(known if known in (Exit.USAGE, Exit.MISS) else Exit.ENVIRONMENT)
+    bad = (Status.FAILED.value, Status.AGENT_ERROR.value, Status.FLAKY.value)
+    if any(made["status"] in bad for made in rows):
+        found.add(Exit.FAILED)
+    return next((code for code in _ORDER if code in found), Exit.OK)

@@ -1,0 +1,167 @@
+"""What all runs of a test share: the proxy, the agents and stores of the suites, who hears events, the clocks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.suite.checks.update import Snapshots
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
+from llmproxy.suite.schema.store import WaitFor
+from llmproxy.suite.stores import Policy, policy_from, store_from
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Event, Handler
+    from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.schema.suite import Scenario, Suite
+    from llmproxy.suite.stores import StoreAdapter
+
+__all__ = ["World", "cassette_name", "entities_of"]
+
+_log = logging.getLogger(__name__)
+
+
+def cassette_name(suite: str, case: str) -> str:
+    """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""
+    return f"{cassette_of(suite)}/{cassette_of(case)}"
+
+
+def entities_of(scenario: Scenario) -> list[str]:
+    """Return the entities that a scenario names, each once."""
+    found: dict[str, None] = {item.insert: None for item in scenario.setup}
+    for step in scenario.steps:
+        if isinstance(step, Talk):
+            found |= {item.entity: None for item in step.created or ()}
+        elif isinstance(step, VerifyStep):
+            found[step.verify.entity] = None
+        elif isinstance(step, WaitStep) and isinstance(step.wait, WaitFor):
+            found[step.wait.entity] = None
+        elif isinstance(step, SetupStep):
+            found |= {item.insert: None for item in step.setup}
+    found |= {item.delete: None for item in scenario.teardown if item.delete}
+    return list(found)
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Shared by all runs; `close` it at the end."""
+
+    options: Options
+    proxy: str | None
+    """Its URL; None: without a proxy nothing about traffic can be asserted."""
+    token: str = ""
+    handlers: Sequence[Handler] = ()
+    agent: Mapping[str, Any] | None = None
+    """Instead of the suites' `agent`, with the folder that it is relative to."""
+    store: Mapping[str, Any] | None = None
+    folder: Path = field(default_factory=Path.cwd)
+    """Where paths of `agent` and `store` begin."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """``agent`` and ``store`` for suites that have none."""
+    defaults_folder: Path = field(default_factory=Path.cwd)
+    """Where paths of `defaults` begin."""
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when everything is to end early."""
+    _agents: dict[int, AgentAdapter] = field(default_factory=dict)
+    _stores: dict[int, tuple[StoreAdapter, Policy] | None] = field(default_factory=dict)
+    _snapshots: dict[Path, Snapshots] = field(default_factory=dict)
+
+    def emit(self, event: Event) -> None:
+        """Tell every handler; one that fails disturbs nobody."""
+        for handler in self.handlers:
+            try:
+                handler.handle(event)
+            except Exception:  # noqa: BLE001 - it is logged; the run is not its business
+                _log.exception("the report handler %s failed at %s", type(handler).__name__, type(event).__name__)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in a thread; ends early, with an error, when everything is to end."""
+        if self.stopped.wait(seconds):
+            raise SuiteError("the tests were interrupted")
+
+    # -- what suites describe
+
+    def agent_for(self, case: Case) -> AgentAdapter:
+        """Return an agent for one run.
+
+        Raises:
+            SuiteError: none is described, or it cannot be meant.
+
+        """
+        known = self._agents.get(id(case.suite))
+        if known is None:
+            mapping, folder = self._described("agent", self.agent, case.suite, case.folder)
+            if mapping is None:
+                raise SuiteError(
+                    f"{case.path}: no agent is described, so there is nothing to test.",
+                    hint='Write e.g. `agent: {http: "http://127.0.0.1:8000/v1"}` into the suite, or give --agent.',
+                )
+            from llmproxy.scenario.agents.config import agent_from
+
+            known = self._agents[id(case.suite)] = agent_from(mapping, folder)
+        return known.clone()
+
+    def store_for(self, case: Case) -> tuple[StoreAdapter, Policy] | None:
+        """Return the store of a suite and how it is left, None if it has none. All runs share it.
+
+        Raises:
+            SuiteError, StoreError: it cannot be meant, or cannot be reached.
+
+        """
+        if id(case.suite) not in self._stores:
+            mapping, folder = self._described("store", self.store, case.suite, case.folder)
+            made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
+            self._stores[id(case.suite)] = made
+        return self._stores[id(case.suite)]
+
+    def entities_for(self, case: Case) -> list[str]:
+        """Return every entity that an agent may touch in a run: those of the store's description and of the whole suite, each once.
+
+        A scenario that names none may still make its agent write rows, which the next one must not find.
+        """
+        mapping, _ = self._described("store", self.store, case.suite, case.folder)
+        if mapping is None:
+            return entities_of(case.scenario)
+        described = mapping.get("entities")
+        found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
+        found |= dict.fromkeys(entities_of(case.scenario))
+        for scenario in case.suite.scenarios:
+            if not isinstance(scenario, str):
+                found |= dict.fromkeys(entities_of(scenario))
+        return list(found)
+
+    def snapshots_for(self, case: Case) -> Snapshots:
+        """Return the stored snapshots of a case's file."""
+        if case.path not in self._snapshots:
+            self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)
+        return self._snapshots[case.path]
+
+    def _described(
+        self, key: str, given: Mapping[str, Any] | None, suite: Suite, folder: Path
+    ) -> tuple[Mapping[str, Any] | None, Path]:
+        if given is not None:
+            return given, self.folder
+        said = getattr(suite, key)
+        return (said, folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
+
+    def save(self) -> list[Path]:
+        """Write the snapshots that changed; return their files."""
+        return [each.path for each in self._snapshots.values() if each.save()]
+
+    def close(self) -> None:
+        """Let go of the stores."""
+        for made in self._stores.values():
+            if made is not None:
+                made[0].close()
+        self._stores.clear()

@@ -1,0 +1,174 @@
+"""What a step may assert about what the agent says and calls: tool calls, and the response.
+
+Short forms (``createTask: 1``) become the long one. An assertion that asserts nothing is refused here, so that it can never pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, examine, is_reference, show
+from llmproxy.suite.schema.types import Node, complain, refuse
+from llmproxy.suite.schema.values import Count, Fields, Flag, Matcher, Text, Times
+from llmproxy.suite.yaml.places import Map, Problems
+
+__all__ = ["Asserting", "Judging", "Response", "ToolExpect"]
+
+
+class Asserting(Node):
+    """A node that has to assert something."""
+
+    quiet: ClassVar[frozenset[str]] = frozenset()
+    """Keys that say how to look, and assert nothing by themselves."""
+
+    @model_validator(mode="after")
+    def _says_something(self, info: ValidationInfo) -> Asserting:
+        if not frozenset(self._source if self._source is not None else self.given) - self.quiet:
+            known = [key for key in self.known_keys() if key not in self.quiet]
+            complain(info, self.place, "nothing is asserted here", f"takes {', '.join(known)}")
+        return self
+
+
+class Judging(Node):
+    """What a judge has to find in the conversation."""
+
+    criteria: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Statements, each of which must be true of the conversation."""
+    model: Text | None = None
+    """Of the judge, in litellm's spelling; default: the suite's `judge.model`."""
+    judges: Times = 1
+    """How many judges vote; a criterion passes by more than half of them."""
+
+    @classmethod
+    def prepared(cls, data: object, info: ValidationInfo) -> object:
+        """Take one criterion or a list of them as well."""
+        if isinstance(data, str):
+            return {"criteria": [data]}
+        return {"criteria": data} if isinstance(data, list) else super().prepared(data, info)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {
+            "anyOf": [
+                handler(schema),
+                {"type": "string"},
+                {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            ]
+        }
+
+
+class ToolExpect(Asserting):
+    """What is expected of the calls of one tool in this step."""
+
+    quiet = frozenset({"status"})
+    nullable = frozenset({"output", "error"})
+    hints: ClassVar[Mapping[str, str]] = {
+        key: f"write it below `count`: {{count: {{{key}: ...}}, ...}}" for key in COMPARISONS
+    }
+
+    count: Count | None = None
+    """How many calls there are, whatever their input. Without it: at least one."""
+    input: Fields | None = None
+    """Path in the arguments -> matcher; at least one call must match (with ``count: 0``: none may)."""
+    every: Fields | None = None
+    """As `input`, of every call."""
+    output: Matcher | None = None
+    """What the tool returned, as the agent passed it on; of at least one call."""
+    error: Matcher | None = None
+    """What the tool reported as an error; true: some error, false: none."""
+    status: Literal["requested", "executed", "errored"] = "requested"
+    """Which calls count: all that the model asked for, those whose result came back, those whose result is an error."""
+
+    @classmethod
+    def prepared(cls, data: object, info: ValidationInfo) -> object:
+        """Take a number or comparisons as well: they are the count."""
+        plain = not isinstance(data, Mapping)
+        if plain and not isinstance(data, (str, list, type(None))):
+            return {"count": data}
+        if is_reference(data) or (isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS)):
+            return {"count": data}
+        if plain:
+            raise refuse(
+                f"takes how often the tool is called, or {{count, input, ...}}; not {show(data, 60)}",
+                "mind the quotes"
+                if isinstance(data, str) and data.isdecimal()
+                else "write 1, or {gte: 1}, or {input: {...}}",
+            )
+        return super().prepared(data, info)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"$comment": "Count"}, handler(schema)]}
+
+
+_TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "jsonSchema", "anyOf", "allOf", "not")
+
+
+class Response(Asserting):
+    """What the agent's answer must be like. All keys must hold."""
+
+    quiet = frozenset({"ignoreCase", "flags"})
+    nullable = frozenset(
+        {"contains", "containsAny", "notContains", "regex", "eq", "not"}
+    )  # the matchers say what they take
+
+    contains: Matcher | None = None
+    """A text, or a list of which all are in the answer."""
+    contains_any: Matcher | None = None
+    """A list of which at least one is in the answer."""
+    not_contains: Matcher | None = None
+    """A text, or a list of which none is in the answer."""
+    regex: Matcher | None = None
+    """A pattern, or a list of which all are found in the answer."""
+    eq: Matcher | None = None
+    """The whole answer."""
+    ignore_case: Flag = False
+    """For the keys above."""
+    flags: Text | None = None
+    """Of `regex`: letters of i, m, s, x."""
+    json_: Fields | None = Field(default=None, alias="json")
+    """The answer is JSON (a code fence around it is taken off): path -> matcher; `$` is the whole."""
+    json_schema: Matcher | None = None
+    """The answer is JSON that keeps to this JSON Schema."""
+    any_of: Annotated[tuple[Matcher, ...], Field(min_length=1)] | None = None
+    """Matchers of which at least one holds."""
+    all_of: Annotated[tuple[Matcher, ...], Field(min_length=1)] | None = None
+    """Matchers that all hold."""
+    not_: Matcher | None = Field(default=None, alias="not")
+    """A matcher that does not hold."""
+    judge: Judging | None = None
+    """Statements that a judge must find true of the conversation so far."""
+    snapshot: Flag = False
+    """Equal to the answer that `--update` stored."""
+
+    @property
+    def matcher(self) -> dict[str, Any]:
+        """The part that `matchers.check` evaluates on the text of the answer; empty if there is none."""
+        source = {field.alias: getattr(self, name) for name, field in type(self).model_fields.items()}
+        made = {key: source[key] for key in _TEXT_MATCHERS if key in self.given}
+        made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
+        if made and self.ignore_case:
+            made["ignoreCase"] = True
+        if "regex" in made and self.flags:
+            made["flags"] = self.flags
+        return made
+
+    @classmethod
+    def prepared(cls, data: object, info: ValidationInfo) -> object:
+        """Let the matchers themselves say what is wrong with their operands."""
+        if isinstance(data, Map):
+            found, part = Problems(), Map(data.place)
+            for key in data:
+                if key in _TEXT_MATCHERS or key in MODIFIERS:
+                    part.put(key, data[key], data.keys_at[key], data.values_at[key])
+            if part:
+                examine(part, found, data.place)
+            for problem in found:
+                if not problem.message.startswith("nothing is asserted"):
+                    complain(info, problem.place, problem.message, problem.hint)
+        return super().prepared(data, info)

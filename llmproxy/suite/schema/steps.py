@@ -1,0 +1,238 @@
+"""The steps of a scenario. Each is told by its one key: chat, simulate, judge, verify, wait, setup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+
+from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
+from llmproxy.suite.schema.response import Judging, Response, ToolExpect
+from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
+from llmproxy.suite.schema.types import Node, complain, refuse
+from llmproxy.suite.schema.values import Count, Flag, Milliseconds, Text, Times
+from llmproxy.suite.yaml.places import meant
+
+__all__ = [
+    "STEPS",
+    "ChatStep",
+    "JudgeStep",
+    "Observe",
+    "PauseFor",
+    "Persona",
+    "SetupItem",
+    "SetupStep",
+    "SimulateStep",
+    "Simulation",
+    "Step",
+    "Verify",
+    "VerifyStep",
+    "WaitFor",
+    "WaitStep",
+    "step_kind",
+]
+
+Observe = Literal["wire", "none"]
+"""Whether the agent's LLM traffic passes the proxy; with `none` nothing can be asserted about it."""
+
+
+def _snapshot(value: object) -> object:
+    if isinstance(value, bool) or value in {"names", "arguments"}:
+        return value
+    raise refuse(f"takes true, `names` or `arguments`, not {kind(value)} {show(value, 60)}")
+
+
+Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_snapshot)]
+"""What of the calls is compared with what `--update` stored."""
+
+
+class StepBase(Node):
+    """What all steps have."""
+
+    kind: ClassVar[str] = ""
+    label: Text | None = None
+    """Names the step in reports and for `--step`; once in a scenario."""
+
+
+class Talk(StepBase):
+    """A step in which the agent talks."""
+
+    tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
+    """Tool -> how it is called in this step; `"*"` stands for every tool that is not named."""
+    only_tools: Flag = False
+    """Whether tools that `tools` does not name must not be called."""
+    total_tool_calls: Count | None = None
+    """Calls of all tools in this step."""
+    include_hosted: Flag = False
+    """Whether `totalToolCalls` counts tools that the provider runs, such as its web search."""
+    tools_snapshot: Snapshot | None = None
+    """The calls of this step in order are those that `--update` stored: their names, or (true) their arguments too."""
+    response: Response | None = None
+    """The agent's last answer in this step."""
+    created: Annotated[tuple[Created, ...], Field(min_length=1)] | None = None
+    """Rows that come into being in this step."""
+    usage: Usage | None = None
+    """Tokens, calls and costs of this step."""
+    message_processing: MessageProcessing | None = None
+    """How the agent changed its history in this step."""
+    continue_conversation: Flag = False
+    """Whether it goes on in the conversation of the last talking step, instead of a new one."""
+    conversation: Text | None = None
+    """Name of the conversation: begun when it is first named, continued after."""
+    timeout: Milliseconds | None = None
+    """For one answer of the agent."""
+    observe: Observe | None = None
+    """Default: the scenario's."""
+
+    @model_validator(mode="after")
+    def _named(self, info: ValidationInfo) -> Talk:
+        if self.only_tools and not self.tools:
+            complain(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
+        return self
+
+    @property
+    def about_wire(self) -> tuple[str, ...]:
+        """The assertions that need the agent's traffic, as the file names them."""
+        wire = ("tools", "onlyTools", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
+        return tuple(key for key in wire if key in self.given)
+
+
+class ChatStep(Talk):
+    """A message to the agent, and what must come of it."""
+
+    kind = "chat"
+    chat: Text
+    """What the user says; may refer to captured rows."""
+
+
+class Persona(Node):
+    """Who the simulated user is."""
+
+    name: Text | None = None
+    """Of the persona."""
+    description: Text
+    """How they speak, what they know and want."""
+
+
+class Simulation(Node):
+    """A conversation that a model leads in the user's place."""
+
+    goal: Text
+    """What the user wants to reach."""
+    persona: Text | Persona | None = None
+    """Who the user is."""
+    max_turns: Times = 10
+    """How many messages they may send."""
+    first_message: Text | None = None
+    """What they say first; default: the model decides."""
+    model: Text | None = None
+    """Of the simulated user, in litellm's spelling."""
+    criteria: tuple[Text, ...] = ()
+    """What a judge has to find true when it ends."""
+
+
+class SimulateStep(Talk):
+    """A simulated user talks with the agent until the goal is reached."""
+
+    kind = "simulate"
+    simulate: Simulation
+    """The user."""
+
+
+class JudgeStep(StepBase):
+    """A judge looks at the conversation so far."""
+
+    kind = "judge"
+    judge: Judging
+    """What must be true of it."""
+    conversation: Text | None = None
+    """Which one; default: that of the last talking step."""
+
+
+class VerifyStep(StepBase):
+    """Looks into the store."""
+
+    kind = "verify"
+    verify: Verify
+    """What must be there."""
+
+
+def _wait_kind(value: object) -> str:
+    if isinstance(value, (PauseFor, WaitFor)):
+        return "(pause)" if isinstance(value, PauseFor) else "(row)"
+    return "(pause)" if isinstance(value, Mapping) and value.keys() & {"seconds", "ms"} else "(row)"
+
+
+class WaitStep(StepBase):
+    """Waits for the store, or for a time."""
+
+    kind = "wait"
+    wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_wait_kind)]
+    """For what."""
+
+
+class SetupStep(StepBase):
+    """Puts rows into the store between other steps."""
+
+    kind = "setup"
+    setup: Annotated[tuple[SetupItem, ...], Field(min_length=1)]
+    """The rows, in this order."""
+
+
+STEPS: dict[str, type[StepBase]] = {
+    step.kind: step for step in (ChatStep, SimulateStep, JudgeStep, VerifyStep, WaitStep, SetupStep)
+}
+"""Key -> step."""
+REFUSED = {
+    "http": "steps that call HTTP are not part of the format: use a hook, or the store `http`",
+    "sql": "steps that run SQL are not part of the format: use a hook, `setup` and `verify`",
+}
+"""Keys that other formats have."""
+
+
+def step_kind(value: object) -> str:
+    """Return which step a mapping is, as the name of a union's branch; an unknown one is told by what it lacks."""
+    if isinstance(value, StepBase):
+        return f"({value.kind})"
+    if not isinstance(value, Mapping):
+        return "(?)"
+    found = [key for key in value if key in STEPS]
+    return f"({found[0]})" if len(found) == 1 else "(?)"
+
+
+class NoStep(StepBase):
+    """Stands for a mapping that is no step, to say why."""
+
+    @classmethod
+    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003
+        """Say what is missing or too much."""
+        if not isinstance(data, Mapping):
+            raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {kind(data)} {show(data, 60)}")
+        found = [key for key in data if key in STEPS]
+        if found:
+            raise refuse(
+                f"a step is one thing, and this is {' and '.join(f'`{key}`' for key in found)}", "make it several steps"
+            )
+        for key in data:
+            if key in REFUSED:
+                raise refuse(REFUSED[key])
+        near = [meant(str(key), STEPS) for key in data]
+        hint = next((hint for hint in near if hint.startswith("did")), "")
+        raise refuse(
+            f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
+        )
+
+
+Step = Annotated[
+    Annotated[ChatStep, Tag("(chat)")]
+    | Annotated[SimulateStep, Tag("(simulate)")]
+    | Annotated[JudgeStep, Tag("(judge)")]
+    | Annotated[VerifyStep, Tag("(verify)")]
+    | Annotated[WaitStep, Tag("(wait)")]
+    | Annotated[SetupStep, Tag("(setup)")]
+    | Annotated[NoStep, Tag("(?)")],
+    Discriminator(step_kind),
+]
+"""One step; which one, its key says."""

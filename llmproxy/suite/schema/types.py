@@ -1,0 +1,142 @@
+"""What the models of a suite are made of: nodes that know where they stand.
+
+A node is frozen and takes no unknown key. Validation gets a `Problems` as its context and goes on after a mistake, so that one reading
+of a file finds all of them; what pydantic itself refuses is told by `told`, in the same words. Python names are snake_case, the file's
+are camelCase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.yaml.places import Map, Place, Problems, locate, meant, place_of
+
+__all__ = ["Node", "complain", "refuse", "told"]
+
+
+def refuse(message: str, hint: str = "") -> PydanticCustomError:
+    """Return what a validator raises: our own words, and where pydantic says."""
+    return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
+
+
+def complain(info: ValidationInfo, place: Place | None, message: str, hint: str = "") -> None:
+    """Note a problem and go on; without somebody to note it, raise."""
+    if not isinstance(info.context, Problems):
+        raise refuse(message, hint)
+    info.context.add(place, message, hint)
+
+
+class Node(BaseModel):
+    """A mapping of the file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, use_attribute_docstrings=True, protected_namespaces=()
+    )
+    _source: Map | None = PrivateAttr(default=None)
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Keys that do not exist and are written all the same -> what to write instead."""
+
+    nullable: ClassVar[frozenset[str]] = frozenset()
+    """Keys that may be null: it is a value to compare with, or says that there is none."""
+
+    @classmethod
+    def known_keys(cls) -> tuple[str, ...]:
+        """Return the keys that the mapping takes, as the file spells them."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
+
+    @classmethod
+    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 (for those who override it)
+        """Return the value as the model takes it; the place for short forms."""
+        return data
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:  # noqa: ANN401
+        if isinstance(data, cls):
+            return data
+        taken = cls.prepared(data, info)
+        if not isinstance(taken, Mapping):
+            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {kind(data)} {show(data, 60)}")
+        known = cls.known_keys()
+        unknown = [key for key in taken if key not in known]
+        for key in unknown:
+            hint = cls.hints.get(str(key)) or meant(str(key), known)
+            complain(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
+        fields = {field.alias or name: field for name, field in cls.model_fields.items()}
+        empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]
+        for key in [key for key in empty if not fields[key].is_required()]:
+            complain(info, place_of(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key")
+            unknown.append(key)
+        made = handler({key: value for key, value in taken.items() if key not in unknown})
+        if isinstance(data, Map):
+            made._source = data  # noqa: SLF001 (its own)
+        return made
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands in its file; None for what was made in Python."""
+        return place_of(self._source)
+
+    def at(self, *path: object) -> Place | None:
+        """Return where something inside of it stands, by the keys of the file."""
+        return locate(self._source, path) if self._source is not None else None
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The keys that the file gives, as it spells them."""
+        return frozenset(
+            field.alias or name for name, field in type(self).model_fields.items() if name in self.model_fields_set
+        )
+
+
+def told(error: ValidationError, root: object, problems: Problems, at: Place | None = None) -> None:
+    """Add what pydantic refused to `problems`, with its place in `root`; `at` is that of a root which knows none."""
+    for each in error.errors(include_url=False):
+        if each["type"] == "too_short" and each["input"]:
+            continue  # pydantic counts the items that are right; what is wrong with the others is told
+        place = locate(root, each["loc"]) or at
+        message, hint = _words(each)
+        problems.add(place, message, hint)
+
+
+def _words(error: ErrorDetails) -> tuple[str, str]:
+    where = _name(error["loc"])
+    context = error.get("ctx") or {}
+    if error["type"] == "suite":
+        message = str(context["message"])
+        return (f"{where} {message}" if where and message.startswith("takes") else message), str(context["hint"])
+    if error["type"] == "missing":
+        return f"{where} is missing", ""
+    wanted = {
+        "tuple_type": "a list",
+        "list_type": "a list",
+        "dict_type": "a mapping",
+        "mapping_type": "a mapping",
+        "literal_error": f"one of {context.get('expected', '')}",
+        "too_short": "at least one item",
+    }.get(error["type"])
+    if wanted:
+        given = (
+            "an empty list" if error["type"] == "too_short" else f"{kind(error['input'])} {show(error['input'], 60)}"
+        )
+        return f"{where} takes {wanted}, not {given}", "begin each item with `- `" if wanted == "a list" else ""
+    return f"{where}: {error['msg']}", ""
+
+
+def _name(path: tuple[int | str, ...]) -> str:
+    names = [str(step) for step in path if isinstance(step, str) and not step.startswith("(")]
+    return f"`{names[-1]}`" if names else ""

@@ -1,0 +1,169 @@
+"""Values of a suite: they say in plain words what they take, and nothing is converted: the text "5" is not the number 5."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+
+from llmproxy.suite.matchers.table import examine, examine_number, kind, show
+from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
+from llmproxy.suite.schema.types import complain, refuse
+from llmproxy.suite.yaml.places import Problems
+
+__all__ = [
+    "Capture",
+    "Count",
+    "Entity",
+    "Fields",
+    "Flag",
+    "Matcher",
+    "Milliseconds",
+    "Pause",
+    "Reason",
+    "Share",
+    "Text",
+    "Texts",
+    "Times",
+    "Value",
+]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_LONGEST = 24 * 3_600_000
+
+
+def _text(value: object) -> object:
+    if isinstance(value, str):
+        if not value.strip():
+            raise refuse("takes a text that is not empty")
+        return value
+    hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
+    raise refuse(f"takes a text, not {kind(value)} {show(value, 60)}", hint)
+
+
+def _texts(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _flag(value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
+    raise refuse(f"takes true or false, not {kind(value)} {show(value, 60)}", hint)
+
+
+def _reason(value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
+        raise refuse(
+            f"takes true, false or a reason, not {show(value)}", "only true and false are booleans in YAML 1.2"
+        )
+    return _text(value)
+
+
+def _times(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
+    raise refuse(f"takes a whole number from 1, not {kind(value)} {show(value, 60)}", hint)
+
+
+def _share(value: object) -> object:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise refuse(f"takes a number from 0 to 1, not {kind(value)} {show(value, 60)}")
+
+
+def _milliseconds(least: float) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        made: float | None = None
+        if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
+            made = float(found[1]) * _UNIT[found[2]]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            made = float(value)
+        if made is None or not least <= made <= _LONGEST:
+            more = "more than 0" if least else "0 or more"
+            raise refuse(
+                f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {kind(value)} {show(value, 60)}'
+            )
+        return made
+
+    return read
+
+
+def _capture(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
+        raise refuse(f"takes a name such as $task, not {show(value, 60)}")
+    if bare_name(value) in BUILT_IN:
+        raise refuse(f"takes a name of your own; {value} is built in: {BUILT_IN[bare_name(value)]}")
+    return bare_name(value)
+
+
+def _matcher(value: object, info: ValidationInfo) -> object:
+    found = Problems()
+    examine(value, found, None)
+    _pass_on(found, info)
+    return value
+
+
+def _count(value: object, info: ValidationInfo) -> object:
+    found = Problems()
+    examine_number(value, found, None, "it")
+    _pass_on(found, info)
+    return value
+
+
+def _pass_on(found: Problems, info: ValidationInfo) -> None:
+    """Note what has a place; raise what has none, for pydantic knows where it is."""
+    for problem in found:
+        if problem.place is None:
+            raise refuse(problem.message.removeprefix("it "), problem.hint)
+        complain(info, problem.place, problem.message, problem.hint)
+
+
+def _fields(value: object) -> object:
+    if isinstance(value, Mapping) and not value:
+        raise refuse("asserts nothing: it is empty")
+    return value
+
+
+def _value(value: object) -> object:
+    if value is None:
+        raise refuse("takes a value, not null")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+"""Not empty."""
+Texts = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_texts),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
+"""One text or several."""
+Entity = Text
+"""Name of an entity of the store."""
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Reason = Annotated[bool | str, BeforeValidator(_reason)]
+"""True, or why."""
+Times = Annotated[int, BeforeValidator(_times), WithJsonSchema({"type": "integer", "minimum": 1})]
+Share = Annotated[float, BeforeValidator(_share), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+_TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
+Milliseconds = Annotated[float, BeforeValidator(_milliseconds(0.001)), WithJsonSchema(_TIME)]
+"""Milliseconds; more than 0."""
+Pause = Annotated[float, BeforeValidator(_milliseconds(0)), WithJsonSchema(_TIME)]
+"""Milliseconds; 0 too."""
+Capture = Annotated[str, BeforeValidator(_capture), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})]
+"""A name, stored without its dollar sign."""
+Value = Annotated[Any, BeforeValidator(_value), WithJsonSchema({"$comment": "Json"})]
+"""A literal, ``{ref: $name.field}``, or a text with references."""
+Matcher = Annotated[Any, BeforeValidator(_matcher), WithJsonSchema({"$comment": "Matcher"})]
+"""As written; `llmproxy.suite.matchers.table.check` evaluates it."""
+Count = Annotated[Any, BeforeValidator(_count), WithJsonSchema({"$comment": "Count"})]
+"""How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
+Fields = Annotated[dict[str, Matcher], BeforeValidator(_fields)]
+"""Column or path -> matcher; at least one."""

@@ -1,0 +1,279 @@
+"""What an agent did to its history before it sent it: a condenser, a pruner, a token limiter. Told from the wire, with its evidence.
+
+    declared      the provider says so in its answer (context editing, compaction)
+    proven        a pure difference of two requests; a summary that is the output of an earlier call of the run
+    inferred      messages are missing and others stand in their place, but no call of the run wrote them
+    unobservable  the history is not in the requests (kept by the provider), or cannot be aligned
+
+A processor is shown to be inactive only where every request of the step carries its whole history, aligned with the one before it
+(``proven``). Nothing here takes silence for an answer: what cannot be told is ``unobservable``, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from llmproxy.suite.wire.declared import Declared, declared_by, hidden_history
+from llmproxy.suite.wire.measure import Measured, Seen
+from llmproxy.suite.wire.threads import Change, Gap, Item, changes, common, items_of, system_of
+from llmproxy.trace.reading.exchange import CHAT, Exchange
+
+__all__ = ["EVIDENCE", "Finding", "Processing", "processing"]
+
+EVIDENCE = ("unobservable", "inferred", "proven", "declared")
+"""From the weakest to the strongest."""
+_LEAST = 8
+"""Characters that a summary must have so that finding it proves something."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What is known about one processor in one step."""
+
+    activated: bool | None
+    """None: it cannot be told."""
+    evidence: str
+    reason: str = ""
+    """Why it cannot be told, or what tells it."""
+    where: str = ""
+    values: dict[str, int | None] = field(default_factory=dict)
+    """``condensedMessages`` ...; None where the number is not known."""
+    summaries: list[str] | None = field(default_factory=list)
+    """Texts that stand for the condensed messages; None where they are encrypted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """What is known about the processors of a step."""
+
+    condenser: Finding
+    pruner: Finding
+    tokenLimiter: Finding  # noqa: N815 - the name that suites use
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    seen: Seen
+    change: Change
+    proof: bool
+    """Whether a text that was inserted is the output of an earlier call."""
+
+
+def processing(step: Measured, before: Sequence[Seen] = (), *, continues: bool = False) -> Processing:
+    """Find out what was done to the history in a step.
+
+    Args:
+        step: The step's exchanges.
+        before: Those of the run before it, in order.
+        continues: Whether the step goes on with a conversation, so that history is expected in its first request.
+
+    """
+    all_seen = [*before, *step.seen]
+    found: dict[str, list[tuple[Finding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    doubts: list[str] = []
+    for seen in (each for each in step.seen if each.call.operation in CHAT and not _failed(each)):
+        if seen.exchange is None:
+            doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
+            continue
+        for each in declared_by(seen.exchange):
+            found[each.processor].append((_declared(each, seen), EVIDENCE.index("declared")))
+        if reason := hidden_history(seen.exchange):
+            doubts.append(f"{seen.where}: {reason}")
+            continue
+        link = _link(seen, all_seen, continues=continues)
+        if isinstance(link, str):
+            doubts.append(f"{seen.where}: {link}")
+        elif link is not None:
+            for name, finding in _told(link):
+                found[name].append((finding, EVIDENCE.index(finding.evidence)))
+    if not step.seen:
+        doubts.append("the agent sent no request in this step")
+    return Processing(**{name: _together(name, each, doubts) for name, each in found.items()})
+
+
+def _failed(seen: Seen) -> bool:
+    return seen.exchange.failed if seen.exchange is not None else not seen.answered
+
+
+def _declared(each: Declared, seen: Seen) -> Finding:
+    return Finding(
+        activated=True,
+        evidence="declared",
+        reason=each.reason,
+        where=seen.where,
+        values=dict(each.values),
+        summaries=each.summaries,
+    )
+
+
+# -- linking ---------------------------------------------------------------------------------------------------------------
+
+
+def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _Link | str | None:
+    """Find the request that this one goes on from, and compare; None: it is the first of its thread; a text: why it cannot be told."""
+    exchange = seen.exchange
+    if exchange is None:
+        return None
+    sent = items_of(exchange.messages)
+    earlier = [
+        each for each in all_seen
+        if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
+        and each.call.operation in CHAT
+    ]  # fmt: skip
+    family = [each for each in earlier if each.exchange is not None and _same_agent(each.exchange, exchange)]
+    if not continues and any(_begins(sent, _expected(each)) for each in family):
+        return None  # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
+    scored = [(common(_expected(each), sent[:-1] or sent), each.call.seq, each) for each in family]
+    shared, _, parent = max(scored, key=lambda each: each[:2], default=(0, 0, None))
+    if parent is None or parent.exchange is None:
+        return _rootless(sent, earlier, continues=False)
+    change = changes(
+        _expected(parent), sent, before=system_of(parent.exchange.messages), after=system_of(exchange.messages)
+    )
+    proof = _is_summary(change, earlier)
+    if shared == 0 and not proof and not _anchored(_expected(parent), sent):
+        return _rootless(sent, family, continues=continues)
+    lost = any(not gap.inserted and not all(map(_only_tools, gap.missing)) for gap in change.gaps)
+    if lost and not change.grown and not _remembers(family):
+        return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
+    return _Link(seen, change, proof)
+
+
+def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
+    """Tell whether a history is the beginning of another one, and no more."""
+    return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
+
+
+def _same_agent(one: Exchange, other: Exchange) -> bool:
+    """Tell whether two requests are of one agent: the same tools, and system prompts that are not strangers to each other."""
+    first, second = system_of(one.messages), system_of(other.messages)
+    related = first == second or (bool(first) and bool(second) and _starts_alike(first, second))
+    return one.tools == other.tools and (related or (not first) != (not second))
+
+
+def _starts_alike(one: str, other: str) -> bool:
+    """Tell whether two system prompts begin alike: what changes (a date, a summary) mostly stands behind what stays."""
+    length = min(len(one), len(other), 40)
+    return one[:length] == other[:length] or one[-length:] == other[-length:]
+
+
+def _expected(seen: Seen) -> list[Item]:
+    """Return the history that the next request must carry: this request's messages, and the answer."""
+    exchange = seen.exchange
+    if exchange is None:
+        return []
+    items = items_of(exchange.messages)
+    if exchange.answer is None:
+        return items
+    answer = items_of([exchange.answer])
+    return items + [Item(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer]
+
+
+def _anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
+    """Tell whether two histories share a message anywhere."""
+    return bool({item.mark for item in expected} & {item.mark for item in sent})
+
+
+def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) -> str | None:
+    """Judge a request that goes on from none that we saw."""
+    if any(item.role == "assistant" for item in sent):
+        return "it carries history that the wire has not seen"
+    if continues and family:
+        return "it shares no message with the conversation so far: its history was replaced, or is not kept by the agent at all"
+    return None
+
+
+def _remembers(family: Sequence[Seen]) -> bool:
+    """Tell whether an earlier request of the agent carried an answer and a user message after it: it does send its history."""
+    for seen in family:
+        roles = [item.role for item in items_of(seen.exchange.messages)] if seen.exchange is not None else []
+        if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
+            return True
+    return False
+
+
+def _is_summary(change: Change, earlier: Sequence[Seen]) -> bool:
+    """Tell whether what was inserted is the output of an earlier call whose request spoke of what is missing."""
+    if not change.missing:
+        return False
+    inserted = "".join("".join(text.split()) for text in _inserted(change))
+    for seen in earlier:
+        exchange = seen.exchange
+        if exchange is None or exchange.answer is None:
+            continue
+        output = "".join(exchange.answer.text.split())
+        if len(output) < _LEAST or output not in inserted:
+            continue
+        asked = "".join("".join(message.text.split()) for message in exchange.messages)
+        if any(item.alike and item.alike in asked for item in change.missing):
+            return True
+    return False
+
+
+def _inserted(change: Change) -> list[str]:
+    """Return the texts that stand in the place of what is missing."""
+    texts = [item.text for gap in change.gaps for item in gap.inserted]
+    return texts + ([change.grown] if change.grown else [])
+
+
+# -- telling ---------------------------------------------------------------------------------------------------------------
+
+
+def _told(link: _Link) -> list[tuple[str, Finding]]:
+    """Say which processors a difference shows."""
+    told: list[tuple[str, Finding]] = []
+    pruned = link.change.pruned
+    for gap in link.change.gaps:
+        texts = [item.text for item in gap.inserted] or ([link.change.grown] if link.change.grown else [])
+        if texts:
+            told.append(("condenser", _condensed(link, gap, texts)))
+        elif all(_only_tools(item) for item in gap.missing):
+            pruned += sum(max(len(item.calls), 1) for item in gap.missing)
+        else:
+            values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
+            reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
+            told.append(("tokenLimiter", _active("proven", reason, link, values)))
+    if pruned:
+        reason = f"{pruned} parts of earlier messages are gone"
+        told.append(("pruner", _active("proven", reason, link, {"partsRemoved": pruned})))
+    return told
+
+
+def _condensed(link: _Link, gap: Gap, texts: list[str]) -> Finding:
+    values: dict[str, int | None] = {
+        "condensedMessages": len(gap.missing),
+        "recentMessages": gap.kept,
+        "totalMessages": link.change.expected,
+    }
+    evidence = "proven" if link.proof else "inferred"
+    source = "an earlier call of the run wrote it" if link.proof else "no call of the run wrote it"
+    reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
+    return _active(evidence, reason, link, values, texts)
+
+
+def _active(
+    evidence: str, reason: str, link: _Link, values: dict[str, int | None], texts: list[str] | None = None
+) -> Finding:
+    return Finding(
+        activated=True, evidence=evidence, reason=reason, where=link.seen.where, values=values, summaries=texts or []
+    )
+
+
+def _only_tools(item: Item) -> bool:
+    return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
+
+
+def _together(name: str, found: Sequence[tuple[Finding, int]], doubts: Sequence[str]) -> Finding:
+    """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
+    if found:
+        best = max(found, key=lambda each: each[1])[0]
+        texts = [each.summaries for each, _ in found]
+        known = [text for each in texts if each is not None for text in each]
+        best.summaries = known or (None if None in texts else [])
+        return best
+    if doubts:
+        return Finding(
+            activated=None, evidence="unobservable", reason=f"{name} cannot be observed: {'; '.join(doubts[:3])}"
+        )
+    return Finding(activated=False, evidence="proven", reason="every request carried its whole history")

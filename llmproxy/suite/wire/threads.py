@@ -1,0 +1,215 @@
+"""Requests of one thread, compared: what should have been sent, and what was.
+
+    request k, its predecessor p -> Change: which messages went missing, where, what stands in their place, what was pruned
+
+A request carries the history. What is expected in it is the predecessor's messages, its answer, and then what is new. Messages are
+reduced to what survives a client's hands (white space, ids and the layout of arguments do not count); answers in pieces are one.
+A message that was merely written anew (a clock, retrieved text) is an edit, not a loss.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+from llmproxy.core.dialects.messages import Message
+
+__all__ = ["Change", "Gap", "Item", "changes", "common", "items_of", "system_of"]
+
+ALIKE = 0.9
+"""Two texts of at least this similarity are one text that was edited."""
+_LONG = 4000
+"""Characters of a text that are compared for similarity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One message of a history, comparable."""
+
+    role: str
+    text: str
+    """As it came."""
+    calls: tuple[str, ...] = ()
+    call_id: str | None = None
+    reasoning: bool = False
+    alike: str = ""
+    """What counts of the text."""
+
+    @property
+    def mark(self) -> tuple[str, str, tuple[str, ...]]:
+        """What is equal in equal messages."""
+        return self.role, self.alike, self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A run of expected messages that is not there."""
+
+    at: int
+    """Position of the first in what was expected."""
+    missing: tuple[Item, ...]
+    inserted: tuple[Item, ...]
+    """What stands in their place."""
+    kept: int
+    """Expected messages after the gap that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a request differs from what was expected in it."""
+
+    expected: int
+    """Messages, the new ones counted."""
+    gaps: tuple[Gap, ...] = ()
+    pruned: int = 0
+    """Parts that are gone from messages that stayed: tool calls, results made shorter, thoughts."""
+    grown: str = ""
+    """What was added to the system prompt."""
+    new: tuple[Item, ...] = field(default=())
+
+    @property
+    def missing(self) -> tuple[Item, ...]:
+        """All messages that are not there."""
+        return tuple(item for gap in self.gaps for item in gap.missing)
+
+
+def system_of(messages: Sequence[Message]) -> str:
+    """Return the system prompt."""
+    return "\n".join(message.text for message in messages if message.role == "system")
+
+
+def items_of(messages: Sequence[Message]) -> list[Item]:
+    """Return the history in a request, system prompts left out, the pieces of one answer put together."""
+    items: list[Item] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        calls = tuple(f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls)
+        item = Item(
+            message.role, message.text, calls, message.tool_call_id, bool(message.reasoning), _reduced(message.text)
+        )
+        if items and item.role == "assistant" == items[-1].role:
+            last = items[-1]
+            item = Item(
+                "assistant", last.text + item.text, last.calls + calls, None, last.reasoning or item.reasoning,
+                last.alike + item.alike,
+            )  # fmt: skip
+            items[-1] = item
+        else:
+            items.append(item)
+    return items
+
+
+def _reduced(text: str) -> str:
+    return "".join(text.split())
+
+
+def _layout(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
+def common(one: Sequence[Item], other: Sequence[Item]) -> int:
+    """Return how many messages two histories share at the beginning and at the end."""
+    most = min(len(one), len(other))
+    head = 0
+    while head < most and one[head].mark == other[head].mark:
+        head += 1
+    tail = 0
+    while tail < most - head and one[-1 - tail].mark == other[-1 - tail].mark:
+        tail += 1
+    return head + tail
+
+
+def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "") -> Change:
+    """Compare what was expected in a request (without what is new) with its messages.
+
+    `before` and `after` are the system prompts.
+    """
+    kept_back = _new_at_end(sent)
+    body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
+    matcher = SequenceMatcher(None, [item.mark for item in expected], [item.mark for item in body], autojunk=False)
+    gaps: list[Gap] = []
+    pruned = kept_all = 0
+    opcodes = matcher.get_opcodes()
+    equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
+    for tag, i1, i2, j1, j2 in opcodes:
+        if tag == "equal":
+            equal_after -= i2 - i1
+            kept_all += i2 - i1
+            pruned += sum(_thoughts_gone(a, b) for a, b in zip(expected[i1:i2], body[j1:j2], strict=True))
+            continue
+        if tag == "insert":
+            new += body[j1:j2] if i1 == len(expected) else []
+            continue
+        missing, inserted, parts = _paired(expected[i1:i2], body[j1:j2])
+        pruned += parts
+        if missing:
+            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after))
+    return Change(len(expected) + len(new), tuple(gaps), pruned, _grown(before, after), tuple(new))
+
+
+def _new_at_end(sent: Sequence[Item]) -> int:
+    """Return how many messages at the end are what is new: results of tools, or what the user says now."""
+    count = 0
+    while count < len(sent) and sent[-1 - count].role == "tool":
+        count += 1
+    return count or (1 if sent and sent[-1].role == "user" else 0)
+
+
+def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item], list[Item], int]:
+    """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were pruned."""
+    missing: list[Item] = []
+    pruned, at, used = 0, 0, set[int]()
+    for item in expected:
+        found = next(
+            (j for j in range(at, len(sent)) if j not in used and (_lost(item, sent[j]) or _edited(item, sent[j]))),
+            None,
+        )
+        if found is None:
+            missing.append(item)
+            continue
+        used.add(found)
+        at = found + 1
+        pruned += _lost(item, sent[found])
+    return missing, [item for j, item in enumerate(sent) if j not in used], pruned
+
+
+def _lost(item: Item, sent: Item) -> int:
+    """Return how many parts of a message are gone, 0 if it is another message."""
+    if item.role != sent.role:
+        return 0
+    if item.role == "assistant" and item.alike == sent.alike and len(sent.calls) < len(item.calls):
+        return len(item.calls) - len(sent.calls) if set(sent.calls) <= set(item.calls) else 0
+    same_call = item.call_id is not None and item.call_id == sent.call_id
+    return int(item.role == "tool" and same_call and len(sent.alike) < len(item.alike))
+
+
+def _thoughts_gone(item: Item, sent: Item) -> int:
+    return int(item.reasoning and not sent.reasoning)
+
+
+def _edited(item: Item, sent: Item) -> bool:
+    """Tell whether two messages are one that was written anew."""
+    if item.role != sent.role or item.calls != sent.calls:
+        return False
+    if item.role == "tool" and item.call_id is not None and item.call_id == sent.call_id:
+        return True
+    one, other = item.alike[:_LONG], sent.alike[:_LONG]
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE
+
+
+def _grown(before: str, after: str) -> str:
+    """Return what was added to a system prompt."""
+    if len(_reduced(after)) <= len(_reduced(before)):
+        return ""
+    matcher = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    lines = after.splitlines()
+    return "\n".join(
+        "\n".join(lines[j1:j2]) for tag, _, _, j1, j2 in matcher.get_opcodes() if tag in ("insert", "replace")
+    )

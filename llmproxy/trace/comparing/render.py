@@ -1,0 +1,169 @@
+"""A diff for people and machines: side by side in a terminal, JSON, Markdown for a pull request. Pure text, no printing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from llmproxy.core.traffic.differences import printable, short, shown
+from llmproxy.trace.comparing.diff import ReplayDiff
+from llmproxy.trace.comparing.pairing import MISSING, ToolFieldChange
+
+Form = Literal["text", "json", "markdown"]
+_TICKS = re.compile("`+")
+_RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
+
+
+def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width: int = 100) -> str:
+    """Return a diff as ``text`` (side by side in `width` columns), ``json`` or ``markdown``; ends without a newline."""
+    if form == "json":
+        return json.dumps(tree(diff), indent=2, ensure_ascii=False, default=str)
+    if form == "markdown":
+        return _markdown(diff)
+    if form != "text":
+        raise ValueError(f"a diff is rendered as text, json or markdown, not {form!r}")
+    return _text(diff, color=color, width=max(width, 60))
+
+
+def tree(diff: ReplayDiff) -> dict[str, Any]:
+    """Return everything in a diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
+    data = diff.to_dict()
+    for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
+        plain["looks"] = change.looks
+    sides = (
+        "texts_changed",
+        "old_texts",
+        "new_texts",
+        "old_span_count",
+        "new_span_count",
+        "old_latency_ms",
+        "new_latency_ms",
+    )
+    return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
+
+
+def _word(change: ToolFieldChange) -> str:
+    if change.looks:
+        return f"incidental: {change.looks}"
+    return "contract" if change.severity == "contract" else "result"
+
+
+def _totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield name, old, new and whether it counts as a change."""
+    yield "tokens", str(diff.old_tokens), str(diff.new_tokens), diff.token_count_changed
+    yield "cost", f"${diff.old_cost:.4f}", f"${diff.new_cost:.4f}", diff.cost_changed
+    yield "spans", str(diff.old_span_count), str(diff.new_span_count), diff.span_count_changed
+    if diff.old_latency_ms != diff.new_latency_ms:
+        yield "latency", f"{diff.old_latency_ms:.0f} ms", f"{diff.new_latency_ms:.0f} ms", False
+
+
+def aligned(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield lines side by side: left, right, whether they are the same. A line of one side only stands beside nothing."""
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for n in range(max(i2 - i1, j2 - j1)):
+            left = old[i1 + n] if i1 + n < i2 else ""
+            right = new[j1 + n] if j1 + n < j2 else ""
+            yield left, right, tag == "equal"
+
+
+def _text(diff: ReplayDiff, *, color: bool, width: int) -> str:
+    half = (width - 5) // 2
+
+    def paint(text: str, code: str) -> str:
+        return f"{code}{text}{_OFF}" if color and text.strip() else text
+
+    def row(left: str, right: str, *, same: bool) -> str:
+        left, right = short(left, half), short(right, half)
+        mark = " " if same else "|"
+        codes = (_DIM, _DIM) if same else (_RED, _GREEN)
+        return f"  {paint(left.ljust(half), codes[0])} {mark} {paint(right, codes[1])}".rstrip()
+
+    if not diff.has_changes:
+        return "No changes detected."
+    return "\n".join(_sections(diff, row, paint))
+
+
+def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
+    if diff.tool_sequence_changed:
+        yield "Tool sequence"
+        for left, right, same in aligned(diff.old_tool_sequence, diff.new_tool_sequence):
+            yield row(left, right, same=same)
+    place = None
+    for change in diff.tool_changes:
+        if (change.tool, change.call) != place:
+            place = (change.tool, change.call)
+            yield f"{change.tool} (call {change.call})"
+        yield f"  {change.field}  [{paint(_word(change), _YELLOW if change.severity == 'contract' else _DIM)}]"
+        yield row(_value(change.old), _value(change.new), same=False)
+    if diff.texts_changed:
+        yield "Texts before the output"
+        for left, right, same in aligned(_lines(diff.old_texts), _lines(diff.new_texts)):
+            yield row(left, right, same=same)
+    if diff.output_changed:
+        yield "Output"
+        for left, right, same in aligned(diff.old_output.splitlines(), diff.new_output.splitlines()):
+            yield row(left, right, same=same)
+    totals = [total for total in _totals(diff) if total[3] or total[0] == "latency"]
+    if totals:
+        yield "Totals"
+        for name, old, new, counts in totals:
+            yield f"  {name.ljust(8)} {paint(old, _RED if counts else _DIM)} → {paint(new, _GREEN if counts else _DIM)}"
+
+
+def _lines(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in text.splitlines()]
+
+
+def _value(value: object) -> str:
+    return "(missing)" if value is MISSING else shown(value, 1000)
+
+
+def _fence(text: str, least: int) -> str:
+    """Return more backticks than stand anywhere in a row in `text`."""
+    return "`" * max(least, *(len(run) + 1 for run in _TICKS.findall(text)), least)
+
+
+def _cell(text: str) -> str:
+    """Return text as code in a table's cell: no bar, no line break and no backtick ends it."""
+    safe = short(text, 200).replace("|", "\\|")
+    fence = _fence(safe, 1)
+    between = " " if "`" in safe else ""
+    return f"{fence}{between}{safe}{between}{fence}" if safe else ""
+
+
+def _markdown(diff: ReplayDiff) -> str:
+    if not diff.has_changes:
+        return "**No changes detected.**"
+    breaks = diff.fails("contract")
+    lines = ["**The tool contract changed.**" if breaks else "**Changed, the tool contract did not.**", ""]
+    lines += ["| what | old | new | |", "| --- | --- | --- | --- |"]
+    if diff.tool_sequence_changed:
+        sequences = (" → ".join(names) or "(none)" for names in (diff.old_tool_sequence, diff.new_tool_sequence))
+        lines.append(f"| tool sequence | {' | '.join(_cell(text) for text in sequences)} | contract |")
+    for change in diff.tool_changes:
+        what = _cell(f"{change.tool} (call {change.call}) {change.field}")
+        lines.append(f"| {what} | {_cell(_value(change.old))} | {_cell(_value(change.new))} | {_word(change)} |")
+    for name, old, new, counts in _totals(diff):
+        if counts or name == "latency":
+            lines.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
+    if diff.texts_changed:
+        both = _fenced(_lines(diff.old_texts), _lines(diff.new_texts))
+        lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
+    if diff.output_changed:
+        both = _fenced(diff.old_output.splitlines(), diff.new_output.splitlines())
+        lines += ["", "<details><summary>output</summary>", "", *both, "", "</details>"]
+    return "\n".join(lines)
+
+
+def _fenced(old: list[str], new: list[str]) -> list[str]:
+    lines = []
+    for left, right, same in aligned(old, new):
+        if same:
+            lines.append(f"  {printable(left)}")
+        else:
+            lines += [f"- {printable(left)}"] * bool(left) + [f"+ {printable(right)}"] * bool(right)
+    fence = _fence("\n".join(lines), 3)
+    return [f"{fence}diff", *lines, fence]

@@ -1,0 +1,1 @@
+"""From interactions to spans: each exchange opened, conversations told apart, tool calls joined with their results."""

@@ -1,0 +1,253 @@
+"""Which conversation a request belongs to, told from what it says alone.
+
+A request carries the conversation so far. If what was asked and answered before is a prefix of it, it goes on with that
+conversation; so agents that talk at the same time, and the sub-agents that they start, are told apart whatever the
+order on the wire. Prefixes are compared by a running digest over messages, each reduced to what survives a client's
+hands: white space, ids of calls, reasoning and the layout of arguments do not count, nor digits in a system prompt (the
+date of today). In order of evidence:
+
+    the same key after a failed answer        a retry of it
+    an id of an earlier answer                goes on with that (`previous_response_id`)
+    prefix ends with an answer we saw         goes on
+    answers a tool call we wait for           goes on (the history was cut or rewritten)
+    prefix is an earlier request              goes on, with the answer changed (or, if nothing follows, a new run of it)
+    nothing of it                             a new conversation
+
+Memory is a digest or two for each exchange, never what was said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.core.dialects.messages import Message
+
+if TYPE_CHECKING:
+    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.values.model import Span
+
+Digest = bytes
+_DIGITS = re.compile(r"\d+")
+_START: Digest = b""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A tool call whose result has not come yet."""
+
+    call_id: str | None
+    name: str
+    span: Span
+    line: Any
+    """Where its span waits (`lines.Entry`)."""
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """What is remembered of one conversation."""
+
+    id: str
+    step: str
+    """Id of its `agent_step` span."""
+    tools: frozenset[str]
+    system: Digest
+    last: Digest = _START
+    """After the last answer."""
+    ended: float | None = None
+    """When the last answer was there: Unix time, None if unknown."""
+    pending: list[Pending] = field(default_factory=list)
+    calls: dict[str, str] = field(default_factory=dict)
+    """Ids of answered calls -> ids of their spans."""
+    failed: Any = None
+    """What is left to do about a failed answer, if the last one was (`spans.Failed`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs."""
+
+    conversation: Conversation | None
+    """None: a new one."""
+    known: int
+    """How many of the request's messages had been said before."""
+    digest: Digest
+    """Over the whole request."""
+    system: Digest = _START
+    retry: bool = False
+
+
+class Conversations:
+    """Every conversation of one recording."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._answered: dict[Digest, list[Conversation]] = {}
+        self._asked: dict[Digest, Conversation] = {}
+        self._failed: dict[str, Conversation] = {}
+        self._ids: dict[str, tuple[Conversation, Digest]] = {}
+        self._waiting: dict[str, Conversation] = {}
+
+    def place(self, exchange: Exchange) -> Place:
+        """Tell where a request belongs."""
+        messages, start, found = exchange.messages, _START, None
+        for name in earlier_ids_of(exchange):
+            if name in self._ids:
+                found, start = self._ids[name]
+                break
+        marks = list(chain(start, messages))
+        digest = marks[-1][0] if marks else start
+        system = next(iter(chain(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
+        failed = self._failed.get(exchange.interaction.key)
+        if failed is not None:
+            return Place(failed, len(messages), digest, system, retry=True)
+        if found is not None:
+            return Place(found, 0, digest, system)
+        waiting = self._answers_a_call(messages)
+        for mark, count in reversed(marks):
+            if conversations := self._answered.get(mark):
+                return Place(_best(conversations, exchange.tools, mark), count, digest, system)
+        if waiting is not None:
+            return Place(waiting, _since_answer(messages), digest, system)
+        for mark, count in reversed(marks[:-1]):
+            earlier = self._asked.get(mark)
+            if earlier is not None and _alike(earlier.tools, exchange.tools):
+                return Place(earlier, max(count, _since_answer(messages)), digest, system)
+        return Place(None, _since_answer(messages), digest, system)
+
+    def _answers_a_call(self, messages: Sequence[Message]) -> Conversation | None:
+        for message in reversed(messages):
+            if message.role == "assistant":
+                return None
+            if message.role == "tool" and message.tool_call_id in self._waiting:
+                return self._waiting[message.tool_call_id]
+        return None
+
+    def note(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+        """Remember a request and its answer."""
+        key = exchange.interaction.key
+        self._failed.pop(key, None)
+        if exchange.failed:
+            self._failed[key] = conversation
+        self._asked[place.digest] = conversation
+        conversation.tools = exchange.tools or conversation.tools
+        after = place.digest
+        if exchange.answer is not None and not exchange.failed:
+            for after, _ in chain(place.digest, [exchange.answer]):  # noqa: B007 - the last one stays
+                pass
+            self._answered.setdefault(after, []).append(conversation)
+        conversation.last = after
+        for name in exchange.interaction.made_ids:
+            self._ids[name] = conversation, after
+
+    def wait(self, conversation: Conversation, pending: Pending) -> None:
+        """Remember a tool call whose result is to come."""
+        conversation.pending.append(pending)
+        if pending.call_id:
+            self._waiting[pending.call_id] = conversation
+
+    def answer(self, conversation: Conversation, call_id: str | None) -> Pending | None:
+        """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
+        pending = conversation.pending
+        found = next((each for each in pending if call_id and each.call_id == call_id), None)
+        found = found or next((each for each in pending if each.name == call_id), None)
+        found = found or (pending[0] if pending and call_id is None else None)
+        if found is None:
+            return None
+        pending.remove(found)
+        if found.call_id:
+            self._waiting.pop(found.call_id, None)
+            conversation.calls[found.call_id] = found.span.id
+        return found
+
+
+def earlier_ids_of(exchange: Exchange) -> tuple[str, ...]:
+    """Return the ids by which a request names what came before."""
+    from llmproxy.trace.reading.exchange import earlier_ids
+
+    return earlier_ids(exchange.tree)
+
+
+def _best(conversations: list[Conversation], tools: frozenset[str], mark: Digest) -> Conversation:
+    """Of conversations that said the same, prefer those that nobody went on with, then the same tools, then the first."""
+    return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    return not one or not other or bool(one & other)
+
+
+def _since_answer(messages: Sequence[Message]) -> int:
+    """Return how many messages there are up to the last answer in a request."""
+    for n in range(len(messages), 0, -1):
+        if messages[n - 1].role == "assistant":
+            return n
+    return 0
+
+
+# -- digests ---------------------------------------------------------------------------------------------------------------
+
+
+def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
+    """Yield (digest, number of messages so far) after each message that says something; answers in pieces are one."""
+    digest, n = start, 0
+    said: list[str] = []
+    calls: list[str] = []
+    for message in messages:
+        if message.role != "assistant" and (said or calls):
+            digest = _next(digest, "assistant", "".join(said) + "\0" + "\0".join(calls))
+            said, calls = [], []
+            yield digest, n
+        n += 1
+        if message.role == "assistant":
+            said.append(_reduced(message.text))
+            calls += [f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls]
+            continue
+        text = _constant(message.text) if message.role == "system" else _reduced(message.text)
+        if text or message.role == "tool":
+            digest = _next(digest, message.role, text)
+            yield digest, n
+    if any(said) or calls:
+        yield _next(digest, "assistant", "".join(said) + "\0" + "\0".join(calls)), n
+
+
+def _next(digest: Digest, role: str, text: str) -> Digest:
+    return blake2b(digest + role.encode() + b"\0" + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+_MEMO = 2000
+"""Characters of a text up to which its reduced form is remembered: a few megabytes for all of them."""
+
+
+@lru_cache(maxsize=1024)
+def _remembered(text: str) -> str:
+    return "".join(text.split())
+
+
+def _reduced(text: str) -> str:
+    """Return a text without white space."""
+    return _remembered(text) if len(text) <= _MEMO else "".join(text.split())
+
+
+@lru_cache(maxsize=16)
+def _constant(text: str) -> str:
+    """Return a system prompt without white space, and without the numbers that a date or a time consists of."""
+    return _DIGITS.sub("0", "".join(text.split()))
+
+
+@lru_cache(maxsize=1024)
+def _remembered_layout(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _layout(text: str) -> str:
+    """Return arguments in one layout; what is no JSON, or very long, counts as it is."""
+    return _remembered_layout(text) if len(text) <= _MEMO else _reduced(text)

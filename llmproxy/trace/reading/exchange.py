@@ -1,0 +1,249 @@
+"""One interaction, opened: what was asked, what was answered, with which tools, how long it took.
+
+    Interaction -> Exchange
+
+The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request parameters,
+ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from llmproxy.core.dialects.answers import SHAPES
+from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list
+from llmproxy.core.dialects.streams import SSEParser, events_of, parsed
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, header
+from llmproxy.trace.reading.history import History
+
+CHAT = frozenset({"chat.completions", "completions", "fim.completions", "agents.completions", "responses", "messages",
+                  "complete", "generateContent", "converse", "invoke", "api.chat", "api.generate", "v1.chat",
+                  "v1.generate", "v2.chat", "writer.chat", "writer.completions", "generate"})  # fmt: skip
+"""Operations in which somebody says something and a model answers."""
+_FIRST_CHUNKS = 64
+_FIRST_BYTES = 1 << 16
+"""How far into a stream the first token is looked for."""
+_CLIENT_ERROR = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One interaction, opened."""
+
+    interaction: Interaction
+    tree: dict[str, Any]
+    """The request's body."""
+    messages: Sequence[Message]
+    answer: Message | None
+    tools: frozenset[str]
+    """Names of the tools that the request declares."""
+    answer_model: str | None
+    answer_id: str | None
+    finish_reasons: tuple[str, ...]
+    error: str | None
+    """What went wrong, or None."""
+    duration_ms: float | None
+    """From the request's release to the last byte; None where no times were recorded."""
+    first_token_ms: float | None
+    """To the first words, thoughts or tool call of a stream; None where there is no stream, or no times."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no whole answer, so that a client would ask again."""
+        response = self.interaction.response
+        return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
+
+
+def opened(interaction: Interaction, history: History) -> Exchange:
+    """Open an interaction; `history` knows those before it."""
+    response = interaction.response
+    kind = header(response.headers, "content-type") or ""
+    events = [value for value in events_of(kind, response.body) if isinstance(value, dict)]
+    tree = as_dict(parsed(interaction.request.body))
+    timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
+    last = response.chunks[-1].offset if response.chunks else response.head_offset
+    model, answer_id, finished = _said(events)
+    return Exchange(
+        interaction=interaction,
+        tree=tree,
+        messages=history.messages(interaction, tree),
+        answer=_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
+        tools=declared(tree),
+        answer_model=model,
+        answer_id=answer_id,
+        finish_reasons=finished,
+        error=_error(response, events),
+        duration_ms=last / 1000 if timed else None,
+        first_token_ms=_first_token(interaction, kind) if timed and interaction.stream else None,
+    )
+
+
+def _answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
+    draft, shape = Draft(), SHAPES.get(operation) or SHAPES["chat.completions"]
+    for value in events:
+        shape(draft, value)
+    return draft.message() if draft.heard else None
+
+
+def _first_token(interaction: Interaction, kind: str) -> float | None:
+    """Return when the first chunk had come after which the answer is not empty any more."""
+    draft, shape = Draft(), SHAPES.get(interaction.operation) or SHAPES["chat.completions"]
+    parser, data, seen = SSEParser(), b"", 0
+    sse = kind.startswith("text/event-stream")
+    for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
+        data += chunk.data
+        if sse:
+            values = [parsed(event.data) for event in parser.feed(chunk.data)]
+        else:  # what other framings have so far is read anew with each chunk; the first words come soon
+            values = events_of(kind, data)[seen:]
+            seen += len(values)
+        for value in values:
+            if isinstance(value, dict):
+                shape(draft, value)
+        if any(draft.text) or any(draft.reasoning) or draft.calls:
+            return chunk.offset / 1000
+        if len(data) > _FIRST_BYTES:
+            break
+    return None
+
+
+# -- the request -----------------------------------------------------------------------------------------------------------
+
+
+def declared(tree: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
+    return frozenset(_names(tree))
+
+
+def _names(tree: dict[str, Any]) -> Iterator[str]:
+    lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
+             as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
+    for entry in (each for found in lists for each in as_list(found)):
+        tool = as_dict(entry)
+        inner = as_dict(tool.get("function")) or as_dict(tool.get("toolSpec")) or tool
+        several = as_list(tool.get("functionDeclarations")) or as_list(tool.get("function_declarations"))
+        for one in map(as_dict, several or [inner]):
+            name = one.get("name") or one.get("type") or next(iter(one), None)
+            if isinstance(name, str):
+                yield name
+
+
+_PARAMETERS = (
+    ("gen_ai.request.temperature", ("temperature",)),
+    ("gen_ai.request.top_p", ("top_p", "topP", "p")),
+    ("gen_ai.request.top_k", ("top_k", "topK", "k")),
+    ("gen_ai.request.max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens",
+                                   "maxTokens", "num_predict")),
+    ("gen_ai.request.frequency_penalty", ("frequency_penalty", "frequencyPenalty")),
+    ("gen_ai.request.presence_penalty", ("presence_penalty", "presencePenalty")),
+    ("gen_ai.request.stop_sequences", ("stop", "stop_sequences", "stopSequences")),
+    ("gen_ai.request.seed", ("seed",)),
+    ("gen_ai.request.choice.count", ("n", "candidateCount")),
+)  # fmt: skip
+_HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
+
+
+def parameters(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
+    holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
+    found: dict[str, Any] = {}
+    for attribute, names in _PARAMETERS:
+        value = next((holder[name] for holder in holders for name in names if holder.get(name) is not None), None)
+        if attribute.endswith("stop_sequences") and isinstance(value, str):
+            value = [value]
+        if isinstance(value, int | float | list) and not isinstance(value, bool):
+            found[attribute] = value
+    return found
+
+
+def earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
+    """Return the ids by which a request goes on with what the server keeps: an answer, a conversation."""
+    conversation = tree.get("conversation")
+    candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)
+    return tuple(name for name in candidates if isinstance(name, str) and name)
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------------
+
+_REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
+
+
+def _reasons(value: dict[str, Any]) -> Iterator[str]:
+    places: list[Any] = [value]
+    for name in ("choices", "candidates", "results"):
+        if name in value:
+            places += as_list(value[name])
+    places += [value[name] for name in ("delta", "messageStop") if name in value]
+    for place in places:
+        if isinstance(place, dict):
+            for name in place.keys() & _REASONS:
+                if isinstance(place[name], str) and place[name]:
+                    yield place[name]
+
+
+def _said(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Return the model and the id that an answer names, and its finish reasons.
+
+    A stream says the one in its first events and the other in its last ones.
+    """
+    model = answer_id = None
+    reasons: dict[str, None] = {}
+    for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):
+        inner = as_dict(value.get("response")) or as_dict(value.get("message"))
+        for place in (value, inner):
+            model = model or _text(place, "model", "modelVersion")
+            if answer_id is None and place.get("type") not in _PIECES:
+                answer_id = _text(place, "id", "responseId", "response_id", "generation_id")
+        reasons.update(dict.fromkeys(_reasons(value)))
+        if "stop_reason" in inner or "candidates" in inner:
+            reasons.update(dict.fromkeys(_reasons(inner)))
+        state = inner if inner.get("object") == "response" else value
+        if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
+            reasons[_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
+    return model and model.removeprefix("models/"), answer_id, tuple(reasons)
+
+
+_ENDS = 6
+"""Events at either end of a stream that are looked into."""
+_PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
+
+
+def _text(value: dict[str, Any], *names: str) -> str | None:
+    return next((value[name] for name in names if isinstance(value.get(name), str) and value[name]), None)
+
+
+def _error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
+    """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
+    told = next((said for value in events[-4:] if (said := _complaint(value))), None)
+    if response.status >= _CLIENT_ERROR:
+        said = told or (_text(events[0], "message", "detail") if events else None) or response.reason
+        return f"HTTP {response.status}: {said}".rstrip(": ")
+    if told is not None:
+        return told
+    return None if response.ending is Ending.COMPLETE else f"the answer is {response.ending.value}"
+
+
+def _complaint(value: dict[str, Any]) -> str | None:
+    for holder in (value, as_dict(value.get("response"))):
+        error = holder.get("error")
+        if isinstance(error, str) and error:
+            return error
+        if isinstance(error, dict) and error:
+            return _text(error, "message", "type", "code") or "error"
+    exception = as_dict(value.get("exception"))
+    if exception:
+        return _text(as_dict(exception.get("body")), "message") or _text(exception, "type") or "exception"
+    return None
+
+
+@lru_cache(maxsize=256)
+def provider_name(provider: str) -> str:
+    """Return OpenTelemetry's name of a provider; our own where it has none."""
+    return _PROVIDERS.get(provider, provider)
+
+
+_PROVIDERS = {"azure": "azure.ai.openai", "bedrock": "aws.bedrock", "gemini": "gcp.gemini", "vertex": "gcp.vertex_ai",
+              "mistral": "mistral_ai", "xai": "x_ai", "watsonx": "ibm.watsonx.ai"}  # fmt: skip

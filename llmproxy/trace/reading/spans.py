@@ -1,0 +1,268 @@
+"""Interactions -> spans: what a user, a model and tools said to each other.
+
+    conversation (agent_step)
+    ├── user_input
+    ├── llm_request             its input is the request's whole conversation, as a list of messages
+    │   └── llm_response        tokens, cost, time; output is the text
+    │       ├── tool_call       as the model asked for it; the result comes from the conversation's next request
+    │       │   ├── tool_result
+    │       │   └── conversation of a sub-agent
+    │       └── agent_output    an answer that asks for no tool
+
+A failed answer that was asked for again is an `agent_step` named ``llm_attempt`` under the one request, so that nothing
+is counted twice. Calls of models that are no conversation (embeddings, reranking) are steps too, with tokens and cost.
+Ids are derived from the recording, so the same recording gives the same spans. What the wire does not say is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.traffic.interaction import Interaction, Usage
+from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
+from llmproxy.trace.reading.conversations import Conversation, Conversations, Pending, Place
+from llmproxy.trace.reading.exchange import CHAT, Exchange, opened
+from llmproxy.trace.reading.history import History, Plain
+from llmproxy.trace.reading.lines import Entry, Line
+from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage, tool_name
+from llmproxy.trace.values.model import Span, SpanKind
+
+_TEXT_EVIDENCE = 8
+"""Characters from which on a text that stands in a tool's arguments says that the tool started this conversation."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """A failed answer, while it is open whether the client asks again."""
+
+    request: Entry
+    response: Entry
+    attempts: int = 1
+
+
+class Builder:
+    """Turns the interactions of one recording into spans; feed them in the order of their requests."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._line = Line()
+        self._history, self._plain = History(), Plain()
+        self._conversations = Conversations()
+        self._all: list[Conversation] = []
+
+    def feed(self, interaction: Interaction) -> Iterator[Span]:
+        """Take the next interaction; gives the spans that are complete now, in order."""
+        if interaction.operation in CHAT:
+            self._chat(opened(interaction, self._history))
+        elif interaction.usage != Usage():
+            self._other(opened(interaction, self._history))
+        yield from self._line.take()
+
+    def finish(self) -> Iterator[Span]:
+        """Give what is left."""
+        yield from self._line.rest()
+
+    # -- one exchange
+
+    def _chat(self, exchange: Exchange) -> None:
+        place = self._conversations.place(exchange)
+        conversation = place.conversation or self._begin(exchange, place)
+        if place.retry and conversation.failed is not None:
+            request = self._again(conversation.failed)
+        else:
+            self._settle(conversation)
+            self._heard(exchange, place, conversation)
+            request = self._line.put(self._request(exchange, conversation), size=len(exchange.interaction.request.body))
+        response = self._line.put(self._response(exchange, conversation, request.span))
+        if exchange.failed:
+            attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
+            conversation.failed = Failed(request, response, attempts)
+            request.ready = response.ready = False
+        else:
+            conversation.failed = None
+            request.ready = True
+        self._conversations.note(exchange, place, conversation)
+        conversation.ended = _end(exchange)
+        self._answered(exchange, conversation, response.span)
+
+    def _begin(self, exchange: Exchange, place: Place) -> Conversation:
+        """Start a conversation, under the tool call that started it if there is one."""
+        interaction, number = exchange.interaction, len(self._all) + 1
+        span = self._span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
+        conversation = Conversation(str(number), span.id, exchange.tools, place.system)
+        span.metadata = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.conversation.id": str(number),
+            "llmproxy.party": interaction.party,
+        }
+        parent = self._parent(exchange, conversation)
+        if parent is not None:
+            pending, evidence = parent
+            span.parent_id, span.name = pending.span.id, "sub-agent"
+            span.metadata["llmproxy.parent.from"] = evidence
+        self._line.put(span)
+        self._all.append(conversation)
+        return conversation
+
+    def _parent(self, exchange: Exchange, new: Conversation) -> tuple[Pending, str] | None:
+        """Find the tool call that is being run while this conversation starts, with what tells it."""
+        words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
+        running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
+        for conversation in running:
+            for pending in conversation.pending:
+                if len(words) >= _TEXT_EVIDENCE and words in texts(pending.span.tool_args):
+                    return pending, "its words"
+        for conversation in running:
+            differs = conversation.tools != new.tools or conversation.system != new.system
+            in_time = conversation.ended is None or conversation.ended <= exchange.interaction.started_at
+            if differs and in_time:
+                return conversation.pending[0], "time"
+        return None
+
+    def _heard(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+        """Add what is new in a request: results of tools, and what the user says."""
+        new = list(exchange.messages[place.known :])
+        for n in range(len(new), 0, -1):
+            if new[n - 1].role == "assistant":  # history that the wire has not seen
+                new = new[n:]
+                break
+        for n, message in enumerate(new):
+            if message.role == "tool":
+                self._result(exchange, conversation, message, n)
+            elif message.role == "user" and message.text:
+                span = self._span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
+                span.input, span.parent_id = message.text, conversation.step
+                span.metadata = {"gen_ai.conversation.id": conversation.id}
+                self._line.put(span)
+
+    def _result(self, exchange: Exchange, conversation: Conversation, message: Message, n: int) -> None:
+        pending = self._conversations.answer(conversation, message.tool_call_id)
+        span = self._span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
+        span.tool_result = span.output = result_value(message.text)
+        span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
+        if pending is None:
+            known = conversation.calls.get(message.tool_call_id or "")
+            span.parent_id, span.tool_name = known or conversation.step, tool_name(exchange, message.tool_call_id)
+            if known is None:
+                span.metadata["llmproxy.call_unseen"] = True
+        else:
+            call = pending.span
+            span.parent_id, span.tool_name, span.name = call.id, call.tool_name, f"tool_result {call.tool_name}"
+            call.tool_result = call.output = span.tool_result
+            if conversation.ended is not None:
+                waited = (exchange.interaction.started_at - conversation.ended) * 1000
+                call.duration_ms = round(max(waited, 0.0), 3)
+            pending.line.ready = True
+        self._line.put(span)
+
+    def _request(self, exchange: Exchange, conversation: Conversation) -> Span:
+        interaction = exchange.interaction
+        span = self._span(
+            exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
+        )
+        span.parent_id, span.model = conversation.step, interaction.model
+        span.input = [self._plain.of(message) for message in exchange.messages]
+        span.metadata = request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        return span
+
+    def _response(self, exchange: Exchange, conversation: Conversation, request: Span) -> Span:
+        span = self._span(exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms)
+        end = _end(exchange)
+        span.timestamp = span.timestamp if end is None else end
+        span.parent_id, span.error = request.id, exchange.error
+        if exchange.answer is not None:
+            span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
+        span.metadata = response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        _priced(span, exchange)
+        return span
+
+    def _answered(self, exchange: Exchange, conversation: Conversation, response: Span) -> None:
+        """Add the tool calls of an answer, or that it is the agent's output."""
+        answer = exchange.answer
+        if answer is None or exchange.failed:
+            return
+        for n, call in enumerate(answer.tool_calls):
+            span = self._span(exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None)
+            span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
+            span.metadata = call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
+            set_arguments(span, call)
+            entry = self._line.put(span, ready=False)
+            self._conversations.wait(conversation, Pending(call.id, call.name, span, entry))
+        if answer.text and not answer.tool_calls:
+            span = self._span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
+            span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
+            span.metadata = {"gen_ai.conversation.id": conversation.id}
+            self._line.put(span)
+
+    # -- retries, and the rest
+
+    def _again(self, failed: Failed) -> Entry:
+        """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
+        span = failed.response.span
+        span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
+        span.metadata |= {"llmproxy.attempt": failed.attempts}
+        span.token_usage = span.cost_usd = None
+        failed.request.span.metadata["llmproxy.attempts"] = failed.attempts + 1
+        failed.response.ready = True
+        return failed.request
+
+    def _settle(self, conversation: Conversation) -> None:
+        """Let a failed answer go that nobody asked for again."""
+        if conversation.failed is not None:
+            conversation.failed.request.ready = conversation.failed.response.ready = True
+            conversation.failed = None
+
+    def _other(self, exchange: Exchange) -> None:
+        """Add a call of a model that is no conversation."""
+        interaction = exchange.interaction
+        name = f"{interaction.operation} {interaction.model or ''}".strip()
+        span = self._span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
+        span.error = exchange.error
+        span.metadata = request_attributes(exchange) | response_attributes(exchange) | {"llmproxy.model_call": True}
+        _priced(span, exchange)
+        self._line.put(span)
+
+    @staticmethod
+    def _span(exchange: Exchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0) -> Span:
+        interaction = exchange.interaction
+        return Span(
+            id=span_id(interaction, part),
+            kind=kind,
+            name=name,
+            timestamp=interaction.started_at,
+            duration_ms=duration_ms,
+        )
+
+
+_LOOKED_AT = 64
+"""Conversations, the latest ones, among which the one that started another is looked for."""
+
+
+def _end(exchange: Exchange) -> float | None:
+    """Return when an answer was there, None where no times were recorded."""
+    if exchange.duration_ms is None:
+        return None
+    return exchange.interaction.started_at + exchange.duration_ms / 1000
+
+
+def _priced(span: Span, exchange: Exchange) -> None:
+    """Set model, tokens and cost."""
+    interaction, usage = exchange.interaction, exchange.interaction.usage
+    span.model = exchange.answer_model or interaction.model
+    span.metadata |= usage_attributes(usage)
+    if usage.input is not None or usage.output is not None:
+        span.token_usage = token_usage(usage)
+    costs = (cost_of(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
+    cost = next((cost for cost in costs if cost is not None), None)
+    span.cost_usd = None if cost is None else float(cost)
+
+
+def build(interactions: Iterable[Interaction]) -> Iterator[Span]:
+    """Turn interactions, in the order of their requests, into spans, one by one."""
+    builder = Builder()
+    for interaction in interactions:
+        yield from builder.feed(interaction)
+    yield from builder.finish()

@@ -1,0 +1,1 @@
+"""The replay engine over a recording, without an agent and without a network."""

@@ -1,0 +1,95 @@
+"""What a run said and did, without what a re-recording changes.
+
+    spans -> roles, normalised prompts, outputs, tool names and arguments, results -> 16 hex digits
+
+Left out: ids, times, durations, tokens, cost, model versions, metadata, empty system noise; within texts and arguments,
+what `core.traffic.volatile` takes for a date, an id or a temporary path stands as its kind. Retries are one call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.trace.values.model import Span, SpanKind
+
+if TYPE_CHECKING:
+    from llmproxy.trace.files.cassette import Cassette
+
+_SPACE = re.compile(r"\s+")
+_IDS = frozenset({"id", "call_id", "tool_call_id"})
+"""Members of a message that name nothing but itself."""
+_DEPTH = 64
+# Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
+_VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"),
+        ("time", r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
+        ("temp", r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+"),
+        ("id", r"\b(?:call|toolu|tooluse|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
+        ("stamp", r"\b1[0-9]{9}(?:\.\d+|\d{3}|\d{6})?\b"),
+    )
+)
+
+
+def behavior_fingerprint(cassette: Cassette) -> str:
+    """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
+    digest = sha256()
+    for text in (cassette.input_text, cassette.output_text):
+        digest.update(_line(normal(text)))
+    for span in cassette.spans:
+        if (seen := _seen(span)) is not None:
+            digest.update(_line(seen))
+    return digest.hexdigest()[:16]
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _seen(span: Span) -> list[Any] | None:
+    """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
+    if span.kind is SpanKind.AGENT_STEP:
+        return None
+    if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
+        result = span.tool_result if span.tool_result is not None else span.output
+        said = span.tool_args if span.tool_args is not None else span.input
+        return [span.kind.value, span.tool_name, normal(said), normal(result), bool(span.error)]
+    return [span.kind.value, normal(span.input), normal(span.output), bool(span.error)]
+
+
+def normal(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
+    """Return a value without what changes from run to run; a text that is JSON counts as what it says."""
+    if depth > _DEPTH:
+        return "<deep>"
+    if isinstance(value, str):
+        if value[:1] in ("{", "[") and (tree := _json(value)) is not None:
+            return normal(tree, depth + 1)
+        for name, pattern in _VOLATILE:
+            value = pattern.sub(f"<{name}>", value)
+        return _SPACE.sub(" ", value).strip()
+    if isinstance(value, dict):
+        return {
+            str(name): normal(each, depth + 1)
+            for name, each in value.items()
+            if not (name in _IDS and _is_message(value))
+        }
+    if isinstance(value, list | tuple):
+        return [normal(each, depth + 1) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_message(value: dict[str, Any]) -> bool:
+    """Tell whether an object is a message, or a tool call within one: its id names nothing but itself."""
+    return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)
+
+
+def _json(text: str) -> object:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict | list) else None

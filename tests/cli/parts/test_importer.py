@@ -1,0 +1,75 @@
+"""Which file goes into which cassette, and cassettes by name or file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli.parts.importer import Piece, by_cassette, cassette_of, count, read_pieces
+from llmproxy.core.cassettes.formats import named
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.errors import CassetteNotFound, SettingsError
+from tests.support.recordings import filled, interaction, reopened
+
+FORMATS = Path(__file__).resolve().parents[3] / "fixtures/formats"
+
+
+def test_a_file_of_ours_says_its_name(tmp_path: Path) -> None:
+    """The name inside a file for review counts as it is, alone and in a folder; vcrpy's are named like the file."""
+    (tmp_path / "a.yaml").write_text("llmproxy-cassette: 1\ncassette: tests/test_a.py::test_b\ninteractions: []\n...\n")
+    (tmp_path / "b.yaml").write_text("interactions: []\nversion: 1\n")
+    alone, together = by_cassette([tmp_path / "a.yaml"], None), by_cassette([tmp_path], None)
+    (name,) = alone
+    assert name == "tests/test_a.py::test_b"
+    assert list(together) == [name, "b"]
+    assert list(by_cassette([tmp_path], "all")) == ["all"]
+
+
+def test_a_file_for_each_exchange() -> None:
+    """Where every exchange has its own file the folder is the cassette, whatever lies below it."""
+    work = by_cassette([FORMATS / "ddapm", FORMATS / "aimock"], None)
+    assert {name: len(pieces) for name, pieces in work.items()} == {"ddapm": 6, "aimock": 6}
+    assert len(read_pieces(work["aimock"])) == 12
+
+
+def test_a_forced_format_is_that_of_every_file(tmp_path: Path) -> None:
+    """Nothing is looked at, and nothing passed over, where the format was named."""
+    (tmp_path / "x.json").write_text("{}")
+    (piece,) = by_cassette([tmp_path], None, named("har"))["x"]
+    assert piece == Piece(tmp_path / "x.json", named("har"))
+
+
+def test_one_name_for_two_files(tmp_path: Path) -> None:
+    """Two files that would be one cassette are refused."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.yaml").write_text("interactions: []\nversion: 1\n")
+    with pytest.raises(SettingsError, match="would both become cassette x") as caught:
+        by_cassette([tmp_path / "a", tmp_path / "b"], None)
+    assert caught.value.hint.startswith("Import the folder that holds both")
+    for name in ("y", "z"):
+        (tmp_path / "a" / f"{name}.yaml").write_text("llmproxy-cassette: 1\ncassette: s\ninteractions: []\n...\n")
+    with pytest.raises(SettingsError, match="would both become cassette s") as caught:
+        by_cassette([tmp_path / "a"], None)
+    assert caught.value.hint.startswith("Change the line `cassette:` of one")
+
+
+def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:
+    """`diff` takes a file, a cassette of the store, or one sample of it."""
+    filled(tmp_path / "a.db", 2)
+    with reopened(tmp_path / "a.db", writable=True) as store:
+        store.add(interaction(9, sample=2), supersede=False)
+
+        def found(what: str) -> int:
+            return len(cassette_of(what, store, Rules(), {}))
+
+        assert (found("default"), found("default~2"), found("default~1")) == (3, 1, 2)
+        assert found(str(FORMATS / "mitmproxy.flows")) == 7
+        with pytest.raises(CassetteNotFound, match="holds nothing of cassette other"):
+            found("other")
+
+
+def test_counts() -> None:
+    """One thing has no s."""
+    assert [count(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

@@ -1,0 +1,63 @@
+"""Flags derived from the settings."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.main import get_command
+
+from llmproxy.cli.parts.options import OnAFreePort, SettingsCommand, flags_of
+
+
+@pytest.fixture
+def seen() -> dict[str, object]:
+    """Return what the command below was given."""
+    return {}
+
+
+def run(seen: dict[str, object], *typed: str) -> None:
+    """Run a command that has the derived flags and one of its own."""
+    app = typer.Typer()
+
+    def command(ctx: typer.Context, own: str = "") -> None:
+        """Take everything."""
+        seen.update(flags_of(ctx), own=own)
+
+    app.command(cls=SettingsCommand)(command)
+    get_command(app)(args=list(typed), standalone_mode=False)
+
+
+def test_what_was_typed_arrives_as_text_by_option(seen: dict[str, object]) -> None:
+    """Reading it is the settings' business, who know its source."""
+    run(seen, "--mode", "nonsense", "--upstream", "a=b", "--upstream", "c=d", "--fail-on-miss", "--own", "x")
+    given = {name: value for name, value in seen.items() if value is not None}
+    assert given.pop("own") == "x"
+    assert {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v != ()} == {
+        "mode": "nonsense",
+        "upstream": ["a=b", "c=d"],
+        "fail_on_miss": True,
+    }
+
+
+def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
+    """A flag must be able to beat the file."""
+    run(seen, "--no-fail-on-miss")
+    assert seen["fail_on_miss"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(SettingsCommand, "default 8080]"), (OnAFreePort, "[any free one unless given]")]
+)
+def test_help_says_where_the_command_listens(
+    kind: type[SettingsCommand], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`start` on its port; a proxy for the length of a command where there is room."""
+    app = typer.Typer(rich_markup_mode=None)
+
+    @app.command(cls=kind)
+    def command() -> None:
+        """Do nothing."""
+
+    get_command(app)(args=["--help"], standalone_mode=False)
+    port = capsys.readouterr().out.partition("--port PORT")[2].partition("--store")[0]
+    assert says in " ".join(port.split())

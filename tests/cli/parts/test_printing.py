@@ -1,0 +1,43 @@
+"""What is printed of recorded text."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.cli.parts.printing import body_text, line, paragraphs, size, table
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
+def test_nothing_recorded_drives_the_terminal(text: str) -> None:
+    """Escape sequences, direction marks and lone surrogates come out as escapes."""
+    assert line(text).isprintable()
+    assert paragraphs(f"{text}\n{text}").replace("\n", "").isprintable()
+    assert body_text(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
+
+
+def test_a_line_stays_one_line() -> None:
+    """Line breaks and runs of space become one space; paragraphs keep their breaks."""
+    assert line(" a\n\t b ") == "a b"
+    assert paragraphs("a\r\n\tb") == "a\n    b"
+
+
+def test_bodies_read_as_what_they_are() -> None:
+    """JSON is indented, text stays text, binary is told by size."""
+    assert body_text(b'{"a":1}') == '{\n  "a": 1\n}'
+    assert body_text(b"data: x") == "data: x"
+    assert body_text(b"\xff" * 40) == f"(40 bytes of binary: {bytes([255]) * 32!r}...)"
+    assert body_text(b"[" * 100_000).startswith("[[[")
+
+
+def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns are aligned, what is empty is a dash, nothing is cut off."""
+    table(("id", "text"), [("1", "x" * 300), ("12", "")])
+    assert capsys.readouterr().out == f"id  text\n1   {'x' * 300}\n12  -\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (-2048, "-2.0 KB"), (5e6, "5.0 MB"), (7e9, "7.0 GB")]
+)
+def test_sizes_are_said_as_people_do(count: int, text: str) -> None:
+    """Bytes, KB, MB, GB, by thousands."""
+    assert size(count) == text

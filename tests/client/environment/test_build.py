@@ -1,0 +1,145 @@
+"""The environment of a child."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from llmproxy.client.environment.build import Interception, is_ours, plan, upstreams_of
+from llmproxy.client.environment.variables import BUNDLES, PLACEHOLDER, PROXIES
+
+URL = "http://127.0.0.1:8080"
+
+
+def test_base_urls_name_the_session_as_one_segment() -> None:
+    """A slash, a space or a letter of another script in a name is no part of the path."""
+    made = plan(URL, "a/b ü~2", {}, replay=False)
+    assert made.base_urls["OPENAI_BASE_URL"] == f"{URL}/s/a%2Fb%20%C3%BC~2/v1"
+    assert plan(URL + "/", None, {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/v1"
+
+
+def test_presets_are_overwritten_in_every_spelling() -> None:
+    """A variable that was kept would lead past the proxy."""
+    before = {"OPENAI_BASE_URL": "https://gw/v1", "OPENAI_API_BASE": "https://gw/v1", "PATH": "/bin"}
+    after = plan(URL, "x", before, replay=False).applied_to(before)
+    assert after["OPENAI_BASE_URL"] == after["OPENAI_API_BASE"] == f"{URL}/s/x/v1"
+    assert (after["PATH"], after["LLMPROXY_URL"]) == ("/bin", URL)
+
+
+def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
+    """A company's gateway stays where requests go."""
+    env = {"OPENAI_BASE_URL": "https://gw/v1", "GROQ_BASE_URL": "http://localhost:8080/s/x/groq"}
+    assert upstreams_of(env, URL) == {"openai": "https://gw/v1"}
+
+
+def test_keys_get_a_placeholder_in_replay_only_and_never_over_one_that_is_set() -> None:
+    """A real key is the user's; in modes with a network a wrong key would be sent."""
+    env = {"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_AUTH_TOKEN": "t", "GOOGLE_API_KEY": "g"}
+    keys = plan(URL, "x", env, replay=True).keys
+    assert keys["GROQ_API_KEY"] == PLACEHOLDER
+    assert not {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_OPENAI_API_KEY"} & set(keys)
+    assert plan(URL, "x", env, replay=False).keys == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "files", "given"),
+    [
+        ({}, False, True),
+        ({"AWS_PROFILE": "dev"}, False, False),
+        ({}, True, False),
+        ({"AWS_REGION": "eu-west-1"}, False, True),
+    ],
+)
+def test_aws_gets_placeholders_only_where_it_has_no_credentials(env: dict[str, str], files: bool, given: bool) -> None:
+    """A placeholder would hide the credentials that other services need."""
+    keys = plan(URL, "x", env, replay=True, aws_files=files).keys
+    assert ("AWS_ACCESS_KEY_ID" in keys) is given
+    if given:
+        assert keys["AWS_DEFAULT_REGION"] == env.get("AWS_REGION", "us-east-1")
+
+
+def test_an_azure_endpoint_alone_keeps_openai_s_variables_unset() -> None:
+    """Node's and LangChain's Azure clients refuse to start with both; and no placeholder sends OpenAI's client to its public host."""
+    made = plan(URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com"}, replay=True)
+    assert made.base_urls["AZURE_OPENAI_ENDPOINT"] == f"{URL}/s/x/azure"
+    assert not {"OPENAI_BASE_URL", "OPENAI_API_BASE"} & set(made.base_urls)
+    assert "OPENAI_API_KEY" not in made.keys
+    assert made.notes
+    both = plan(URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com", "OPENAI_API_KEY": "k"}, replay=True)
+    assert both.base_urls["OPENAI_BASE_URL"] == f"{URL}/s/x/v1"
+    assert "AZURE_OPENAI_ENDPOINT" not in plan(URL, "x", {}, replay=True).base_urls
+
+
+@pytest.mark.parametrize(
+    ("env", "merged"),
+    [
+        ({}, "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "corp.example, 127.0.0.1", "no_proxy": "other"}, "corp.example,127.0.0.1,other,localhost,::1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_no_proxy_keeps_what_was_there_and_adds_us(env: dict[str, str], merged: str) -> None:
+    """Both spellings say the same: programs read one or the other."""
+    others = plan(URL, "x", env, replay=False).others
+    assert others["NO_PROXY"] == others["no_proxy"] == merged
+
+
+def test_no_proxy_names_a_proxy_on_another_host() -> None:
+    """In a compose file the proxy is a service."""
+    assert plan("http://llmproxy:8080", "x", {}, replay=False).others["NO_PROXY"].endswith("::1,llmproxy")
+
+
+HOW = Interception("/ca.pem", "/bundle.pem", "/store.p12")
+
+
+def test_interception_sets_every_proxy_and_certificate_variable() -> None:
+    """Node adds to what it trusts, the others replace it."""
+    env = {"SSL_CERT_FILE": "/company.pem", "HTTPS_PROXY": "http://corp:3128", "JAVA_TOOL_OPTIONS": "-Xmx1g"}
+    others = plan(URL, "a/b", env, replay=True, interception=HOW).others
+    assert {others[name] for name in PROXIES} == {"http://a%2Fb:llmproxy@127.0.0.1:8080"}
+    assert {others[name] for name in BUNDLES} == {"/bundle.pem"}
+    assert (others["NODE_EXTRA_CA_CERTS"], others["NODE_USE_ENV_PROXY"]) == ("/ca.pem", "1")
+    assert others["JAVA_TOOL_OPTIONS"].startswith("-Xmx1g -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=8080")
+    assert "-Djavax.net.ssl.trustStore=/store.p12" in others["JAVA_TOOL_OPTIONS"]
+
+
+def test_interception_takes_back_what_exempts_a_provider() -> None:
+    """NO_PROXY=* or .openai.com would send the traffic past us."""
+    env = {"NO_PROXY": "*,.openai.com,api.anthropic.com,corp.example,googleapis.com,localhost:11434"}
+    others = plan(URL, "x", env, replay=True, interception=HOW).others
+    assert others["NO_PROXY"] == "corp.example,localhost:11434,127.0.0.1,localhost,::1"
+    alone = plan(URL, "x", env, replay=True, interception=HOW, base_urls=False)
+    assert (alone.others["NO_PROXY"], alone.base_urls) == ("corp.example", {})
+
+
+def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
+    """Botocore has a switch that would send Bedrock's traffic past us."""
+    env = {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}
+    assert plan(URL, "x", env, replay=True).others["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("value", "ours"),
+    [
+        ("http://127.0.0.1:8080/s/x/v1", True),
+        ("http://localhost:8080", True),
+        ("127.0.0.1:8080/ollama", True),
+        ("http://x@127.0.0.1:8080", True),
+        ("http://127.0.0.1:8081/v1", False),
+        ("https://api.openai.com/v1", False),
+        ("http://127.0.0.1:nonsense", False),
+    ],
+)
+def test_an_address_of_ours_is_known(value: str, ours: bool) -> None:
+    """Loopback has several names."""
+    assert is_ours(value, URL) is ours
+
+
+def test_a_child_really_gets_them() -> None:
+    """The plan is an environment that a process can be started with."""
+    env = plan(URL, "x", {"PATH": "/usr/bin:/bin"}, replay=True).applied_to({"PATH": "/usr/bin:/bin"})
+    shell = shutil.which("sh") or "/bin/sh"
+    done = subprocess.run([shell, "-c", "echo $OPENAI_BASE_URL"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{URL}/s/x/v1"

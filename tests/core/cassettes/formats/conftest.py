@@ -1,0 +1,61 @@
+"""The files that other programs wrote, and what is in all of them: one dialogue (fixtures/formats/speak.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.formats import Source, named, open_source
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Interaction
+
+ROOT = Path(__file__).resolve().parents[4] / "fixtures/formats"
+UPSTREAMS = {"openai": "http://127.0.0.1:9911/v1"}
+
+Read = Callable[[str, str], list[Recorded]]
+Adopt = Callable[[str, str], list[Interaction]]
+
+
+def written(data: bytes | str, name: str = "file") -> Source:
+    """Return a file with this content."""
+    return Source(data.encode() if isinstance(data, str) else data, name)
+
+
+def read(form: str, path: str) -> list[Recorded]:
+    """Read a file, or a folder of files, of fixtures/formats."""
+    found = sorted(file for file in (ROOT / path).rglob("*") if file.is_file()) or [ROOT / path]
+    return named(form).read_all([open_source(file) for file in found])
+
+
+def interactions(form: str, path: str) -> list[Interaction]:
+    """Read and adopt it; nothing may be skipped."""
+    adopted = adopt(read(form, path), "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
+    assert [each.why for each in adopted if each.interaction is None] == []
+    return [each.interaction for each in adopted if each.interaction is not None]
+
+
+@pytest.fixture(name="read")
+def _read() -> Read:
+    return read
+
+
+@pytest.fixture(name="interactions")
+def _interactions() -> Adopt:
+    return interactions
+
+
+@pytest.fixture
+def source() -> Callable[..., Source]:
+    """Return how to make a file of some content."""
+    return written
+
+
+@pytest.fixture
+def dialogue() -> list[Interaction]:
+    """Return the dialogue as mitmproxy saw it on the wire."""
+    return interactions("mitmproxy", "mitmproxy.flows")

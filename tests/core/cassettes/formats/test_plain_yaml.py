@@ -1,0 +1,107 @@
+"""The YAML for reviewers: one way to write it, no surprises in reading it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import example, given, settings, strategies as st
+
+from llmproxy.core.cassettes.formats.plain_yaml import Named, Same, lines, load
+from llmproxy.errors import CassetteCorrupt
+
+TEXTS = st.text(st.characters(codec="utf-8")) | st.text("ab \n\t:#-'\"{}[]&*!|>%@`,?\r\x85\u2028\ufeff~=<")
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(TEXTS, children, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(tree: object) -> bool:
+    return json.dumps(load("\n".join(lines({"x": tree})) + "\n", "x")["x"]) == json.dumps(tree)
+
+
+@settings(deadline=None)
+@given(TREES)
+@example("no")
+@example("1e5")
+@example("0x1f")
+@example(1e-05)
+@example(-1.5e300)
+@example("2024-01-01")
+@example("1:30")
+@example("<<")
+@example("=")
+@example(" a\nb")
+@example("a\n \n b\n\n\n")
+@example("\n\n")
+@example("a\n\tb\n")
+@example("\t\na")
+@example("- a: b\n...\n---\n")
+@example({"<<": {"a": 1}, "": [], "null": {}, "a: b": [[]], "-": [[[1], 2]]})
+def test_what_is_written_is_read_again(tree: object) -> None:
+    """Every JSON value comes back as it was: type by type, order and white space kept."""
+    assert same(tree)
+
+
+@settings(deadline=None)
+@given(TEXTS)
+def test_other_readers_see_the_same_texts(text: str) -> None:
+    """What stands there plainly is a text to every other YAML reader as well."""
+    assert yaml.safe_load("\n".join(lines({"x": text})) + "\n") == {"x": text}
+
+
+def test_it_looks_as_it_should() -> None:
+    """Members in their order, lists of mappings in line, texts of several lines as blocks."""
+    tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}
+    assert "\n".join(lines(tree, 1)) == (
+        "  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num:\n        - 1\n        - 2.5\n        - null\n"
+        "        - true\n    - []\n    - {}\n    - - - x"
+    )
+
+
+def test_parts_that_come_again() -> None:
+    """A part with a name is an anchor, and an alias where it comes again."""
+    text = "\n".join(lines({"a": [Named("p1", {"b": 1}), Same("p1")], "c": Named("p2", "text"), "d": Same("p2")}))
+    assert text == "a:\n  - &p1\n    b: 1\n  - *p1\nc: &p2 text\nd: *p2"
+    assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
+
+
+def test_what_is_no_json_is_not_written() -> None:
+    """Values that JSON does not have are mistakes of the programmer."""
+    with pytest.raises(TypeError):
+        lines({"a": b"bytes"})
+    with pytest.raises(TypeError):
+        lines("text")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "x, line 3: the member 'a' stands here twice"),
+        ("a: 1\n? [b]\n: 2\n", "x, line 2: a name is not a text"),
+        ("a: [1\n", "x, line 2"),
+        ("a: !!python/object:os.system 1\n", "x, line 1: could not determine a constructor"),
+        ("a: {<<: {b: 1}}\n", "merge keys"),
+        ("a: &a [1]\n" + "b: [" + "*a, " * 20_000 + "]\n", "too many aliases"),
+        ("a: " + "[" * 200 + "]" * 200, "nested too deeply"),
+        ("a: \x00", "must not stand here"),
+        ("a: *b", "found undefined alias"),
+        ("a: " + "1" * 5000, "Exceeds the limit"),
+    ],
+)
+def test_what_is_refused(text: str, said: str) -> None:
+    """What is damaged, ambiguous or explodes is an error with its line."""
+    with pytest.raises(CassetteCorrupt, match=said):
+        load(text, "x")
+
+
+def test_scalars_are_those_of_json() -> None:
+    """What YAML 1.1 would take for a date, a truth or an octal number is a text."""
+    text = "a: no\nb: 2024-01-01\nc: 010\nd: 1_000\ne: .5\nf: 1:30\ng: -3\nh: 1e3\ni: null\nj: ~\nk:\nl: True\nm: 0\n"
+    assert load(text, "x") == {
+        "a": "no", "b": "2024-01-01", "c": "010", "d": "1_000", "e": ".5", "f": "1:30", "g": -3, "h": 1000.0, "i": None,
+        "j": None, "k": None, "l": "True", "m": 0,
+    }  # fmt: skip

@@ -1,0 +1,189 @@
+"""The YAML that --cassette-dir keeps: exact, stable, readable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from llmproxy.core.cassettes.adopt import adopt, release
+from llmproxy.core.cassettes.formats import Source, review
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.styles import written
+from llmproxy.core.cassettes.formats.vcr_yaml import read as read_vcr
+from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.table import Fork
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteCorrupt, CassetteNewer
+
+JSON = (("content-type", "application/json"),)
+TRAFFIC = Path(__file__).resolve().parents[4] / "../shared/traffic"
+
+
+def one(body: bytes = b"", answer: bytes = b"", **changes: object) -> Recorded:
+    base = Recorded("POST", "https://api.openai.com/v1/chat/completions", JSON, body, 200, "OK", JSON, answer)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def back(*recorded: Recorded, name: str = "x") -> list[Recorded]:
+    text = review.dumps(recorded, name)
+    found = review.read(Source(text.encode(), "x"))
+    assert review.dumps(found, name) == text
+    return [replace(each, number=0) for each in found]
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@settings(deadline=None)
+def test_any_body_comes_back(body: bytes) -> None:
+    """Bytes of any kind, asked and answered, are the same bytes after a round trip."""
+    assert back(one(body, body)) == [one(body, body)]
+
+
+@pytest.mark.parametrize(
+    ("body", "form"),
+    [
+        (b'{"a":1}', "json:\n"),
+        (b'{"a": 1}', "style: spaced\n"),
+        (b'{\n  "a": 1\n}\n', "style: indent2-newline\n"),
+        (b'{"a":1.00}', "text: "),
+        (b"data: {}\n\ndata: [DONE]\n\n", "text: |+\n      data: {}\n\n      data: [DONE]\n\n"),
+        (b"data: 1\r\n\r\n", 'text: "data: 1\\r\\n\\r\\n"'),
+        (b"a\x00b", "base64: |\n"),
+        (b"\xff", "base64: |\n"),
+        (b"\xed\xa0\x80", "base64: |\n"),
+    ],
+)
+def test_forms(body: bytes, form: str) -> None:
+    """Each body stands in the first form that gives its bytes back."""
+    assert form in review.dumps([one(b"", body)], "x")
+    assert back(one(b"", body))[0].response_body == body
+
+
+def test_the_real_traffic(traffic: Path) -> None:
+    """Every exchange of the real traffic comes back, and most JSON answers are trees."""
+    trees = answers = 0
+    for path in sorted(traffic.rglob("*.yaml"))[::4]:
+        adopted = adopt(read_vcr(path), "c", rules=Rules(), redactor=Redactor())
+        recorded = [release(each.interaction) for each in adopted if each.interaction]
+        found = review.read(Source(review.dumps(recorded, "c").encode(), "c"))
+        assert [replace(each, number=0) for each in found] == recorded, path
+        bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
+        answers += len(bodies)
+        trees += sum("json" in review._body(body, None) for body in bodies)
+    assert answers > 50
+    assert trees / answers > 0.85
+
+
+def test_a_conversation_is_written_once() -> None:
+    """What every turn sends again stands there once; editing it there changes all turns."""
+    system, tools = "You are helpful. " * 10, [{"name": "weather", "description": "The weather. " * 10}]
+    turns = [{"role": "user", "content": f"Question {n}: " + "why? " * 30} for n in range(6)]
+    recorded = [
+        one(written({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
+        for n in range(6)
+    ]
+    text = review.dumps(recorded, "x")
+    assert [text.count(f"Question {n}") for n in range(5)] == [2] + [2] * 4  # once in the comment of its turn
+    assert text.count("The weather.") == 10
+    assert text.count("You are helpful.") == 10
+    assert back(*recorded) == recorded
+    edited = review.read(Source(text.replace("You are helpful.", "You are rude.").encode(), "x"))
+    assert all(b"You are rude." in each.body and b"helpful" not in each.body for each in edited)
+
+
+def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) -> None:
+    """A diff shows the added interaction only: nothing is numbered through."""
+    recorded = [release(each) for each in dialogue]
+    before = review.dumps(recorded[:2], "x").splitlines()
+    after = review.dumps(recorded[:3], "x").splitlines()
+    assert after[: len(before) - 1] == before[:-1]
+
+
+def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
+    """A comment above each interaction says who was asked what, and what came back, on one line."""
+    text = review.dumps([release(each) for each in dialogue], "x")
+    assert (
+        '# openai chat.completions 200: What is the weather in Oslo? -> get_weather({"city":"Oslo","unit":"C"})' in text
+    )
+    nasty = one(b'{"messages":[{"role":"user","content":"a\\nb\\u0000"}]}', extra={"provider": "p", "operation": "o"})
+    assert "\n# p o 200: a\\nb\\u0000\n" in review.dumps([nasty], "x")
+
+
+def test_names(source: Callable[..., Source]) -> None:
+    """Any name of a cassette is found in the head alone."""
+    for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
+        assert review.name_of(source(review.dumps([], name))) == name
+    assert review.name_of(source("llmproxy-cassette: 1\n")) == ""
+
+
+def test_whose_child_it_is(source: Callable[..., Source]) -> None:
+    """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
+    fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=typed(["t#2=yes", 'u={"a": 1}'], []))
+    text = review.dumps([one()], "x", fork)
+    assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
+    assert review.fork_in(source(text)) == fork
+    assert review.fork_in(source(review.dumps([one(b"fork: no")], "x"))) is None
+    head, member = text.split("fork:\n")
+    member, rest = member.split("interactions:\n")
+    moved = f'{head}interactions:\n{rest.removesuffix("...\n")}{" " * 70_000}\n"fork":\n{member}...\n'
+    assert review.fork_in(source(moved)) == fork
+    with pytest.raises(CassetteCorrupt, match="`fork` says no `parent`"):
+        review.fork_in(source(text.replace("  parent: trip\n", "")))
+
+
+def test_hand_written() -> None:
+    """The least that a person has to write is enough."""
+    text = (
+        "llmproxy-cassette: 1\ninteractions:\n- request: {method: post, url: http://h/}\n"
+        "  response:\n    status: 200\n    headers:\n    - retry-after: 1\n    - x:\n    json: {country: no}\n...\n"
+    )
+    (found,) = review.read(Source(text.encode(), "x"))
+    assert (found.method, found.response_headers) == ("POST", (("retry-after", "1"), ("x", "")))
+    assert found.response_body == b'{"country":"no"}'
+
+
+HEAD = "llmproxy-cassette: 1\ncassette: x\ninteractions:\n"
+SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD + SOUND, "does not end with a line"),
+        ("llmproxy-cassette: 2\n...\n", "was written by a newer llmproxy"),
+        ("llmproxy-cassette: yes\n...\n", "must be the number of its format"),
+        ("llmproxy-cassette: 1\n...\n", "`interactions` must be a list, not nothing"),
+        ("- 1\n...\n", "a cassette is a mapping"),
+        (HEAD + SOUND + "- 1\n...\n", "line 6, interaction 2: `request` is missing"),
+        (HEAD + SOUND.replace("200", "20") + "...\n", "line 4, interaction 1: the status is 20"),
+        (HEAD + SOUND.replace("200", "200, json: 1, text: a") + "...\n", "stands there as json and as text"),
+        (HEAD + SOUND.replace("200", "200, style: odd, json: 1") + "...\n", "there is no style 'odd'"),
+        (HEAD + SOUND.replace("200", "200, text: 1") + "...\n", "`text` is int, not a text"),
+        (HEAD + SOUND.replace("200", "200, base64: '?'") + "...\n", "its base64 is damaged"),
+        (HEAD + SOUND.replace("200", "200, headers: [{a: 1, b: 2}]") + "...\n", "one `name: value`"),
+        (HEAD + SOUND.replace("200", "200, headers: [{a: []}]") + "...\n", "the header 'a' is list"),
+        (HEAD + SOUND.replace("200", "200, headers: a") + "...\n", "`headers` is str, not a list"),
+        (HEAD + SOUND.replace("200", '200, json: "\\ud800"') + "...\n", "x"),
+        (HEAD + SOUND + "  recorded: 3\n...\n", "`recorded` is int"),
+        (HEAD + SOUND.replace("GET", "''") + "...\n", "`method` is empty"),
+        (HEAD + "- [\n...\n", "x, line"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
+    """A damaged file names file, line and interaction."""
+    with pytest.raises((CassetteCorrupt, CassetteNewer), match=re.escape(said)):
+        review.read(Source(text.encode(), "x"))
+
+
+def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
+    """Wherever the file ends too early, it is an error."""
+    data = review.dumps([release(each) for each in dialogue[:2]], "x").encode()
+    for end in range(0, len(data) - 1, 97):
+        with pytest.raises(CassetteCorrupt):
+            review.read(Source(data[:end], "x"))

@@ -1,0 +1,353 @@
+"""A folder of cassette files, in step with a store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.folder import CassetteDir, Loaded, slug
+from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps
+from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Interaction
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+from tests.support.recordings import NOW, look
+
+ROOT = Path(__file__).resolve().parents[3]
+JSON = (("content-type", "application/json"),)
+
+
+def recordings(*texts: str, cassette: str = "trip", at: float = NOW, sample: int = 1) -> list[Interaction]:
+    """Return one chat for each text."""
+    exchanges = [
+        Recorded("POST", "https://api.openai.com/v1/chat/completions", JSON,
+                 json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode(),
+                 200, "OK", JSON, json.dumps({"choices": [{"message": {"content": f"to {text}"}}]}).encode(),
+                 extra={"started_at": at + n, "sample": sample, "head_offset": 5})
+        for n, text in enumerate(texts)
+    ]  # fmt: skip
+    adopted = adopt(exchanges, cassette, rules=Rules(), redactor=Redactor())
+    return [each.interaction for each in adopted if each.interaction]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> CassetteDir:
+    return CassetteDir(tmp_path / "cassettes", now=lambda: NOW + 1000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as opened:
+        yield opened
+
+
+def record(store: Store, *texts: str, **more: object) -> None:
+    for each in recordings(*texts, **more):  # type: ignore[arg-type]
+        store.add(each, supersede=each.occurrence == 1)
+
+
+def load(kept: CassetteDir, store: Store) -> Loaded:
+    return kept.load_into(store, rules=Rules())
+
+
+def plain(store: Store, cassette: str = "trip") -> list[Interaction]:
+    return [replace(each, id=None) for each in store.interactions(cassette)]
+
+
+def answers(store: Store, cassette: str = "trip") -> list[str]:
+    return [json.loads(each.response.body)["choices"][0]["message"]["content"] for each in store.interactions(cassette)]
+
+
+def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """What one store wrote, an empty one reads: the same interactions, times, samples and order."""
+    record(store, "a", "b", "a")
+    record(store, "a", sample=2)
+    path = kept.save(store, "trip")
+    assert path == kept.path / "trip.yaml"
+    assert load(kept, fresh) == Loaded(imported=("trip",), interactions=4)
+    assert plain(fresh) == plain(store)
+    assert fresh.closed_cleanly("trip", 1)
+    assert fresh.closed_cleanly("trip", 2)
+
+
+def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
+    """A store that agrees with the files is not touched, nor are the files."""
+    record(store, "a", "b")
+    kept.save(store, "trip")
+    store.close()
+    before = (tmp_path / "a.db").read_bytes(), look(kept.path)
+    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
+        assert load(kept, again) == Loaded(unchanged=1)
+        kept.save(again, "trip")
+    assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
+
+
+def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
+    """What a person changed is answered; what was deleted is gone; the rest stays, and older recordings are set aside."""
+    record(store, "a", "b", "c")
+    path = kept.save(store, "trip")
+    assert path is not None
+    text = path.read_text()
+    path.write_text(text.replace("content: to a", "content: edited by hand"))
+    assert load(kept, store) == Loaded(imported=("trip",), interactions=3, set_aside=3)
+    assert answers(store) == ["edited by hand", "to b", "to c"]
+    assert load(kept, store) == Loaded(unchanged=1)
+    first = next(iter(store.interactions("trip")))
+    assert first.response.chunks == (Chunk(0, first.response.body),)  # its borders no longer fit
+    head, *interactions = path.read_text().split("\n# openai")
+    path.write_text("\n# openai".join([head, interactions[0], interactions[2]]))
+    assert load(kept, store).interactions == 2
+    assert answers(store) == ["edited by hand", "to c"]
+    assert store.summaries("trip", superseded=True)[0].superseded
+
+
+def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:
+    """Switching between two versions of a file switches the answers, as often as one likes."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    old = path.read_bytes()
+    record(store, "x", "y", at=NOW + 50)
+    kept.save(store, "trip")
+    new = path.read_bytes()
+    for data, said in [(old, ["to a"]), (new, ["to a", "to x", "to y"]), (old, ["to a"])]:
+        path.write_bytes(data)
+        load(kept, store)
+        assert answers(store) == said
+        assert load(kept, store) == Loaded(unchanged=1)
+
+
+def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
+    """Comments and other ways of writing the same are no difference: the store is not filled with copies."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
+    assert load(kept, store) == Loaded(unchanged=1)
+    assert len(store.summaries("trip", superseded=True)) == 1
+
+
+def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
+    fork = Fork("trip", "base", 2, "because", overrides=typed(["get_weather=5"], []), created_at=NOW)
+    record(store, "a", "b")
+    put(store, fork)
+    path = kept.save(store, "trip")
+    assert path is not None
+    assert load(kept, fresh).imported == ("trip",)
+    assert (fork_of(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
+    assert load(kept, fresh).imported == ()
+    path.write_text(path.read_text().replace('result: "5"', 'result: "6"'))
+    with pytest.raises(CassetteBusy, match="`fork`"):
+        kept.save(store, "trip")
+    assert (load(kept, fresh).imported, load(kept, fresh).imported) == (("trip",), ())
+    edited = fork_of(fresh, "trip", 1)
+    assert edited is not None
+    assert edited.overrides.tools[0].text == "6"
+    head, rest = path.read_text().split("fork:\n")
+    path.write_text(head + rest[rest.index("interactions:") :])
+    load(kept, fresh)
+    assert (fork_of(fresh, "trip", 1), len(plain(fresh))) == (None, 2)
+
+
+def test_other_cassettes_stay(kept: CassetteDir, store: Store) -> None:
+    """A cassette without a file is neither changed nor written."""
+    record(store, "a", cassette="mine")
+    record(store, "b")
+    kept.save(store, "trip")
+    load(kept, store)
+    assert answers(store, "mine") == ["to a"]
+    assert list(kept.files()) == ["trip"]
+    assert kept.save(store, "nothing") is None
+
+
+def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
+    """Damaged files are named together; no sound one was brought in, and none was overwritten."""
+    record(store, "a")
+    kept.save(store, "trip")
+    (kept.path / "cut.yaml").write_text((kept.path / "trip.yaml").read_text().replace("trip", "cut")[:-40])
+    (kept.path / "odd.yaml").write_text("just: this\n")
+    with Store.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
+        with pytest.raises(CassetteCorrupt, match="2 cassette files cannot be read; nothing was changed") as caught:
+            load(kept, fresh)
+        assert "cut.yaml" in str(caught.value)
+        assert "odd.yaml: this is not a cassette of any format" in str(caught.value)
+        assert fresh.cassettes() == []
+    (kept.path / "odd.yaml").unlink()
+    with pytest.raises(CassetteCorrupt, match=r"cut\.yaml"):
+        load(kept, store)
+
+
+def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
+    """A file that cannot be read, or that others wrote, stays; `force` replaces it."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    for text in (path.read_text()[:-30], "llmproxy-cassette: 2\ncassette: trip\n...\n", dumps([], "trip")):
+        path.write_text(text)
+        with pytest.raises(CassetteError, match="Not overwritten"):
+            kept.save(store, "trip")
+        assert path.read_text() == text
+    kept.save(store, "trip", force=True)
+    assert load(kept, store) == Loaded(unchanged=1)
+
+
+def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
+    """What a person wrote while the proxy ran stays; what other recordings replaced may be overwritten."""
+    record(store, "a", "b")
+    path = kept.save(store, "trip")
+    assert path is not None
+    record(store, "a", at=NOW + 20)  # recorded anew: the file's is known, though replaced
+    kept.save(store, "trip")
+    edited = path.read_text().replace("to b", "to me")
+    path.write_text(edited)
+    record(store, "c", at=NOW + 30)
+    with pytest.raises(CassetteBusy, match=r"was edited while this cassette was in use \(interaction"):
+        kept.save(store, "trip")
+    assert path.read_text() == edited
+
+
+def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
+    """A file that was moved is the same cassette, and is written where it lies now; two files of one are refused."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    moved = kept.path / "deep" / "other.yaml"
+    moved.parent.mkdir()
+    path.rename(moved)
+    record(store, "b", at=NOW + 9)
+    assert kept.save(store, "trip") == moved
+    (kept.path / "copy.yml").write_text(moved.read_text())
+    with pytest.raises(CassetteCorrupt, match="are both cassette 'trip'"):
+        load(kept, store)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/x", "a/b", "ü", "tests/test_a.py::test[x y]", "x" * 300, ".hidden", "no", "a\nb", "-"]
+)
+def test_any_name_is_a_file_in_the_folder(name: str, kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """Names that no path can be get a hash; the folder is never left, and the name comes back."""
+    record(store, "a", cassette=name)
+    path = kept.save(store, name)
+    assert path is not None
+    assert path.parent == kept.path
+    assert len(path.name) <= 110
+    assert load(kept, fresh).imported == (name,)
+
+
+def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None:
+    """On file systems that do not tell them apart, two cassettes must not share a file."""
+    record(store, "a", cassette="Trip")
+    record(store, "b", cassette="trip")
+    paths = [kept.save(store, "Trip"), kept.save(store, "trip")]
+    assert len({str(path).lower() for path in paths}) == 2
+    assert slug("trip") == "trip" != slug("trip", unique=True)
+
+
+def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
+    """Files of vcrpy in the folder are cassettes named like the file, read and never overwritten."""
+    kept.path.mkdir()
+    each = Recorded(
+        "POST", "https://api.openai.com/v1/chat/completions", JSON, b'{"messages":[]}', 200, "OK", JSON, b"{}"
+    )
+    (kept.path / "old").mkdir()
+    (kept.path / "old/talk.yaml").write_text(dumps([each, replace(each, uri="ftp://x")], "ignored"))
+    loaded = load(kept, store)
+    assert (loaded.imported, loaded.interactions) == (("old.talk",), 1)
+    assert "interaction 2: its URI is not an http one" in loaded.skipped[0]
+    assert load(kept, store).unchanged == 1
+    record(store, "a", cassette="old.talk")
+    with pytest.raises(CassetteCorrupt, match="was not written by llmproxy"):
+        kept.save(store, "old.talk")
+
+
+def test_somebody_records_it(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """A cassette that is being recorded is waited for, then refused by name; one in step does not care."""
+    record(store, "a")
+    kept.save(store, "trip")
+    fresh.begin("trip", 1, exclusive=True, holder="somebody")
+    waited: list[float] = []
+    with pytest.raises(CassetteBusy, match="somebody"):
+        kept.load_into(fresh, rules=Rules(), wait=waited.append)
+    assert len(waited) == 24
+    with pytest.raises(CassetteBusy):
+        load(kept, fresh)
+
+    def ended(seconds: float) -> None:
+        """Do as the other process would: bring the file in, and end."""
+        for each in recordings("a"):
+            fresh.add(each, supersede=False)
+        fresh.end("trip", 1, "somebody", clean=True)
+
+    assert kept.load_into(fresh, rules=Rules(), wait=ended).set_aside == 0
+    assert len(fresh.summaries("trip", superseded=True)) == 1
+
+
+def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
+    """Runs that start together on one empty store bring everything in once."""
+    for n in range(5):
+        record(store, "a", "b", cassette=f"c{n}")
+        kept.save(store, f"c{n}")
+    program = (
+        "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder import CassetteDir\n"
+        "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.store import Store\n"
+        "with Store.open(sys.argv[1], writable=True, now=time.time) as store:\n"
+        "    CassetteDir(Path(sys.argv[2]), now=time.time).load_into(store, rules=Rules(), wait=time.sleep)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "c.db"), str(kept.path)]
+    running = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    with Store.open(tmp_path / "c.db", writable=False, now=lambda: NOW) as reader:
+        assert [(info.name, info.live, info.stored) for info in reader.cassettes()] == [
+            (f"c{n}", 2, 2) for n in range(5)
+        ]
+
+
+def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
+    """Two processes that record one cassette leave a file with the recordings of both, whoever wrote last."""
+    record(store, "a")
+    kept.save(store, "trip")
+    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
+        record(other, "b", at=NOW + 5)
+        kept.save(other, "trip")
+    record(store, "c", at=NOW + 9)
+    kept.save(store, "trip")
+    assert all(f"content: to {name}" in (kept.path / "trip.yaml").read_text() for name in "abc")
+
+
+def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
+    """Where a file stands in the folder's place, that is said; an empty or missing folder is no error."""
+    assert load(kept, store) == Loaded()
+    (tmp_path / "file").write_text("")
+    record(store, "a")
+    with pytest.raises(MachineError, match="cannot be written"):
+        CassetteDir(tmp_path / "file", now=lambda: NOW).save(store, "trip")
+
+
+def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None:
+    """A key that a person put into a file is redacted like any other on the way in."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    secret = "sk-proj-" + "Zq8Xv3Lm" * 5
+    path.write_text(
+        path.read_text().replace("    headers:\n", f"    headers:\n      - authorization: Bearer {secret}\n", 1)
+    )
+    load(kept, store)
+    assert secret not in repr(plain(store))

@@ -1,0 +1,285 @@
+"""Streams: parsed alike however they were cut, and whole only when their own terminator says so."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from llmproxy.core.dialects.streams import (
+    LONGEST_REMEMBERED,
+    MOST_REMEMBERED,
+    Event,
+    SSEParser,
+    beginning,
+    ending,
+    events_of,
+    events_once,
+    frames,
+    framing,
+    parsed,
+)
+from llmproxy.core.providers.table import Family
+from llmproxy.core.traffic.interaction import Ending
+from tests.support.traffic import exchanges
+
+SSE = "text/event-stream; charset=utf-8"
+AWS = "application/vnd.amazon.eventstream"
+NDJSON = "application/x-ndjson"
+JSON = "application/json"
+
+
+def frame(payload: bytes, **headers: str) -> bytes:
+    """Encode one frame of an AWS event stream."""
+    head = b""
+    for name, value in headers.items():
+        key = f":{name.replace('_', '-')}".encode()
+        head += bytes([len(key)]) + key + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+    prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
+    data = prelude + struct.pack(">I", binascii.crc32(prelude)) + head + payload
+    return data + struct.pack(">I", binascii.crc32(data))
+
+
+def event(kind: str, payload: object) -> bytes:
+    """Encode one event of Bedrock."""
+    return frame(json.dumps(payload).encode(), event_type=kind, message_type="event")
+
+
+def parse(pieces: list[bytes]) -> list[Event]:
+    """Feed the pieces to one parser."""
+    parser = SSEParser()
+    return [found for piece in pieces for found in parser.feed(piece)] + parser.finish()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"data: a\n\n", [Event(None, "a")]),
+        (b"event: x\r\ndata:a\r\ndata: b\r\n\r\n", [Event("x", "a\nb")]),
+        (b"data: a\r\rdata: b\r\r", [Event(None, "a"), Event(None, "b")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [Event(None, "a")]),
+        (b": comment\n\nevent: lost\n\nid: 1\ndata\n\n", [Event(None, "")]),
+        (b"data:  two\n\n", [Event(None, " two")]),
+        (b"data: \xff\n\n", [Event(None, "\ufffd")]),
+        (b"data: unfinished", [Event(None, "unfinished")]),
+        (b"", []),
+    ],
+)
+def test_sse_rules(data: bytes, expected: list[Event]) -> None:
+    """Line ends, comments, names, several data lines and a byte order mark follow the standard."""
+    assert parse([data]) == expected
+    assert parse([data[index : index + 1] for index in range(len(data))]) == expected
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"data: ", b"event: x", b"\r", b"\n", b"\r\n", b": c", b"\xef\xbb\xbf", b"\xc3", b"\xa9"])
+    ),
+    st.lists(st.integers(0, 80)),
+)
+@settings(max_examples=150, deadline=None)
+def test_sse_is_independent_of_chunking(parts: list[bytes], cuts: list[int]) -> None:
+    """The same bytes give the same events however the network cut them."""
+    data = b"".join(parts)
+    marks = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    assert parse([data[a:b] for a, b in pairwise(marks)]) == parse([data])
+
+
+def test_aws_frames() -> None:
+    """Frames come with headers and payload; an unfinished last one is left out, a damaged one is an error."""
+    data = frame(b"{}", event_type="chunk", message_type="event") + frame(b"x", event_type="y")
+    assert frames(data) == [({":event-type": "chunk", ":message-type": "event"}, b"{}"), ({":event-type": "y"}, b"x")]
+    for end in range(len(data)):
+        assert len(frames(data[:end])) <= 1
+    for position in range(len(data)):
+        broken = bytearray(data)
+        broken[position] ^= 1
+        with pytest.raises(ValueError, match="event stream"):
+            frames(bytes(broken))
+
+
+LINES = st.sampled_from(
+    [
+        b"data: 1",
+        b"data:2",
+        b'data: {"a": 3}',
+        b"data",
+        b"event: x",
+        b": c",
+        b"",
+        b"",
+        b"data: \xff",
+        b"\xef\xbb\xbfdata: 4",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
+@example(lines=[b"data: 1", b"", b"\xef\xbb\xbfdata: 4"], end=b"\n", ended=False)
+def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: bytes, ended: bool) -> None:
+    """Whoever has all of it takes a shorter way through it, to the same events."""
+    body = end.join(lines) + (end if ended else b"")
+    parser = SSEParser()
+    found = [*parser.feed(body), *parser.finish()]
+    assert events_of(SSE, body) == [value for event in found if (value := parsed(event.data)) is not None]
+
+
+def test_events_once_makes_the_values_of_a_body_once() -> None:
+    """The same body has the same values, those of answers that are stored together too; another body, or another type, has its own."""
+    first = events_once(JSON, b'{"a": 1}')
+    assert first == [{"a": 1}]
+    assert events_once(JSON, bytes(bytearray(b'{"a": 1}'))) is first
+    assert events_once(JSON, b'{"a": 2}') == [{"a": 2}]
+    assert events_once(SSE, b'{"a": 2}') == []
+    assert events_once(JSON, b'{"a": 1}') is first
+    for number in range(MOST_REMEMBERED):
+        events_once(JSON, b"[%d]" % number)
+    assert events_once(JSON, b'{"a": 1}') is not first
+
+
+def test_events_once_holds_little() -> None:
+    """However long the bodies are, what is remembered of them is bounded; one that is longer than that is not kept at all."""
+    bodies = [b'"%d%s"' % (number, b"x" * (LONGEST_REMEMBERED // 3)) for number in range(4)]
+    made = [events_once(JSON, body) for body in bodies]
+    assert [events_once(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [True] * 2
+    assert events_once(JSON, bodies[0]) is not made[0]
+    long = b'"%s"' % (b"x" * LONGEST_REMEMBERED)
+    assert events_once(JSON, long) is not events_once(JSON, long)
+
+
+def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
+    """Some megabytes of a stream; all of anything else, which has no beginning that can be read alone."""
+    long = b"data: {}\n\n" * (LONGEST_REMEMBERED // 10 + 10)
+    assert beginning(SSE, long) == long[:LONGEST_REMEMBERED]
+    assert beginning(JSON, long) == long
+
+
+def test_events_of_every_framing() -> None:
+    """Each framing gives its JSON values in order; what is no JSON is left out; a cut gives what came before."""
+    assert events_of(SSE, b'data: {"a":1}\n\ndata: [DONE]\n\n: c\n\ndata: {"b":') == [{"a": 1}]
+    assert events_of(NDJSON, b'{"a":1}\n{"b":2}\n{"c"') == [{"a": 1}, {"b": 2}]
+    assert events_of("application/stream+json", b'{"a":1}\n{"b":2}\n') == [{"a": 1}, {"b": 2}]
+    assert events_of(JSON, b'[{"a":1}\n,\r\n{"b":2}]') == [{"a": 1}, {"b": 2}]
+    assert events_of(JSON, b'[{"a":1},\n{"b":[{"c"') == [{"a": 1}]
+    inner = {"bytes": base64.b64encode(b'{"type":"ping"}').decode()}
+    whole = event("chunk", inner) + event("metadata", {"usage": {}})
+    assert events_of(AWS, whole) == [{"type": "ping"}, {"metadata": {"usage": {}}}]
+    assert events_of(AWS, whole[:-1]) == [{"type": "ping"}]
+    assert events_of(AWS, b"not a frame at all") == []
+    assert events_of(JSON, b'\n\n {"a":1}') == [{"a": 1}]
+    assert events_of("", b'{"a":1}') == [{"a": 1}]
+    assert events_of("text/html", b"<html>") == []
+    assert events_of(JSON, b"[" * 100_000) == []
+
+
+@given(st.binary(max_size=80), st.sampled_from([SSE, AWS, NDJSON, JSON, "", "text/plain"]))
+@settings(max_examples=100, deadline=None)
+def test_events_of_never_raises(body: bytes, content_type: str) -> None:
+    """Whatever bytes came under whatever name, looking at them raises nothing."""
+    events_of(content_type, body)
+    ending("openai", "chat.completions", True, 200, content_type, body, True)
+
+
+C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
+CHAT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+# family, operation, content type, body -> ending if HTTP ended properly, ending if not
+STREAMS: list[tuple[Family, str, str, bytes, Ending, Ending]] = [
+    ("openai", "chat.completions", SSE, CHAT + b"data: [DONE]\n\n", C, C),
+    ("openai", "chat.completions", SSE, CHAT + b"data: [DONE]", C, C),
+    ("openai", "chat.completions", SSE, CHAT, U, X),
+    ("openai", "chat.completions", SSE, b"", U, X),
+    ("openai", "chat.completions", SSE, CHAT + b'data: {"error":{"message":"overloaded"}}\n\n', C, C),
+    ("openai", "chat.completions", SSE, b'data: {"choices":[{"delta":{"content":"[DONE]"}}]}\n\n', U, X),
+    ("openai", "chat.completions", "", CHAT + b"data: [DONE]\n\n", C, C),
+    ("openai", "chat.completions", JSON, b'{"choices":[]}', C, X),
+    ("openai", "responses", SSE, b'event: response.completed\ndata: {"type":"response.completed"}\n\n', C, C),
+    ("openai", "responses", SSE, b'data: {"type":"response.failed","response":{}}\n\n', C, C),
+    ("openai", "responses", SSE, b'event: error\ndata: {"type":"error","code":"x"}\n\n', C, C),
+    ("openai", "responses", SSE, b'data: {"type":"response.output_text.done","text":"response.completed"}\n\n', U, X),
+    ("openai", "threads/thread_1/runs", SSE, b"event: done\ndata: [DONE]\n\n", C, C),
+    ("openai", "threads/thread_1/runs", SSE, b'event: thread.run.created\ndata: {"id":"r"}\n\n', U, X),
+    ("openai", "writer.chat", SSE, CHAT, C, X),
+    ("openai", "/nobody/knows", SSE, CHAT, C, X),
+    ("anthropic", "messages", SSE, b'event: message_stop\ndata: {"type":"message_stop"}\n\n', C, C),
+    ("anthropic", "messages", SSE, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n', C, C),
+    ("anthropic", "messages", SSE, b'event: message_delta\ndata: {"type":"message_delta"}\n\n', U, X),
+    ("ollama", "api.chat", NDJSON, b'{"message":{"content":"a"},"done":false}\n{"done":true}\n', C, C),
+    ("ollama", "api.chat", NDJSON, b'{"message":{"content":"a"},"done":false}\n', U, X),
+    ("ollama", "api.chat", NDJSON, b'{"done":false}\n{"error":"out of memory"}\n', C, C),
+    ("ollama", "api.chat", NDJSON, b'{"done":false}\n{"done":tru', U, X),
+    ("cohere", "v2.chat", SSE, b'event: message-end\ndata: {"type":"message-end"}\n\n', C, C),
+    ("cohere", "v2.chat", SSE, b'event: message-start\ndata: {"type":"message-start"}\n\n', U, X),
+    ("cohere", "v1.chat", "application/stream+json", b'{"is_finished":true,"event_type":"stream-end"}\n', C, C),
+    ("cohere", "v1.chat", "application/stream+json", b'{"is_finished":false}\n', U, X),
+    ("bedrock", "converse", AWS, event("messageStop", {}) + event("metadata", {"usage": {}}), C, C),
+    ("bedrock", "converse", AWS, event("messageStop", {}), U, X),
+    ("bedrock", "converse", AWS, (event("messageStop", {}) + event("metadata", {}))[:-1], U, X),
+    ("bedrock", "converse", AWS, frame(b"{}", message_type="exception", exception_type="throttlingException"), C, C),
+    ("gemini", "generateContent", SSE, b'data: {"candidates":[{"finishReason":"STOP"}]}\r\n\r\n', C, X),
+    ("gemini", "generateContent", SSE, b'data: {"candidates":[{"content":{}}]}\r\n\r\n', U, X),
+    ("gemini", "generateContent", SSE, b'data: {"promptFeedback":{"blockReason":"SAFETY"}}\r\n\r\n', C, X),
+    ("gemini", "generateContent", SSE, b'data: {"error":{"code":503}}\r\n\r\n', C, C),
+    ("gemini", "generateContent", JSON, b'[{"candidates":[{"finishReason":"STOP"}]}]', C, X),
+    ("gemini", "generateContent", JSON, b'[{"candidates":[{"content":{}}]}', U, X),
+    ("gemini", "generateContent", JSON, b'{"error":{"code":400}}', C, X),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "operation", "content_type", "body", "ended", "broken"), STREAMS)
+def test_endings_of_streams(
+    family: Family, operation: str, content_type: str, body: bytes, ended: Ending, broken: Ending
+) -> None:
+    """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides."""
+    assert ending(family, operation, True, 200, content_type, body, True) is ended
+    assert ending(family, operation, True, 200, content_type, body, False) is broken
+
+
+@pytest.mark.parametrize(
+    "before", [b'data: {"n": 1}\n\n', b": nothing\n\n\n", b'event: x\ndata: {"n":\ndata: 1}\n\n\n\n']
+)
+@pytest.mark.parametrize(
+    ("family", "operation", "content_type", "body", "ended", "broken"), [each for each in STREAMS if each[2] == SSE]
+)
+def test_endings_of_long_streams(
+    family: Family, operation: str, content_type: str, body: bytes, ended: Ending, broken: Ending, before: bytes
+) -> None:
+    """Only their end is looked at, and that is as the end of a short one."""
+    long = before * (80_000 // len(before)) + body
+    assert ending(family, operation, True, 200, content_type, long, True) is ended
+    assert ending(family, operation, True, 200, content_type, long, False) is broken
+
+
+def test_endings_of_the_rest() -> None:
+    """Plain answers, errors and unknown operations are whole exactly when HTTP ended properly."""
+    for status, operation, stream in ((200, "embeddings", False), (429, "messages", True), (200, "/unknown", True)):
+        assert ending("openai", operation, stream, status, JSON, b"{}", True) is C
+        assert ending("openai", operation, stream, status, JSON, b"{", False) is X
+    assert ending("anthropic", "messages", True, 529, SSE, b"event: error\n", False) is X
+
+
+def test_real_streams(traffic: Path) -> None:
+    """Every recorded stream of a family with a terminator is whole, also where the client hung up right after it."""
+    seen: Counter[str] = Counter()
+    for exchange in exchanges(traffic):
+        route, kind = exchange.route, exchange.content_type
+        if route is None or framing(kind, exchange.body) not in ("sse", "ndjson", "aws"):
+            continue
+        # Writer's and Replicate's streams have no terminator of their own: HTTP's end is all there is.
+        unmarked = route.provider.name in ("writer", "replicate")
+        name, body = exchange.name, exchange.body
+        assert ending(route.family, route.operation, True, 200, kind, body, True) is C, name
+        assert ending(route.family, route.operation, True, 200, kind, body, False) is (X if unmarked else C), name
+        assert ending(route.family, route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
+        if framing(kind, body) == "sse":
+            head = body[:9000]
+            for size in (1, 7, 1000):
+                assert parse([head[i : i + size] for i in range(0, len(head), size)]) == parse([head]), name
+        seen[route.provider.name] += 1
+    assert sum(seen.values()) >= 120, seen

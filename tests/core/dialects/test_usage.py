@@ -1,0 +1,193 @@
+"""Tokens and costs: one arithmetic, the unknown stays unknown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.dialects.streams import framing
+from llmproxy.core.dialects.usage import cost_of, model_of, price_source, usage_of
+from llmproxy.core.providers.table import Family
+from llmproxy.core.traffic.interaction import Usage
+from tests.support.traffic import exchanges
+
+JSON = "application/json"
+SSE = "text/event-stream"
+
+
+def sse(*values: object) -> bytes:
+    """Write values as server-sent events."""
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values) + b"data: [DONE]\n\n"
+
+
+OPENAI = {
+    "prompt_tokens": 10,
+    "completion_tokens": 7,
+    "total_tokens": 17,
+    "prompt_tokens_details": {"cached_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
+ROWS: list[tuple[Family, str, object, Usage]] = [
+    ("openai", "chat.completions", {"usage": OPENAI}, Usage(10, 7, 4, None, 5)),
+    ("openai", "responses", {"usage": {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11,
+     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 3}}}, Usage(9, 2, 0, 3)),
+    ("openai", "chat.completions", {"usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 17,
+     "completion_tokens_details": {"reasoning_tokens": 5}}}, Usage(10, 7, None, None, 5)),  # xAI
+    ("openai", "chat.completions", {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10,
+     "prompt_cache_hit_tokens": 8, "prompt_cache_miss_tokens": 1}}, Usage(9, 1, 8)),  # DeepSeek
+    ("openai", "embeddings", {"usage": {"prompt_tokens": 5, "total_tokens": 5}}, Usage(5, 0)),
+    ("openai", "embeddings", {"usage": {"total_tokens": 5}}, Usage(5, 0)),  # Voyage
+    ("openai", "audio.transcriptions", {"usage": {"type": "duration", "seconds": 3}}, Usage()),
+    ("openai", "chat.completions", {"usage": None}, Usage()),
+    ("openai", "chat.completions", {"usage": {"prompt_tokens": "many", "completion_tokens": True}}, Usage()),
+    ("openai", "chat.completions", [], Usage()),
+    ("openai", "responses/resp_1", {"usage": {"input_tokens": 9, "output_tokens": 2}}, Usage()),
+    ("anthropic", "messages", {"usage": {"input_tokens": 3, "output_tokens": 8, "cache_creation_input_tokens": 20,
+     "cache_read_input_tokens": 100}}, Usage(123, 8, 100, 20)),
+    ("anthropic", "count_tokens", {"input_tokens": 30}, Usage()),
+    ("gemini", "generateContent", {"usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 4,
+     "thoughtsTokenCount": 6, "cachedContentTokenCount": 2, "toolUsePromptTokenCount": 1, "totalTokenCount": 21}},
+     Usage(11, 10, 2, None, 6)),
+    ("gemini", "generateContent", {"usageMetadata": {"promptTokenCount": 10, "totalTokenCount": 10}}, Usage(10, 0)),
+    ("gemini", "countTokens", {"totalTokens": 5}, Usage()),
+    ("bedrock", "converse", {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7,
+     "cacheReadInputTokens": 30, "cacheWriteInputTokens": 1}}, Usage(36, 2, 30, 1)),
+    ("bedrock", "invoke", {"inputTextTokenCount": 4, "results": [{"tokenCount": 6, "outputText": "a"}]}, Usage(4, 6)),
+    ("bedrock", "invoke", {"prompt_token_count": 4, "generation_token_count": 6}, Usage(4, 6)),
+    ("ollama", "api.chat", {"done": True, "prompt_eval_count": 4, "eval_count": 6}, Usage(4, 6)),
+    ("ollama", "api.chat", {"done": True, "eval_count": 6}, Usage(None, 6)),
+    ("cohere", "v2.chat", {"usage": {"billed_units": {"input_tokens": 1, "output_tokens": 2},
+     "tokens": {"input_tokens": 69.0, "output_tokens": 3}, "cached_tokens": 9}}, Usage(69, 3, 9)),
+    ("cohere", "v1.chat", {"meta": {"tokens": {"input_tokens": 69, "output_tokens": 3}}}, Usage(69, 3)),
+    ("cohere", "v2.embed", {"meta": {"billed_units": {"input_tokens": 4}}}, Usage(4, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "operation", "answer", "expected"), ROWS)
+def test_usage_of_answers(family: Family, operation: str, answer: object, expected: Usage) -> None:
+    """Every dialect's counts become prompt tokens with the cached ones, and generated ones with the reasoning."""
+    assert usage_of(family, operation, JSON, json.dumps(answer).encode()) == expected
+
+
+STREAMS: list[tuple[Family, str, bytes, Usage]] = [
+    ("openai", "chat.completions", sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI}),
+     Usage(10, 7, 4, None, 5)),
+    ("openai", "chat.completions", sse({"choices": [{}]}), Usage()),
+    ("openai", "chat.completions", sse({"x_groq": {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}}),
+     Usage(1, 2)),
+    ("openai", "chat.completions", sse({"usage": {"prompt_tokens": 1, "completion_tokens": 1}},
+     {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}), Usage(1, 2)),  # vLLM counts on every chunk
+    ("openai", "responses", sse({"type": "response.created", "response": {"usage": None}},
+     {"type": "response.completed", "response": {"usage": {"input_tokens": 5, "output_tokens": 6}}}), Usage(5, 6)),
+    ("anthropic", "messages", sse(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 7,
+         "cache_creation_input_tokens": 0, "output_tokens": 1}}},
+        {"type": "message_delta", "usage": {"output_tokens": 40}}), Usage(10, 40, 7, 0)),
+    ("gemini", "generateContent", sse({"usageMetadata": {"promptTokenCount": 5}},
+     {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2}}), Usage(5, 2)),
+    ("cohere", "v2.chat", sse({"type": "message-end", "delta": {"usage": {"tokens": {"input_tokens": 5,
+     "output_tokens": 6}}}}), Usage(5, 6)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "operation", "body", "expected"), STREAMS)
+def test_usage_of_streams(family: Family, operation: str, body: bytes, expected: Usage) -> None:
+    """Of a stream the last word counts, parts told early are kept, and silence stays unknown."""
+    assert usage_of(family, operation, SSE, body) == expected
+
+
+def test_usage_from_headers() -> None:
+    """Bedrock's older models tell their counts in headers only."""
+    headers = (("X-Amzn-Bedrock-Input-Token-Count", "12"), ("x-amzn-bedrock-output-token-count", "3"))
+    assert usage_of("bedrock", "invoke", JSON, b'{"completions":[]}', headers) == Usage(12, 3)
+
+
+def test_model_of() -> None:
+    """The model stands in a request, an answer or one of a stream's events."""
+    assert model_of("openai", "chat.completions", JSON, b'{"model":"gpt-x"}') == "gpt-x"
+    assert model_of("anthropic", "messages", SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
+    assert model_of("openai", "responses", SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
+    assert model_of("gemini", "generateContent", JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
+    assert model_of("openai", "chat.completions", JSON, b'{"model":7}') is None
+
+
+def test_cost() -> None:
+    """Cached and written tokens have prices of their own; long prompts cost more where the table says so."""
+    assert cost_of("openai", "gpt-4o-mini", Usage(1_000_000, 0)) == Decimal("0.15")
+    assert cost_of("openai", "gpt-4o-mini", Usage(1_000_000, 1_000_000, 500_000)) == Decimal("0.7125")
+    assert cost_of("anthropic", "claude-3-haiku-20240307", Usage(300, 0, 100, 100)) == Decimal("0.000058")
+    low, high = (cost_of("gemini", "gemini-2.5-pro", Usage(count, 0)) for count in (200_000, 400_000))
+    assert low is not None
+    assert high is not None
+    assert high == 4 * low
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("openai", "ft:gpt-4o-2024-08-06:me::abc"),
+        ("bedrock", "us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
+        ("bedrock", "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
+        ("bedrock", "claude-3-haiku-20240307"),
+        ("gemini", "models/gemini-2.5-flash"),
+        ("azure", "gpt-4o"),
+    ],
+)
+def test_names_of_models(provider: str, model: str) -> None:
+    """A model is found under the names that providers and answers give it."""
+    assert cost_of(provider, model, Usage(1, 1))
+
+
+def test_unknown_cost_is_none() -> None:
+    """Without a price, a count or a model the cost is unknown, never 0."""
+    assert cost_of("openai", "no-such-model", Usage(1, 1)) is None
+    assert cost_of("default", "gpt-4o", Usage(1, 1)) is None
+    assert cost_of("openai", None, Usage(1, 1)) is None
+    assert cost_of("openai", "gpt-4o", Usage(1, None)) is None
+    assert cost_of("mistral", "mistral-tiny", Usage(10, 1, 5)) is None  # no price for cached tokens
+    assert cost_of("mistral", "mistral-tiny", Usage(10, 1, 0)) is not None
+
+
+def test_price_file() -> None:
+    """The table says where it is from and when, is small, and holds numbers or null only."""
+    assert "litellm" in price_source()
+    assert "MIT" in price_source()
+    path = Path(__file__).resolve().parents[3] / "llmproxy" / "data" / "prices.json"
+    assert path.stat().st_size < 300_000
+    for models in json.loads(path.read_bytes())["prices"].values():
+        for row in models.values():
+            assert all(price is None or price >= 0 for price in row)
+
+
+def test_import_reads_no_prices() -> None:
+    """Importing the module is cheap: the price file is read when the first cost is asked for."""
+    code = "from llmproxy.core import usage; usage._table.cache_info().currsize and exit(1)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_real_usage(traffic: Path) -> None:
+    """Of every recorded plain answer of OpenAI's dialect and Anthropic's, the usage agrees with its JSON."""
+    checked = 0
+    for exchange in exchanges(traffic):
+        route, body = exchange.route, exchange.body
+        if route is None or exchange.status != 200 or framing(exchange.content_type, body) != "json":
+            continue
+        raw = json.loads(body).get("usage")
+        if not isinstance(raw, dict) or "/" in route.operation or route.operation == "images.generations":
+            continue
+        usage = usage_of(route.family, route.operation, exchange.content_type, body, exchange.headers)
+        if route.family == "anthropic":
+            cached = (raw.get("cache_read_input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
+            assert (usage.input, usage.output) == (raw["input_tokens"] + cached, raw["output_tokens"]), exchange.name
+        elif route.family == "openai":
+            total = raw.get("total_tokens")
+            assert (usage.input or 0) + (usage.output or 0) == total, exchange.name
+        else:
+            assert usage.input is not None, exchange.name
+        checked += 1
+    assert checked >= 250

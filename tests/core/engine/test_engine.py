@@ -1,0 +1,350 @@
+"""The engine without any network: from a request to its decision, and from an answer to the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.engine.engine import Config, Engine, Exchange
+from llmproxy.core.providers.aws_signature import SignedForUs
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
+from llmproxy.protocol import Decision, Mode
+
+CHAT = "/v1/chat/completions"
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@contextmanager
+def engine(store: Path, mode: Mode = Mode.RECORD, *, holder: str = "llmproxy", **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+    """Run an engine; closed as a proxy that ends closes it."""
+    journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
+    made = Engine(
+        Config(mode=mode, store=store, **config),
+        redactor=Redactor(),
+        journal=journal,
+        now=lambda: NOW,
+        clock=Clock(),
+        holder=holder,
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+        journal.close()
+
+
+def body(text: str = "hi", **more: object) -> bytes:
+    """Return a chat request."""
+    return json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **more}).encode()
+
+
+def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
+    """Arrive and be identified."""
+    exchange = made.arrive("post", target, None, headers)
+    made.identify(exchange, body(text, **more))
+    return exchange
+
+
+def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}', status: int = 200) -> None:
+    """Give the provider's answer, and store it."""
+    exchange.recording.head(
+        10, status, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
+    )
+    exchange.recording.data(20, answer)
+    made.stored(exchange, proper=True)
+
+
+def test_from_a_recording_to_its_replay(tmp_path: Path) -> None:
+    """What was stored is what is answered, under the same key."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        exchange = ask(made)
+        assert (exchange.decision, exchange.nth, exchange.method) == (Decision.RECORD, 1, "POST")
+        answered(made, exchange)
+        outcome = made.outcome(exchange, 200)
+        assert (outcome.interaction, outcome.model, outcome.operation) == (1, "gpt-4o", "chat.completions")
+    with engine(store, Mode.REPLAY) as made:
+        again = ask(made)
+        assert (again.decision, again.key) == (Decision.REPLAY, exchange.key)
+        assert made.answer(again).body == b'{"choices": []}'
+        assert made.outcome(again, 200).interaction == 1
+        assert made.unused() == 0
+
+
+def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> None:
+    """Record and passthrough need not wait for the body; the others do."""
+    for mode, decision in (
+        (Mode.RECORD, Decision.RECORD),
+        (Mode.ONCE, Decision.RECORD),
+        (Mode.PASSTHROUGH, Decision.PASS),
+        (Mode.AUTO, None),
+        (Mode.REPLAY, None),
+    ):
+        with engine(tmp_path / f"{mode}.db", mode) as made:
+            assert made.arrive("POST", CHAT, None, ()).decision is decision
+
+
+def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
+    """The nearest recording is named."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        answered(made, ask(made))
+    with engine(store, Mode.REPLAY) as made:
+        missed = ask(made, "hi there")
+        assert missed.decision is Decision.REFUSE
+        assert isinstance(missed.error, MissError)
+        assert missed.nearest == 1
+        assert "hi there" in missed.error.message
+        assert made.outcome(missed, 404).miss
+
+
+def test_identical_requests_in_flight_are_two(tmp_path: Path) -> None:
+    """The number is given at arrival; who is answered first does not matter."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        first, second = ask(made), ask(made)
+        assert (first.nth, second.nth) == (1, 2)
+        answered(made, second, b'{"n": 2}')
+        answered(made, first, b'{"n": 1}')
+    with engine(store, Mode.REPLAY) as made:
+        assert [made.answer(ask(made)).body for _ in range(2)] == [b'{"n": 1}', b'{"n": 2}']
+
+
+def test_the_key_does_not_depend_on_the_caller(tmp_path: Path) -> None:
+    """Credentials, user agents, our own headers and the way here are not part of the question."""
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+        plain = ask(made).key
+        assert ask(made, headers=(("Authorization", "Bearer sk-x"), ("User-Agent", "a"))).key == plain
+        assert ask(made, target="/s/other/openai/v1/chat/completions").key == plain
+        assert ask(made, headers=(("x-llmproxy-session", "third"),)).key == plain
+        host = ("https", "api.openai.com", 443)
+        forward = made.arrive("POST", CHAT, host, ())
+        made.identify(forward, body())
+        assert forward.key == plain
+        assert ask(made, temperature=1).key != plain
+
+
+def test_a_credential_learned_later_changes_what_was_remembered(tmp_path: Path) -> None:
+    """A text that turns out to be a secret is keyed as one from then on; the memory of keys does not hide that."""
+    secret = "canary-of-no-known-pattern-0123456789"
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+        before = ask(made, f"it is {secret}").key
+        assert ask(made, f"it is {secret}").key == before
+        after = ask(made, f"it is {secret}", headers=(("authorization", f"Bearer {secret}"),)).key
+        assert after != before
+        assert ask(made, f"it is {secret}").key == after
+
+
+def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp_path: Path) -> None:
+    """It is made once; with a credential learned in between it is made anew, so that nothing of that gets into the store."""
+    store, secret = tmp_path / "x.db", "kx7-Canary-Gateway-0123456789"
+    with engine(store) as made:
+        first = ask(made, "one")
+        kept = first.redacted
+        answered(made, first)
+        assert first.redacted is kept is not None
+        second = ask(made, secret)
+        made.arrive("post", CHAT, None, (("Authorization", f"Bearer {secret}"),))
+        answered(made, second)
+    assert secret.encode() not in store.read_bytes()
+    with Store.open(store, writable=False, now=lambda: NOW) as read:
+        assert [b"one" in read.load(1).request.body, b"REDACTED" in read.load(2).request.body] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "error"),
+    [
+        ("/nowhere", (), RefusedError),
+        ("/s//v1/models", (), RefusedError),
+        (CHAT, (("x-llmproxy-party", "nobody"),), RefusedError),
+        (CHAT, (("x-llmproxy-session", "a\x01b"),), RefusedError),
+    ],
+)
+def test_what_belongs_nowhere_is_refused(tmp_path: Path, target: str, headers: Headers, error: type[Exception]) -> None:
+    """At the head, before anything is read or sent."""
+    with engine(tmp_path / "x.db") as made, pytest.raises(error):
+        made.arrive("POST", target, None, headers)
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "error"),
+    [
+        ("/openai/deployments/d/chat/completions", (("api-key", "k"),), SettingsError),
+        (
+            "/model/m/converse",
+            (("host", "127.0.0.1:8080"), ("authorization", "AWS4-HMAC-SHA256 Credential=x")),
+            SignedForUs,
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.PASSTHROUGH])
+def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
+    tmp_path: Path, target: str, headers: Headers, error: type[Exception], mode: Mode
+) -> None:
+    """Nobody said where it is, or it is signed for our address: not raised, so that the provider's own envelope says it."""
+    with engine(tmp_path / "x.db", mode) as made:
+        exchange = made.arrive("POST", target, None, headers)
+        made.identify(exchange, b"{}")
+        assert (exchange.decision, type(exchange.error)) == (Decision.REFUSE, error)
+        assert made.outcome(exchange, 400).miss is False
+
+
+def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
+    """It names who holds the cassette; another sample is free."""
+    with engine(tmp_path / "x.db", holder="first") as one, engine(tmp_path / "x.db", holder="second") as two:
+        answered(one, ask(one))
+        with pytest.raises(CassetteBusy, match="first"):
+            two.arrive("POST", CHAT, None, ())
+        assert two.arrive("POST", "/s/default~2/v1/chat/completions", None, ()).decision is Decision.RECORD
+
+
+def test_a_damaged_store_is_said_at_the_start(tmp_path: Path) -> None:
+    """Not at the first request."""
+    (tmp_path / "x.db").write_text("this is not a store")
+    for mode in (Mode.REPLAY, Mode.RECORD):
+        with pytest.raises(CassetteCorrupt), engine(tmp_path / "x.db", mode):
+            pass
+
+
+def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> None:
+    """It has no key."""
+    with engine(tmp_path / "x.db") as made:
+        exchange = made.arrive("POST", CHAT, None, ())
+        exchange.recording.head(1, 413, "", ())
+        with pytest.raises(RecordingError, match="never came"):
+            made.stored(exchange, proper=True)
+        exchange = ask(made)
+        exchange.recording.damaged = True
+        with pytest.raises(RecordingError, match="lost"):
+            made.stored(exchange, proper=True)
+
+
+def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
+    """The older recordings of a key go with the first new one that is really stored."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        answered(made, ask(made), b'{"old": 1}')
+    with engine(store) as made:
+        exchange = ask(made)
+        exchange.recording.damaged = True
+        with pytest.raises(RecordingError):
+            made.stored(exchange, proper=True)
+        answered(made, ask(made), b'{"new": 1}')
+    with Store.open(store, writable=False, now=lambda: NOW) as opened:
+        assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
+
+
+def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
+    """One that cannot be takes the others along; by themselves they are stored then, and only they replace what was there."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        for text in "ab":
+            answered(made, ask(made, text))
+    with engine(store) as made:
+        both = [ask(made, text) for text in "ab"]
+        for exchange in both:
+            exchange.recording.head(10, 200, "OK", ())
+        both[1].recording.damaged = True
+        with pytest.raises(RecordingError):
+            made.stored_together([(exchange, True) for exchange in both])
+        made.stored(both[0], proper=True)
+        both[1].recording.damaged = False
+        made.stored_together([(both[1], True)])
+        assert [exchange.interaction for exchange in both] == [3, 4]
+    with Store.open(store, writable=False, now=lambda: NOW) as opened:
+        live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
+        assert [row[0] for row in live] == [3, 4]
+
+
+def test_unused_recordings_are_counted(tmp_path: Path) -> None:
+    """Of the cassettes that were walked through."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        for text in ("a", "b", "c"):
+            answered(made, ask(made, text))
+    with engine(store, Mode.REPLAY) as made:
+        assert made.unused() == 0
+        made.answer(ask(made, "b"))
+        assert made.unused() == 2
+
+
+def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
+    """No store yet, or an empty cassette beside full ones."""
+    store = tmp_path / "x.db"
+    with engine(store, Mode.REPLAY) as made:
+        assert "there is no store" in made.notes()[0]
+    with engine(store, cassette="other") as made:
+        answered(made, ask(made))
+        assert made.notes() == []
+    with engine(store, Mode.REPLAY) as made:
+        assert "other" in made.notes()[0]
+
+
+def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
+    """A 4xx to an id that was served from a recording is passed on, not recorded, with the hint; to a live id it is recorded."""
+    store = tmp_path / "x.db"
+    first, second = b'{"model":"m","input":"a"}', b'{"model":"m","input":"b","previous_response_id":"resp_1"}'
+    made_it = b'{"id":"resp_1","object":"response","status":"completed","output":[]}'
+
+    def turn(made: Engine, sent: bytes) -> Exchange:
+        exchange = made.arrive("POST", "/v1/responses", None, ())
+        made.identify(exchange, sent)
+        return exchange
+
+    with engine(store) as made:
+        answered(made, turn(made, first), made_it)
+    with engine(store, Mode.AUTO) as made:
+        assert turn(made, first).decision is Decision.REPLAY
+        exchange = turn(made, second)
+        assert exchange.decision is Decision.RECORD
+        answered(made, exchange, b'{"error":{"message":"Previous response not found"}}', status=400)
+        assert (exchange.decision, "--mode record" in exchange.note) == (Decision.PASS, True)
+        assert exchange.interaction is None
+    with engine(tmp_path / "y.db", Mode.AUTO) as made:
+        answered(made, turn(made, first), made_it)
+        exchange = turn(made, second)
+        answered(made, exchange, b'{"error":{"message":"bad input"}}', status=400)
+        assert (exchange.decision, exchange.interaction) == (Decision.RECORD, 2)
+
+
+def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) -> None:
+    """A new credential, or a session that is opened with upstreams of its own or closed, and the same head is placed anew."""
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+
+        def place(path: str) -> Place:
+            return made.place("POST", f"/s/a{path}", None, ())
+
+        before = place(CHAT)
+        assert made.holds(before)
+        made.redactor.learn((("authorization", "Bearer a-secret-of-some-length"),), "")
+        assert not made.holds(before)
+        before = place(CHAT)
+        with pytest.raises(RefusedError):
+            place("/mine/v1/chat/completions")
+        made.sessions.open("a", upstreams={"mine": "http://gpu:8000/v1"})
+        assert not made.holds(before)
+        inside = place("/mine/v1/chat/completions")
+        assert made.holds(inside)
+        assert made.begin(inside).route.upstream.startswith("http://gpu:8000")
+        made.sessions.close("a")
+        assert not made.holds(inside)

@@ -1,0 +1,248 @@
+"""The short way of a hit: it answers as the long way does and counts the same, or it leaves no trace."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.calls import Calls
+from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.protocol import Decision, Exhausted, Mode
+from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
+
+CLIENT = Client()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with two answers to "hi" and one to "other"."""
+    path = tmp_path / "x.db"
+    with engine(path) as made:
+        for text, said in (("hi", b'{"n": 1}'), ("other", b'{"n": 3}'), ("hi", b'{"n": 2}')):
+            answered(made, ask(made, text), said)
+    return path
+
+
+def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Outcome]:  # noqa: ANN401 - members of the body
+    """Ask step by step, as the layer does."""
+    exchange = ask(made, text, **more)
+    extra = (("x-llmproxy-key", exchange.key or ""),)
+    data = b"".join(piece for _, piece in made.plan(exchange, CLIENT, extra=extra).pieces)
+    return data, made.outcome(exchange, 200)
+
+
+def short_way(made: Engine, text: str = "hi", place: Place | None = None) -> tuple[bytes, Outcome] | None:
+    """Ask the short way."""
+    hit = made.hits.answer(place or made.place("post", CHAT, None, ()), CLIENT, body(text))
+    return None if hit is None else (hit.data, made.hits.ended(hit))
+
+
+def trace(session: Session) -> object:
+    """Return all that is counted of a session."""
+    return (
+        session.counts.copy(),
+        session.served.copy(),
+        session.calls.arrived,
+        session.calls.after(0),
+        session.tally.to_json(),
+    )
+
+
+def decisions(store: Path) -> list[tuple[object, ...]]:
+    """Return what the journal noted in each run, less its ids."""
+    with closing(sqlite3.connect(f"{store}.state.db")) as conn:
+        return [row[2:] for row in conn.execute("SELECT * FROM decisions ORDER BY id")]
+
+
+@pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
+def test_both_ways_answer_and_count_alike(mode: Mode, store: Path) -> None:
+    """The same requests in the same order: the same bytes, outcomes, counters, calls and journal, whichever way they go."""
+    asked = ["hi", "hi", "other", *(["hi", "hi", "other", "hi"] if mode is not Mode.AUTO else [])]
+    found = []
+    for short in (False, True):
+        Path(f"{store}.state.db").unlink(missing_ok=True)
+        with engine(store, mode) as made:
+            told = []
+            for text in asked:
+                answer = short_way(made, text) if short else None
+                told.append(answer or long_way(made, text))
+            counted = trace(made.sessions.walks["default"]), made.unused()
+        found.append((told, counted, decisions(store)))
+    assert found[0] == found[1]
+    assert found[1][0][1][1].occurrence == 2
+
+
+def test_what_was_asked_before_goes_the_short_way(store: Path) -> None:
+    """The first time a body comes its key must be derived; after that, whatever the head and the session, it is known."""
+    with engine(store, Mode.REPLAY) as made:
+        assert short_way(made) is None
+        assert trace_of_nothing(made)
+        long_way(made)
+        assert [short_way(made) is not None for _ in range(3)] == [True] * 3
+        assert made.sessions.walks["default"].calls.arrived == 4
+
+
+def trace_of_nothing(made: Engine) -> bool:
+    """Tell whether nothing was counted at all."""
+    return all(walk.calls.arrived == 0 and not walk.counts for walk in made.sessions.walks.values())
+
+
+def refuse(made: Engine, place: Place) -> Place:
+    """Play nothing twice."""
+    made.sessions.walks["default"].exhausted = Exhausted.MISS
+    return place
+
+
+def slow(made: Engine, place: Place) -> Place:
+    """Play at the pace of the recording."""
+    made.sessions.walks["default"].speed = 1.0
+    return place
+
+
+def learn(made: Engine, place: Place) -> Place:
+    """See a credential."""
+    made.redactor.learn((("authorization", "Bearer a-secret-of-some-length"),), "")
+    return place
+
+
+def elsewhere(_made: Engine, place: Place) -> Place:
+    """Lie outside."""
+    return place._replace(in_scope=False)
+
+
+def upstream(made: Engine, place: Place) -> Place:
+    """Send the session's provider elsewhere."""
+    made.sessions.walks["default"].upstreams = {"openai": "http://other"}
+    return place
+
+
+def record(made: Engine, place: Place) -> Place:
+    """Record from now on."""
+    made.sessions.walks["default"].mode = Mode.RECORD
+    return place
+
+
+@pytest.mark.parametrize("change", [refuse, slow, learn, elsewhere, upstream, record], ids=lambda each: each.__name__)
+def test_whatever_is_no_plain_hit_is_left_alone(change: Any, store: Path) -> None:  # noqa: ANN401 - any of those above
+    """Nothing is counted, so that the long way can say what it is."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        long_way(made)
+        place = made.place("post", CHAT, None, ())
+        session = made.sessions.walks["default"]
+        before = trace(session)
+        place = change(made, place)
+        assert short_way(made, place=place) is None
+        assert trace(session) == before
+
+
+def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
+    """It opens no session and no store."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        assert short_way(made, place=made.place("post", f"/s/a{CHAT}", None, ())) is None
+        assert list(made.sessions.walks) == ["default"]
+    with engine(store.with_name("none.db"), Mode.REPLAY) as made:
+        assert short_way(made) is None
+
+
+def test_a_new_run_of_the_agent_starts_again(store: Path) -> None:
+    """The first request again, after another: the walk starts anew, by the long way, and the short one goes on from there."""
+    with engine(store, Mode.REPLAY) as made:
+        for text in ("hi", "hi", "other"):
+            long_way(made, text)
+        assert short_way(made) is None
+        assert long_way(made)[1].occurrence == 1
+        again = short_way(made)
+        assert again is not None
+        assert again[1].occurrence == 2
+
+
+def test_what_another_process_records_counts_from_the_next_request_on(store: Path) -> None:
+    """The store is looked at for each request; no answer is remembered under what was asked."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made, "other")
+        found = short_way(made, "other")
+        assert found is not None
+        assert b'{"n": 3}' in found[0]
+        with engine(store, Mode.RECORD, holder="another") as recorder:
+            answered(recorder, ask(recorder, "other"), b'{"n": 4}')
+        found = short_way(made, "other")
+        assert found is not None
+        assert b'{"n": 4}' in found[0]
+
+
+def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
+    """What is said of its hits is its own: closed and opened again it begins at nothing."""
+    with engine(store, Mode.REPLAY) as made:
+        place = made.place("post", f"/s/default{CHAT}", None, ())
+        long_way(made)
+        assert short_way(made, place=place) is not None
+        made.sessions.close("default")
+        made.sessions.open("default")
+        found = short_way(made, place=place)
+        assert found is not None
+        assert (found[1].seq, found[1].occurrence) == (1, 1)
+        assert made.sessions.walks["default"].tally.to_json()["hits"] == 1
+
+
+def test_another_file_under_the_name_of_the_store_is_another_store(tmp_path: Path) -> None:
+    """When the store is opened again, its ids mean other recordings: nothing that was remembered by id is said any more."""
+    one, other = tmp_path / "x.db", tmp_path / "y.db"
+    for path, said in ((one, b'{"n": 1}'), (other, b'{"n": 2, "usage": {"prompt_tokens": 7}}')):
+        with engine(path) as made:
+            answered(made, ask(made), said)
+    with engine(one, Mode.REPLAY, allow_live=True) as made:
+        assert b'{"n": 1}' in long_way(made)[0]
+        assert short_way(made) is not None
+        other.replace(one)
+        made.sessions.open("live", mode=Mode.RECORD)
+        for data, outcome in (long_way(made), short_way(made) or (b"", None)):
+            assert b'{"n": 2' in data
+            assert outcome is not None
+            assert outcome.usage.input == 7
+
+
+def test_a_recording_that_was_given_another_key_is_said_with_that(store: Path) -> None:
+    """As another process does when the rules have changed: the key that was asked for is told, not the one it had before."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made, "other")
+        assert short_way(made, "other") is not None
+        key = ask(made, "new").key  # a miss
+        with closing(sqlite3.connect(store)) as conn, conn:
+            conn.execute("UPDATE interactions SET key = ? WHERE id = 2", (key,))
+        found = short_way(made, "new")
+        assert found is not None
+        assert found[1].key == key
+        assert f"x-llmproxy-key: {key}".encode() in found[0]
+
+
+def test_a_session_that_was_closed_is_let_go(store: Path) -> None:
+    """What is remembered of its hits does not keep it and its calls."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        assert short_way(made) is not None
+        calls = id(made.sessions.walks["default"].calls)
+        made.sessions.close("default")
+        gc.collect()
+        assert calls not in [id(each) for each in gc.get_objects() if type(each) is Calls]
+
+
+def test_a_hit_says_that_it_is_one(store: Path) -> None:
+    """Decision, row, key and tokens are the recording's."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        found = short_way(made)
+        assert found is not None
+        outcome = found[1]
+        assert (outcome.decision, outcome.status, outcome.interaction) == (Decision.REPLAY, 200, 3)
+        assert b"x-llmproxy-key: " + (outcome.key or "").encode() in found[0]

@@ -1,0 +1,61 @@
+"""What is put together to explain a miss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import MissError
+from llmproxy.protocol import Exhausted, Mode
+from tests.core.engine.test_engine import answered, ask, engine
+
+
+def missed(store: Path, text: str, target: str = "/v1/chat/completions", **config: Any) -> str:  # noqa: ANN401 - as Config takes them
+    """Ask in replay and return the text of the miss."""
+    with engine(store, Mode.REPLAY, **config) as made:
+        error = ask(made, text, target).error
+        assert isinstance(error, MissError)
+        return error.message
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with one chat in the cassette `default` and one in `other`."""
+    path = tmp_path / "x.db"
+    with engine(path) as made:
+        answered(made, ask(made, "hello"))
+        answered(made, ask(made, "elsewhere", "/s/other/v1/chat/completions"))
+    return path
+
+
+def test_the_nearest_recording_is_named_with_what_differs(store: Path) -> None:
+    """The path, the old and the new value stand in the text."""
+    text = missed(store, "hello!")
+    assert "nearest recording: #1" in text
+    assert '$.messages[0].content: "hello" -> "hello!"' in text
+
+
+def test_the_same_key_in_another_cassette_is_named(store: Path) -> None:
+    """It says which cassette has it."""
+    assert '"other"' in missed(store, "elsewhere")
+
+
+def test_an_empty_cassette_and_a_missing_store_say_how_to_record(store: Path, tmp_path: Path) -> None:
+    """The command to type is there."""
+    assert "--mode record --cassette new" in missed(store, "something else", "/s/new/v1/chat/completions")
+    assert "there is no store" in missed(tmp_path / "none.db", "hello")
+
+
+def test_what_was_played_already_is_said(store: Path) -> None:
+    """With --exhausted miss the second request of a key recorded once is refused, and why."""
+    with engine(store, Mode.REPLAY, exhausted=Exhausted.MISS) as made:
+        assert ask(made, "hello").error is None
+        error = ask(made, "hello").error
+    assert "already" in str(error)
+
+
+def test_no_secret_stands_in_a_miss(store: Path) -> None:
+    """What is quoted is redacted."""
+    assert "sk-proj-" not in missed(store, "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG")

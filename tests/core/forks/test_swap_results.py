@@ -1,0 +1,166 @@
+"""Results of tools are swapped in each dialect, found by id, by name or by place; nothing else of a request changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.forks.overrides import Overrides, typed
+from llmproxy.core.forks.swap_results import Place, Swapped, swap
+
+Json = Any
+"""A value of JSON."""
+COLD = typed(['get_weather={"temp":5}'], [])
+
+
+def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:  # noqa: ANN401
+    """Swap in a body."""
+    done = swap(json.dumps(body).encode(), overrides, **more)
+    return json.loads(done.body), done
+
+
+def call(name: str, call_id: str) -> Json:
+    """Return a call as chat completions have it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def chat(*results: tuple[str, str], calls: tuple[tuple[str, str], ...]) -> Json:
+    """Return a chat with calls (name, id) and results (id, text)."""
+    messages: list[Json] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [call(*c) for c in calls]},
+    ]
+    return {
+        "model": "m",
+        "messages": messages + [{"role": "tool", "tool_call_id": i, "content": t} for i, t in results],
+    }
+
+
+ANTHROPIC = {
+    "messages": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "is_error": True,
+                                      "content": [{"type": "text", "text": "21"}], "cache_control": {"type": "ephemeral"}}]},
+    ]
+}  # fmt: skip
+DIALECTS: dict[str, tuple[Json, list[str | int], Json]] = {
+    "chat": (chat(("c1", "21"), calls=(("get_weather", "c1"),)), ["messages", 2, "content"], '{"temp":5}'),
+    "chat, in parts": (
+        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "c")]},
+                      {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "21"}]}]},
+        ["messages", 1, "content"], [{"type": "text", "text": '{"temp":5}'}]),
+    "old functions": (
+        {"messages": [{"role": "assistant", "function_call": {"name": "get_weather", "arguments": "{}"}},
+                      {"role": "function", "name": "get_weather", "content": "21"}]},
+        ["messages", 1, "content"], '{"temp":5}'),
+    "responses": (
+        {"input": [{"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "c", "output": "21"}]},
+        ["input", 1, "output"], '{"temp":5}'),
+    "responses, in parts": (
+        {"input": [{"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "21"}]}]},
+        ["input", 1, "output"], [{"type": "input_text", "text": '{"temp":5}'}]),
+    "anthropic": (ANTHROPIC, ["messages", 1, "content", 0],
+                  {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": '{"temp":5}'}],
+                   "cache_control": {"type": "ephemeral"}}),
+    "gemini": (
+        {"contents": [{"role": "model", "parts": [{"functionCall": {"name": "get_weather", "args": {}}}]},
+                      {"role": "user", "parts": [{"functionResponse": {"name": "get_weather", "response": {"temp": 21}}}]}]},
+        ["contents", 1, "parts", 0, "functionResponse", "response"], {"temp": 5}),
+    "gemini, wrapped": (
+        {"contents": [{"role": "user", "parts": [{"function_response": {"name": "get_weather", "response": {"result": "21"}}}]}]},
+        ["contents", 0, "parts", 0, "function_response", "response"], {"result": '{"temp":5}'}),
+    "code assist": (
+        {"request": {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "get_weather", "response": {"output": {}}}}]}]}},
+        ["request", "contents", 0, "parts", 0, "functionResponse", "response"], {"output": {"temp": 5}}),
+    "bedrock": (
+        {"messages": [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "get_weather", "input": {}}}]},
+                      {"role": "user", "content": [{"toolResult": {"toolUseId": "u", "status": "error", "content": [{"text": "no"}]}}]}]},
+        ["messages", 1, "content", 0, "toolResult"], {"toolUseId": "u", "status": "success", "content": [{"json": {"temp": 5}}]}),
+    "ollama": (
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "get_weather", "arguments": {}}}]},
+                      {"role": "tool", "tool_name": "get_weather", "content": "21"}]},
+        ["messages", 1, "content"], '{"temp":5}'),
+    "ollama, without a name": (
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "get_weather", "arguments": {}}}]},
+                      {"role": "tool", "content": "21"}]},
+        ["messages", 1, "content"], '{"temp":5}'),
+    "cohere v2": (
+        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "c")]},
+                      {"role": "tool", "tool_call_id": "c", "content": [{"type": "document", "document": {"id": "0", "data": "21"}}]}]},
+        ["messages", 1, "content"], [{"type": "document", "document": {"id": "0", "data": '{"temp":5}'}}]),
+    "cohere v1": (
+        {"message": "", "tool_results": [{"call": {"name": "get_weather", "parameters": {}}, "outputs": [{"temp": 21}]}]},
+        ["tool_results", 0, "outputs"], [{"temp": 5}]),
+    "cohere v1, history": (
+        {"message": "x", "chat_history": [{"role": "TOOL", "tool_results": [{"call": {"name": "get_weather"}, "outputs": [{}]}]}]},
+        ["chat_history", 0, "tool_results", 0, "outputs"], [{"temp": 5}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_has_its_result_swapped(name: str) -> None:
+    """In the form that the result had; an error that is overridden is none any more; the rest of the request stays."""
+    body, path, wanted = DIALECTS[name]
+    before, (tree, done) = json.loads(json.dumps(body)), swapped(body)
+    assert [(each.place, each.override.tool) for each in done.swaps] == [(Place("get_weather", 1), "get_weather")]
+    assert "get_weather" in done.seen
+    node, old = tree, before
+    for step in path[:-1]:
+        node, old = node[step], old[step]
+    assert node[path[-1]] == wanted
+    node[path[-1]] = old[path[-1]]
+    assert tree == before
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_what_matches_nothing_is_the_bytes_that_came(name: str) -> None:
+    """Not written anew: white space and escapes count where a body is keyed raw."""
+    body = json.dumps(DIALECTS[name][0], indent=3).encode()
+    done = swap(body, typed(["another=1", "get_weather#2=x"], []))
+    assert (done.body, done.swaps, set(done.seen)) == (body, (), {"get_weather"})
+
+
+def test_calls_are_counted_by_name_in_their_conversation() -> None:
+    """The second call of a tool, whatever is called between and in whatever order the results come."""
+    calls = (("get_weather", "a"), ("add", "b"), ("get_weather", "c"))
+    body = chat(("c", "third"), ("b", "sum"), ("a", "first"), calls=calls)
+    tree, done = swapped(body, typed(["get_weather#2=cold"], []))
+    assert [message["content"] for message in tree["messages"][2:]] == ["cold", "sum", "first"]
+    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), Place("get_weather", 2))
+
+
+def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
+    """Frameworks number calls from the start in each turn."""
+    turn = chat(("call_1", "old"), calls=(("get_weather", "call_1"),))["messages"][1:]
+    tree, done = swapped({"messages": [*turn, *turn]}, typed(["get_weather#2=cold"], []))
+    assert [each["content"] for each in tree["messages"] if each["role"] == "tool"] == ["old", "cold"]
+    assert len(done.swaps) == 1
+
+
+def test_a_call_that_only_the_server_knows_is_asked_for() -> None:
+    """A request that goes on with `previous_response_id` has a result and no history."""
+    body = {"previous_response_id": "r", "input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}
+    tree, done = swapped(body, known={"c9": Place("get_weather", 3)}.get)
+    assert (tree["input"][0]["output"], done.swaps[0].place.nth) == ('{"temp":5}', 3)
+    assert swapped(body)[1].swaps == ()
+
+
+def test_gemini_counts_results_by_name_without_ids() -> None:
+    """Two calls of one function in one turn: the second result is the second call's."""
+    parts = [{"functionCall": {"name": "get_weather", "args": {"n": n}}} for n in (1, 2)]
+    results = [{"functionResponse": {"name": "get_weather", "response": {"n": n}}} for n in (1, 2)]
+    body = {"contents": [{"role": "model", "parts": parts}, {"role": "user", "parts": results}]}
+    tree, _ = swapped(body, typed(["get_weather#2=text"], []))
+    said = [part["functionResponse"]["response"] for part in tree["contents"][1]["parts"]]
+    assert said == [{"n": 1}, {"result": "text"}]
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[1]", b'"x"', b"{}", b'{"messages": 5}', b'{"messages": [1, null, "x", {"role": "tool"}]}',
+                                  b'{"contents": {"parts": [{"functionResponse": 3}]}}', b"[" * 100_000])  # fmt: skip
+def test_odd_bodies_come_back_as_they_are(body: bytes) -> None:
+    """Whatever a client sends."""
+    assert swap(body, COLD).body == body

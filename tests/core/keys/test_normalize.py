@@ -1,0 +1,422 @@
+"""Two logically different requests never share a key, and equal ones written differently do."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, Rules, Scrub, canonicalize
+from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
+from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Headers, Key, Request
+from llmproxy.core.traffic.json_bytes import NotLossless, parse
+
+ANTHROPIC = (("anthropic-version", "2023-06-01"),)
+
+
+def canonical(
+    target: str,
+    body: object = b"",
+    headers: Headers = (),
+    *,
+    method: str = "POST",
+    rules: Rules = Rules(),  # noqa: B008 - a frozen value
+    made_by: MadeBy = lambda _: None,
+) -> Canonical:
+    """Canonicalise a request as a client would send it."""
+    where = route(method, target, headers)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return canonicalize(Request(method, where.target, headers, data), where, rules, made_by)
+
+
+def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:  # noqa: ANN401 - handed through
+    """Return the key of a request."""
+    return key_of(canonical(target, body, headers, **more))
+
+
+CHAT = "/v1/chat/completions"
+HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+CLAUDE: dict[str, Any] = {"model": "c", "messages": [{"role": "user", "content": "hi"}]}
+GEMINI = "/v1beta/models/g:generateContent"
+PARTS: dict[str, Any] = {"contents": [{"parts": [{"text": "hi"}]}]}
+CONVERSE = "/model/m/converse"
+BEDROCK: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((CHAT, HI), (CHAT, {**HI, "stream": False})),
+        ((CHAT, HI), (CHAT, {**HI, "temperature": None, "tools": [], "user": "u", "metadata": {"a": "b"}})),
+        ((CHAT, HI), (CHAT, {**HI, "store": True, "service_tier": "flex", "prompt_cache_key": "k"})),
+        ((CHAT, HI), (CHAT + "/", HI)),
+        ((CHAT, HI), (CHAT, HI, (("authorization", "Bearer x"), ("x-stainless-retry-count", "1")))),
+        ((CHAT, HI, (("OpenAI-Beta", "b,a"),)), (CHAT, HI, (("openai-beta", " A"), ("openai-beta", "B,a")))),
+        (
+            ("/v1/messages", CLAUDE, ANTHROPIC),
+            ("/v1/messages?beta=true", {**CLAUDE, "metadata": {"user_id": "1"}}, ANTHROPIC),
+        ),
+        (
+            ("/v1/messages", {**CLAUDE, "system": [{"type": "text", "text": "S"}]}, ANTHROPIC),
+            (
+                "/v1/messages",
+                {
+                    **CLAUDE,
+                    "system": [
+                        {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=ab1;"},
+                        {"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}},
+                    ],
+                },
+                ANTHROPIC,
+            ),
+        ),
+        ((GEMINI, PARTS), ("/v1/models/g:generateContent?key=x", {**PARTS, "generationConfig": {}, "tools": []})),
+        ((GEMINI, PARTS), ("/models/g%3AgenerateContent", {**PARTS, "labels": {"a": "b"}})),
+        ((CONVERSE, BEDROCK), (CONVERSE, {**BEDROCK, "inferenceConfig": {}, "requestMetadata": {"a": "b"}})),
+        (("/model/a%3A1/converse", BEDROCK), ("/model/a:1/converse", BEDROCK)),
+        (("/api/chat", HI), ("/api/chat", {**HI, "stream": True, "options": {}, "tools": []})),
+        (("/v1/models?a=1&b=2", b""), ("/v1/models?b=2&a=1", b"")),
+    ],
+    ids=str,
+)
+def test_equal_requests_written_differently_share_a_key(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """What cannot change the answer does not count."""
+    assert key(*one) == key(*other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((CHAT, HI), (CHAT, {**HI, "stream": True})),
+        ((CHAT, {**HI, "stream": True}), (CHAT, {**HI, "stream": True, "stream_options": {"include_usage": True}})),
+        ((CHAT, HI), (CHAT, {**HI, "seed": 0})),
+        ((CHAT, {**HI, "seed": 2**53}), (CHAT, {**HI, "seed": 2**53 + 1})),
+        ((CHAT, {**HI, "logprobs": True}), (CHAT, {**HI, "logprobs": 1})),
+        ((CHAT, HI), ("/v1/responses", HI)),
+        ((CHAT, HI), ("/groq/openai/v1/chat/completions", HI)),
+        ((CHAT, HI), (CHAT, HI, (("openai-beta", "x"),))),
+        ((CHAT, HI), (CHAT, {**HI, "messages": [{"role": "user", "content": "hi", "name": "user"}]})),
+        (("/v1/messages", CLAUDE, ANTHROPIC), ("/v1/messages", CLAUDE, (("anthropic-version", "2026-10-21"),))),
+        ((GEMINI, PARTS), ("/v1beta/models/h:generateContent", PARTS)),
+        ((GEMINI, PARTS), ("/v1beta/models/g:streamGenerateContent?alt=sse", PARTS)),
+        ((GEMINI, {**PARTS, "tools": [{"googleSearch": {}}]}), (GEMINI, {**PARTS, "tools": [{"codeExecution": {}}]})),
+        (
+            (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"auto": {}}}}),
+            (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"any": {}}}}),
+        ),
+        (("/openai/deployments/a/chat/completions", HI), ("/openai/deployments/b/chat/completions", HI)),
+        (
+            ("/openai/deployments/a/chat/completions?api-version=1", HI),
+            ("/openai/deployments/a/chat/completions?api-version=2", HI),
+        ),
+        (("/v1/files/file-1", b"", (), {"method": "GET"}), ("/v1/files/file-2", b"", (), {"method": "GET"})),
+        (("/v1/unknown", {"user": "a"}), ("/v1/unknown", {"user": "b"})),
+        (("/v1/unknown", {"a": None}), ("/v1/unknown", {})),
+        (("/v1/unknown?beta=1", b""), ("/v1/unknown?beta=2", b"")),
+        (("/v1/unknown?key=a", b""), ("/v1/unknown?key=b", b"")),
+        ((CHAT, b"{broken"), (CHAT, b"{broken ")),
+        ((CHAT, b'{"n":1,"n":2}'), (CHAT, b'{"n":2}')),
+        ((CHAT, b""), (CHAT, b"{}")),
+        ((CHAT, b"null"), (CHAT, b"")),
+    ],
+    ids=str,
+)
+def test_different_requests_have_different_keys(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """A false hit is worse than a miss."""
+
+    def derived(case: tuple[Any, ...]) -> Key:
+        return key(*case[:3], **(case[3] if len(case) > 3 else {}))
+
+    assert derived(one) != derived(other)
+
+
+def test_thirty_sdk_headers_do_not_count() -> None:
+    """An allowlist: what nobody thought of does not count either."""
+    names = (
+        "user-agent",
+        "traceparent",
+        "x-request-id",
+        "idempotency-key",
+        "accept-encoding",
+        "content-length",
+        "host",
+    )
+    assert key(CHAT, HI, tuple((name, "1") for name in names)) == key(CHAT, HI)
+
+
+def form(
+    boundary: str, filename: str, kind: str, data: bytes = b"RIFF\xff\x00\r\n--x", model: str = "whisper-1"
+) -> bytes:
+    """Write a transcription upload."""
+    mark, disposition = b"--" + boundary.encode(), b'\r\nContent-Disposition: form-data; name="'
+    head = f'file"; filename="{filename}"\r\nContent-Type: {kind}\r\n\r\n'.encode()
+    return (
+        mark + disposition + b'model"\r\n\r\n' + model.encode() + b"\r\n"
+        + mark + disposition + head + data + b"\r\n" + mark + b"--\r\n"
+    )  # fmt: skip
+
+
+def upload(*of: Any, **more: Any) -> Key:  # noqa: ANN401 - handed through
+    """Return the key of an upload."""
+    return key(
+        "/v1/audio/transcriptions", form(*of, **more), (("content-type", f"multipart/form-data; boundary={of[0]}"),)
+    )
+
+
+def test_forms_count_by_their_parts() -> None:
+    """Boundary, temporary name and guessed type are noise; field, content and extension are not."""
+    plain = upload("b1", "tmp1.WAV", "audio/x-wav")
+    assert plain == upload("b2", "other.wav", "application/octet-stream")
+    assert plain != upload("b1", "tmp1.mp3", "audio/x-wav")
+    assert plain != upload("b1", "tmp1.wav", "audio/x-wav", b"RIFF")
+    assert plain != upload("b1", "tmp1.wav", "audio/x-wav", model="whisper-2")
+
+
+def test_url_encoded_forms_keep_their_order() -> None:
+    """But not their escapes."""
+    kind = (("content-type", "application/x-www-form-urlencoded"),)
+    assert key("/v1/x", b"a=%41&b=1", kind) == key("/v1/x", b"a=A&b=1", kind)
+    assert key("/v1/x", b"a=A&b=1", kind) != key("/v1/x", b"b=1&a=A", kind)
+    assert canonical("/v1/chat/completions", HI, kind).kind == "json"  # curl's default header for JSON
+
+
+@given(
+    st.binary(max_size=200),
+    st.sampled_from(["", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]),
+)
+def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
+    """Whatever arrives gets a key, the same each time."""
+    one = canonical(CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (Scrub("a", "b"),)))
+    assert one == canonical(CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (Scrub("a", "b"),)))
+
+
+def test_state_follows_the_interaction_that_made_it() -> None:
+    """The same conversation recorded again has other ids and the same keys; another conversation has other keys."""
+
+    def turn(made: str, name: str) -> Key:
+        body = {"model": "m", "previous_response_id": name, "input": "and then?"}
+        return key("/v1/responses", body, made_by=lambda asked: Origin(Key(made), 1, 0) if asked == name else None)
+
+    assert turn("v1:a", "resp_1") == turn("v1:a", "resp_2")
+    assert turn("v1:a", "resp_1") != turn("v1:b", "resp_1")
+    assert key("/v1/responses", {"previous_response_id": "resp_1"}) != key(
+        "/v1/responses", {"previous_response_id": "resp_2"}
+    )
+
+
+def test_ids_in_the_path_follow_it_as_well() -> None:
+    """And everything met is listed, so that nobody memoises what depends on the store."""
+
+    def made_by(name: str) -> Origin | None:
+        return Origin(Key("v1:a"), 1, int(name[-1])) if name.startswith("file-") else None
+
+    one = canonical("/v1/files/file-1/content", method="GET", made_by=made_by)
+    assert one.operation == "files/<v1:a 1 1>/content"
+    assert one.refs == ("file-1",)
+    assert one.operation != canonical("/v1/files/file-2/content", method="GET", made_by=made_by).operation
+    assert canonical("/v1/files/file-1/content", method="GET").operation == "files/file-1/content"
+
+
+def test_a_secret_in_an_unknown_path_is_not_in_the_operation() -> None:
+    """The route is made before redaction; what is derived from it must not bring the secret back."""
+    secret = "sk-proj-abcDEF0123456789ghiJKL456mnoPQR"
+    where = route("GET", f"/v1/own%20thing/{secret}", ())
+    request = Redactor().request(Request("GET", where.target, (), b""))
+    assert canonicalize(request, where, Rules(), lambda _: None).operation == "/v1/own thing/REDACTED-1"
+
+
+def test_the_users_rules_apply_before_ours() -> None:
+    """Also to paths that nobody knows."""
+    rules = Rules(("$.trace",), (Scrub(r"run \d+", "run N"),))
+    assert key("/v1/x", {"a": "run 1", "trace": 1}, rules=rules) == key("/v1/x", {"a": "run 2"}, rules=rules)
+    assert key(CHAT, {**HI, "trace": 1}, rules=rules) == key(CHAT, HI, rules=rules)
+
+
+def test_canonicalising_twice_is_canonicalising_once() -> None:
+    """The canonical body of a request has the key of the request."""
+    body = {**HI, "temperature": 1.0, "user": "u"}
+    once = canonical(CHAT, body)
+    assert canonical(CHAT, once.body).body == once.body
+
+
+# -- properties over real traffic ------------------------------------------------------------------------------------------
+
+Case = tuple[Request, Route, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
+    """Return the real requests whose bodies are JSON objects, of operations that we know."""
+    cases = []
+    for request, where in real_requests:
+        try:
+            tree = parse(request.body)
+        except NotLossless:
+            continue
+        if where.known and isinstance(tree, dict):
+            cases.append((request, where, tree))
+    return cases
+
+
+def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - handed to json.dumps
+    """Return the key of a real request with another body."""
+    request, where, _ = case
+    data = json.dumps(tree, **style).encode("utf-8", "surrogatepass")
+    return key_of(
+        canonicalize(Request(request.method, where.target, request.headers, data), where, Rules(), lambda _: None)
+    )
+
+
+def leaves(node: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every leaf."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, child in children:
+        if isinstance(child, (dict, list)) and child:
+            yield from leaves(child, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def changed(tree: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401 - any JSON
+    """Return a copy with another value at a path."""
+    copied = copy.deepcopy(tree)
+    node = copied
+    for step in path[:-1]:
+        node = node[step]
+    old = node[path[-1]]
+    if isinstance(old, bool) or old is None:
+        node[path[-1]] = 7
+    elif isinstance(old, str):
+        node[path[-1]] = old + " (changed)"
+    else:
+        node[path[-1]] = old + 1 if isinstance(old, (int, float)) else ["changed"]
+    return copied
+
+
+IGNORED = {*OPENAI_ACCOUNTING, "stream", "signature", "cache_control", "requestMetadata"}
+NAMES = {"id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"}
+
+
+def test_any_other_leaf_is_another_key(real_bodies: list[Case], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every value of every real request counts, but for the table of what does not."""
+    count: Counter[str] = Counter()
+    for case in real_bodies:
+        plain = derive(case, case[2])
+        paths = [path for path in leaves(case[2]) if not (IGNORED & set(path)) and path[-1] not in NAMES]
+        random.Random(0).shuffle(paths)
+        for path in paths[:60]:
+            assert derive(case, changed(case[2], path)) != plain, (case[1].operation, path)
+            count["leaves changed"] += 1
+        count["requests"] += 1
+    with capsys.disabled():
+        print("\nreal traffic, another key:", dict(count))
+    assert count["leaves changed"] > 1000
+
+
+def turns(tree: dict[str, Any]) -> list[Any]:
+    """Return the turns of a conversation, the list itself."""
+    return next((tree[name] for name in ("messages", "input", "contents") if isinstance(tree.get(name), list)), [])
+
+
+def test_another_conversation_is_another_key(real_bodies: list[Case], capsys: pytest.CaptureFixture[str]) -> None:
+    """Drop a turn, swap two that differ, rename a tool, change the temperature."""
+    count: Counter[str] = Counter()
+    for case in real_bodies:
+        plain = derive(case, case[2])
+        for index in range(len(turns(case[2]))):
+            tree = copy.deepcopy(case[2])
+            del turns(tree)[index]
+            assert derive(case, tree) != plain
+            count["turns dropped"] += 1
+        for index in range(len(turns(case[2])) - 1):
+            tree = copy.deepcopy(case[2])
+            pair = turns(tree)
+            pair[index : index + 2] = pair[index + 1], pair[index]
+            if pair[index] != pair[index + 1]:
+                assert derive(case, tree) != plain
+                count["turns swapped"] += 1
+        for tool in range(len(case[2].get("tools") or ())):
+            tree = copy.deepcopy(case[2])
+            entry = tree["tools"][tool]
+            named = entry.get("function", entry)
+            if isinstance(named, dict) and "name" in named:
+                named["name"] += "_"
+                assert derive(case, tree) != plain
+                count["tools renamed"] += 1
+        assert derive(case, {**case[2], "temperature": 0.123}) != plain
+        count["temperatures changed"] += 1
+    with capsys.disabled():
+        print("\nreal traffic, another key:", dict(count))
+    assert min(count.values()) > 10
+
+
+def reordered(node: Any, chance: random.Random) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value with the members of every object in another order and integers as floats."""
+    if isinstance(node, dict):
+        names = list(node)
+        chance.shuffle(names)
+        return {name: reordered(node[name], chance) for name in names}
+    if isinstance(node, list):
+        return [reordered(child, chance) for child in node]
+    return float(node) if isinstance(node, int) and not isinstance(node, bool) and abs(node) < 2**53 else node
+
+
+def renumbered(node: Any, names: dict[str, str]) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value with every id of a call renamed consistently."""
+    if isinstance(node, dict):
+        return {
+            name: names.get(child, child) if name in NAMES and isinstance(child, str) else renumbered(child, names)
+            for name, child in node.items()
+        }
+    return [renumbered(child, names) for child in node] if isinstance(node, list) else node
+
+
+def declared(tree: dict[str, Any]) -> dict[str, str]:
+    """Return new names for the calls that a request declares."""
+    found: dict[str, str] = {}
+    for turn in turns(tree):
+        if not isinstance(turn, dict):
+            continue
+        content = turn.get("content")
+        for call in (*(turn.get("tool_calls") or ()), *(content if isinstance(content, list) else ()), turn):
+            if call.get("type") in ("function", "tool_use", "function_call"):
+                name = call.get("call_id") or call.get("id")
+                if isinstance(name, str):
+                    found[name] = f"renamed_{len(found)}_{name[::-1]}"
+    return found
+
+
+def test_the_same_written_differently_is_the_same_key(
+    real_bodies: list[Case], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Order of members, white space, escapes, 1.0 for 1, other ids of calls; and normalising twice."""
+    count: Counter[str] = Counter()
+    chance = random.Random(1)
+    for case in real_bodies:
+        request, where, tree = case
+        plain = key_of(canonicalize(request, where, Rules(), lambda _: None))
+        assert derive(case, reordered(tree, chance), indent=1) == plain
+        assert derive(case, tree, ensure_ascii=False, separators=(",", ":")) == plain
+        names = declared(tree)
+        assert derive(case, renumbered(tree, names)) == plain, where.operation
+        count["ids of calls renamed"] += len(names)
+        count["requests"] += 1
+        once = canonicalize(request, where, Rules(), lambda _: None)
+        if not once.stream:  # the flag went into a part of its own
+            assert (
+                canonicalize(Request(request.method, where.target, (), once.body), where, Rules(), lambda _: None).body
+                == once.body
+            )
+            count["normalised twice"] += 1
+    with capsys.disabled():
+        print("\nreal traffic, the same key:", dict(count))
+    assert min(count.values()) > 10

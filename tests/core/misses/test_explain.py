@@ -1,0 +1,174 @@
+"""The text of a miss."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.misses.explain import (
+    LIMIT,
+    Difference,
+    MissContext,
+    Nearest,
+    Place,
+    Suggestion,
+    explain,
+    miss_text,
+    reason,
+)
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.interaction import Request
+
+CONTEXT = MissContext(
+    mode="replay",
+    cassette="trip",
+    session="trip",
+    key="v1:" + "ab12" * 16,
+    method="POST",
+    provider="openai",
+    operation="chat.completions",
+    model="gpt-4o",
+    stream=True,
+    last_user="Book a flight",
+    recordings=3,
+    same_operation=2,
+)
+NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
+
+STATES = [
+    (
+        replace(CONTEXT, store_exists=False),
+        "no_store",
+        "there is no store llmproxy.db",
+        "--mode record --cassette trip",
+    ),
+    (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", "--mode record --cassette trip"),
+    (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode record"),
+    (
+        replace(CONTEXT, same_operation=0),
+        "operation",
+        "none of its 3 recordings is of openai chat.completions",
+        "--mode auto",
+    ),
+    (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
+    (replace(CONTEXT, incomplete=1), "incomplete", "its recording was cut off", "--mode record"),
+    (
+        replace(CONTEXT, elsewhere=(Place("rome"),)),
+        "elsewhere",
+        'recorded under cassette "rome"',
+        "--mode replay --cassette rome",
+    ),
+    (replace(CONTEXT, elsewhere=(Place("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
+    (replace(CONTEXT, elsewhere=(Place("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
+    (replace(CONTEXT, other_rules=True), "other_rules", "keyed under other normalisation rules", "llmproxy verify"),
+    (CONTEXT, "different", "no recording has this key", "--mode auto --cassette trip"),
+]
+
+
+@pytest.mark.parametrize(("context", "name", "cause", "step"), STATES)
+def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
+    """The first line says why, the steps say what to type for it."""
+    text = miss_text(context, None)
+    first, _, rest = text.partition("\n")
+    assert reason(context, None) == name
+    assert cause in first
+    assert step in rest
+
+
+def test_first_line_stands_alone() -> None:
+    """SDKs that show one line show a complete sentence with the cause."""
+    first = miss_text(CONTEXT, NEAR).splitlines()[0]
+    assert first == (
+        "llmproxy: no recorded response for this request (openai chat.completions gpt-4o) in cassette "
+        '"trip": the nearest recording (#12) differs at $.messages[1].content.'
+    )
+
+
+def test_text() -> None:
+    """The whole text: where, what, nearest, what to do."""
+    assert miss_text(CONTEXT, NEAR).splitlines()[1:] == [
+        'mode replay, session "trip", store llmproxy.db, key v1:ab12ab12ab12; nothing was sent to the provider.',
+        'request: POST openai chat.completions gpt-4o, streaming, last user text "Book a flight"',
+        "nearest recording: #12, differs in 1 place:",
+        '  $.messages[1].content: "Rome" -> "Paris"',
+        "What to do:",
+        "  1. keep what is recorded and add this request: llmproxy start --mode auto --cassette trip",
+        "  2. look closer: llmproxy why   llmproxy show 12",
+    ]
+
+
+def test_rule_comes_first_if_it_suffices() -> None:
+    """A rule that makes the request a hit is the first step; one that does not is the second."""
+    near = replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 0))
+    assert "1. if that changes by itself" in miss_text(CONTEXT, near)
+    assert 'packs = ["dates"]' in miss_text(CONTEXT, near)
+    text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2)))
+    assert "2. if that changes by itself" in text
+    assert "2 other differences would stay" in text
+
+
+def test_commands_can_be_pasted() -> None:
+    """Names with blanks are quoted for the shell, and another store is named."""
+    text = miss_text(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None)
+    assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
+
+
+def test_what_started_the_proxy_is_what_to_type() -> None:
+    """Who typed `llmproxy run` has no use for `llmproxy start`."""
+    started = replace(CONTEXT, started_by="llmproxy run --intercept", store="a b.db")
+    command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
+    assert f"add this request: {command}\n" in miss_text(started, NEAR)
+    assert "1. record it: llmproxy run" in miss_text(replace(started, store_exists=False), None)
+    assert "llmproxy start" not in miss_text(started, NEAR)
+
+
+def test_complete_cassette_in_mode_once() -> None:
+    """Who wonders why `once` did not record is told."""
+    text = miss_text(replace(CONTEXT, mode="once", complete=True), NEAR)
+    assert "1. mode once adds nothing to a complete cassette; keep what is recorded" in text
+
+
+def test_five_differences_are_shown() -> None:
+    """The first five differences are shown, the rest is counted."""
+    many = tuple(Difference(f"$.a{n}", "1", "2") for n in range(9))
+    text = miss_text(CONTEXT, replace(NEAR, differences=many))
+    assert "$.a4: 1 -> 2" in text
+    assert "$.a5" not in text
+    assert "and 4 more" in text
+
+
+TEXT = st.text(max_size=3000)
+
+
+@given(TEXT, TEXT, TEXT, TEXT)
+def test_is_short_and_plain_whatever_comes(name: str, model: str, user: str, value: str) -> None:
+    """At most 2,000 characters, and nothing but printable characters and line ends."""
+    context = replace(CONTEXT, cassette=name, session=name, model=model, last_user=user, store=name, operation=model)
+    differences = tuple(Difference("$." + model, value, value, "date/time") for _ in range(9))
+    text = miss_text(context, replace(NEAR, differences=differences))
+    assert len(text) <= LIMIT
+    assert text.startswith("llmproxy: ")
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_explain_joins_all() -> None:
+    """One call gives the text and what the journal keeps."""
+    headers = (("content-type", "application/json"),)
+
+    def form(user: str) -> Request:
+        body = json.dumps({"messages": [{"role": "user", "content": user}]}).encode()
+        return Request("POST", "/v1/chat/completions", headers, body)
+
+    where = route("POST", "/v1/chat/completions", headers)
+    wanted, recorded = (canonicalize(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris"))
+    miss = explain(CONTEXT, wanted, [(5, recorded)])
+    assert miss.nearest is not None
+    assert "#5" in miss.text
+    value = json.loads(json.dumps(miss.to_dict()))
+    assert value["reason"] == "different"
+    assert value["nearest"]["differences"][0]["old"] == '"to Paris"'
+    assert value["cassette"] == "trip"

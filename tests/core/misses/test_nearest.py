@@ -1,0 +1,125 @@
+"""Which recording was meant."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.misses.nearest import COUNTED, nearest
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.interaction import Request
+
+Turn = tuple[str, str]
+
+
+def canonical(
+    *turns: Turn, target: str = "/v1/chat/completions", raw: bytes | None = None, **more: object
+) -> Canonical:
+    """Return the canonical form of a chat request."""
+    tree = {"model": "gpt-4o", "messages": [{"role": role, "content": text} for role, text in turns], **more}
+    headers = (("content-type", "application/json"),)
+    request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
+    return canonicalize(request, route("POST", target, headers), Rules(), lambda _: None)
+
+
+SYSTEM = ("system", "You are a helpful travel agent.")
+
+
+def test_no_candidates() -> None:
+    """Nothing recorded, nothing near."""
+    assert nearest(canonical(("user", "hi")), []) is None
+
+
+def test_same_operation_beats_likeness() -> None:
+    """A recording of another operation is never nearer than one of the same."""
+    wanted = canonical(("user", "hello there"))
+    other = canonical(("user", "hello there"), target="/v1/responses")
+    found = nearest(wanted, [(1, other), (2, canonical(("user", "something else")))])
+    assert found is not None
+    assert (found.id, found.same_operation) == (2, True)
+
+
+def test_longest_common_beginning_wins() -> None:
+    """The recording that shares most messages from the start was meant."""
+    turns: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
+    recorded = [(n, canonical(*turns[:n])) for n in range(1, 5)]
+    found = nearest(canonical(*turns[:3], ("user", "changed")), recorded)
+    assert found is not None
+    assert found.id == 4
+    assert [difference.path for difference in found.differences] == ["$.messages[3].content"]
+
+
+def test_model_then_likeness_decide() -> None:
+    """Of equal beginnings the same model wins, then the likest text."""
+    wanted = canonical(SYSTEM, ("user", "Find me a flight to Rome on Monday"))
+    recorded = [
+        (1, canonical(SYSTEM, ("user", "Find me a flight to Rome on Sunday"), model="gpt-4o-mini")),
+        *((n, canonical(SYSTEM, ("user", f"question {n} about the weather"))) for n in range(2, 40)),
+        (40, canonical(SYSTEM, ("user", "Find me a flight to Rome on Tuesday"))),
+        (41, canonical(SYSTEM, ("user", "What is love?"))),
+    ]
+    found = nearest(wanted, recorded)
+    assert found is not None
+    assert found.id == 40
+    assert found.similarity > 0.8
+
+
+def test_parts_outside_the_body_count() -> None:
+    """A header that counts is shown like a member of the body."""
+    headers = (("content-type", "application/json"), ("openai-beta", "assistants=v2"))
+    request = Request("POST", "/v1/chat/completions", headers, b"{}")
+    wanted = canonicalize(request, route("POST", request.target, headers), Rules(), lambda _: None)
+    found = nearest(wanted, [(1, canonical(raw=b"{}"))])
+    assert found is not None
+    assert [(item.path, item.old) for item in found.differences] == [("headers.openai-beta", "")]
+
+
+def test_bodies_that_are_not_json() -> None:
+    """Bodies without a tree are compared as text."""
+    found = nearest(canonical(raw=b"\xff" * 50 + b"old"), [(1, canonical(raw=b"\xff" * 50 + b"new"))])
+    assert found is not None
+    assert [item.path for item in found.differences] == ["body"]
+    assert found.similarity > 0.9
+
+
+def test_suggests_a_rule_that_helps() -> None:
+    """A date in the system prompt brings a rule, and what stays different is counted."""
+    old = canonical(("system", "Today is 2026-11-19. Be kind."), ("user", "hi"), temperature=0)
+    new = canonical(("system", "Today is 2026-11-20. Be kind."), ("user", "hi"), temperature=1)
+    found = nearest(new, [(1, old)])
+    assert found is not None
+    assert found.suggestion is not None
+    assert found.suggestion.toml.startswith("scrub = ")
+    assert found.suggestion.left == 1
+
+
+def test_is_quick_and_bounded() -> None:
+    """50 candidates of 20 KB take some tens of milliseconds of CPU, and 50 of 20 MB no more than a moment."""
+
+    def conversation(seed: int) -> Canonical:
+        chance = random.Random(seed)
+        words = ["alpha", "beta", "gamma", "delta"]
+        return canonical(*(("user", " ".join(chance.choices(words, k=60))) for _ in range(50)))
+
+    wanted, recorded = conversation(0), [(n, conversation(n)) for n in range(1, 51)]
+    assert len(wanted.body) > 18_000
+    started = time.process_time()
+    found = nearest(wanted, recorded)
+    assert time.process_time() - started < 0.5  # 0.03 s measured; the rest is for slow machines
+    assert found is not None
+    assert len(found.differences) == COUNTED
+    huge = canonical(("user", "a" * 20_000_000))
+    started = time.process_time()
+    assert nearest(huge, [(n, canonical(("user", "b" + "a" * 20_000_000))) for n in range(2)] * 25) is not None
+    assert time.process_time() - started < 5
+
+
+def test_to_dict_is_json() -> None:
+    """The journal can write it down."""
+    found = nearest(canonical(("user", "a")), [(7, canonical(("user", "b")))])
+    assert found is not None
+    value = json.loads(json.dumps(found.to_dict()))
+    assert value["id"] == 7
+    assert value["differences"][0]["path"] == "$.messages[0].content"

@@ -1,0 +1,73 @@
+"""Errors of ours in the shapes of WIRE.md 3.4, exactly."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope
+from llmproxy.core.providers.routing import Family
+from llmproxy.core.traffic.interaction import header
+from llmproxy.errors import MissError
+
+CODE = MissError.code
+TEXT = "llmproxy: no recorded response."
+
+SHAPES = [
+    ("openai", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
+    ("generic", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
+    ("anthropic", 404, {"type": "error", "error": {"type": "not_found_error", "message": TEXT}, "request_id": CODE}),
+    (
+        "anthropic",
+        400,
+        {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE},
+    ),
+    ("anthropic", 413, {"type": "error", "error": {"type": "request_too_large", "message": TEXT}, "request_id": CODE}),
+    ("anthropic", 502, {"type": "error", "error": {"type": "api_error", "message": TEXT}, "request_id": CODE}),
+    ("gemini", 404, {"error": {"code": 404, "message": TEXT, "status": "NOT_FOUND"}}),
+    ("gemini", 400, {"error": {"code": 400, "message": TEXT, "status": "INVALID_ARGUMENT"}}),
+    ("gemini", 500, {"error": {"code": 500, "message": TEXT, "status": "INTERNAL"}}),
+    ("gemini", 502, {"error": {"code": 502, "message": TEXT, "status": "UNAVAILABLE"}}),
+    ("bedrock", 404, {"message": TEXT}),
+    ("ollama", 404, {"error": TEXT}),
+    ("cohere", 404, {"message": TEXT}),
+]
+
+
+@pytest.mark.parametrize(("family", "status", "expected"), SHAPES)
+def test_shape(family: Family, status: int, expected: object) -> None:
+    """Every family gets the body that its SDKs take the message from, type by type."""
+    _, body = envelope(family, status, CODE, TEXT)
+    assert json.loads(body) == expected
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_headers(family: Family) -> None:
+    """Every envelope is JSON, forbids retries and names the code."""
+    headers, _ = envelope(family, 404, CODE, TEXT)
+    assert header(headers, "content-type") == "application/json"
+    assert header(headers, "x-should-retry") == "false"
+    assert header(headers, ERROR_HEADER) == CODE
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(404, "ResourceNotFoundException"), (400, "ValidationException"), (502, "InternalServerException")],
+)
+def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
+    """Boto reads the error's name from a header, and none of ours is one that it retries."""
+    headers, _ = envelope("bedrock", status, CODE, TEXT)
+    assert header(headers, "x-amzn-errortype") == name
+
+
+def test_text_says_who_speaks() -> None:
+    """A text that does not start with our name gets it; one that does is left alone."""
+    assert json.loads(envelope("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}
+
+
+def test_lone_surrogates_do_not_break_the_answer() -> None:
+    """A message that quotes a damaged text is still valid UTF-8 JSON."""
+    _, body = envelope("openai", 404, CODE, "llmproxy: \ud83d")
+    assert json.loads(body)["error"]["message"] == "llmproxy: \\ud83d"

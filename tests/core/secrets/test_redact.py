@@ -1,0 +1,295 @@
+"""No credential ever gets into what is stored, and nothing else is touched."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.providers.routing import Route
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Chunk, Headers, Request, Response
+
+CANARY = "kx7-Canary-Gateway-0123456789"
+SK = "sk-proj-abcDEF0123456789ghiJKL456mnoPQR"
+SK2 = "sk-ant-api03-zzzDEF0123456789ghiJKL456mnoPQR"
+AUTH: Headers = (("Authorization", f"Bearer {CANARY}"),)
+
+
+def redacted(body: bytes | str, headers: Headers = (), target: str = "/v1/x") -> Request:
+    """Redact one request with a fresh redactor that saw its headers."""
+    redactor = Redactor()
+    redactor.learn(headers, target)
+    request = Request("POST", target, headers, body.encode() if isinstance(body, str) else body)
+    out = redactor.request(request)
+    assert redactor.request(out) == out, "redacting twice changes nothing"
+    return out
+
+
+def answered(data: list[bytes], *, learn: Headers = AUTH, headers: Headers = ()) -> tuple[Response, bool]:
+    """Redact one answer."""
+    redactor = Redactor()
+    redactor.learn(learn, "/")
+    chunks = tuple(Chunk(index * 10, piece) for index, piece in enumerate(data))
+    out, flagged = redactor.response(Response(200, "OK", headers, chunks))
+    assert [(c.offset, len(c.data)) for c in out.chunks] == [(c.offset, len(c.data)) for c in chunks]
+    return out, flagged
+
+
+CARRIERS: dict[str, Callable[[str], str]] = {
+    "plain": lambda s: f"say {s}!",
+    "json": lambda s: json.dumps({"messages": [{"content": f"key: {s}\nend"}]}),
+    "json line": lambda s: json.dumps({"a": 1}) + "\n" + json.dumps({"b": f"\n{s}"}),
+    "after ascii-escaped text": lambda s: json.dumps({"a": "密钥" + s, "b": json.dumps({"c": "钥" + s})}),
+    "json name": lambda s: json.dumps({s: 1}),
+    "ascii escapes": lambda s: '{"a":"' + "".join(f"\\u{ord(char):04x}" for char in s) + '"}',
+    "nested": lambda s: json.dumps({"arguments": json.dumps({"k": f"\n{s}", "deep": json.dumps({"k": f"\t{s}"})})}),
+    "nested escapes": lambda s: json.dumps({"arguments": f'{{"k":"\\u{ord(s[0]):04x}{s[1:]}"}}'}),
+    "broken json": lambda s: '{"a": "' + s,
+    "text before json": lambda s: f'hello {s} {{"a": "{s}"}}',
+}
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("secret", [CANARY, SK])
+def test_a_secret_is_found_however_it_is_written(carrier: str, secret: str) -> None:
+    """In text, JSON, escapes, JSON within JSON."""
+    out = redacted(CARRIERS[carrier](secret), AUTH)
+    assert secret.encode() not in out.body
+    assert secret[8:].encode() not in out.body
+    assert b"REDACTED-1" in out.body
+    if carrier in ("json", "json name", "ascii escapes", "nested", "nested escapes"):
+        assert json.loads(out.body), "it is JSON as before"
+
+
+def test_secrets_are_numbered_by_first_appearance_and_never_merge() -> None:
+    """The same secret has the same number, whatever key was used to send the request."""
+    body = json.dumps({"a": f"{SK} {SK2} {SK}"})
+    assert redacted(body).body == b'{"a": "[REDACTED-1] [REDACTED-2] [REDACTED-1]"}'
+    assert redacted(body, AUTH).body == redacted(body).body
+    assert redacted('{"a": "[REDACTED-1] ' + SK + '"}').body == b'{"a": "[REDACTED-1] [REDACTED-2]"}'
+
+
+def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
+    """A value that held no secret is remembered only until the next credential is learned."""
+    redactor = Redactor()
+    request = Request("POST", "/v1/x", (("X-Trace", f"by {CANARY}"),), b"")
+    assert redactor.request(request) is request
+    assert redactor.request(request) is request
+    redactor.learn(AUTH, "/")
+    for _ in range(2):
+        assert CANARY not in redactor.request(request).headers[0][1]
+
+
+def test_what_holds_no_secret_is_the_same_object() -> None:
+    """Bytes of a body are never rewritten for nothing."""
+    request = Request(
+        "POST", "/v1/x?a=%20b", (("accept", "x"),), b'{"b" :1.0, "a":"\\u0041\\/", "token":"next-page-0123456789"}'
+    )
+    assert Redactor().request(request) is request
+
+
+def test_only_the_string_with_the_secret_is_written_anew() -> None:
+    """Numbers, order, white space and other strings stay."""
+    body = '{"z":1.0, "a" : "\\u0041", "big":12345678901234567890.5,"k":"' + SK + '", "k":"dup"}'
+    assert redacted(body).body.decode() == body.replace(SK, "[REDACTED-1]")
+
+
+def test_credentials_of_headers_and_query_do_not_count() -> None:
+    """A request recorded with one key equals one replayed with another, or with a dummy."""
+    headers: Headers = (
+        ("Authorization", "Bearer a"),
+        ("x-api-key", "b"),
+        ("Cookie", "c=d"),
+        ("X-Amz-Security-Token", "e"),
+        ("OpenAI-Organization", "org-f"),
+        ("accept", f"x {SK}"),
+        ("anthropic-version", "2023-06-01"),
+    )
+    out = redacted(b"", headers, f"/v1/{SK}/x?key={SK}&a=%41&sig=abc&X-Amz-Signature=1&other={quote(SK2)}&token=page2")
+    assert [value for _, value in out.headers] == [*["[REDACTED]"] * 5, "x [REDACTED]", "2023-06-01"]
+    assert (
+        out.target
+        == "/v1/REDACTED-1/x?key=REDACTED&a=%41&sig=REDACTED&X-Amz-Signature=REDACTED&other=REDACTED-2&token=page2"
+    )
+
+
+def test_basic_credentials_are_known_in_parts() -> None:
+    """As they are sent, and the password alone."""
+    token = base64.b64encode(b"user:correct-horse-battery").decode()
+    out = redacted(f"{token} correct-horse-battery user", (("authorization", f"Basic {token}"),))
+    assert out.body == b"[REDACTED-1] [REDACTED-2] user"
+
+
+def test_short_and_dummy_credentials_are_no_secrets() -> None:
+    """Hiding the word everywhere would help nobody."""
+    for dummy in ("test", "lm-studio", "not-needed"):
+        assert redacted(f"about {dummy}", (("authorization", f"Bearer {dummy}"),)).body == f"about {dummy}".encode()
+
+
+def test_a_short_credential_is_found_only_as_a_word() -> None:
+    """A long one also within words."""
+    assert redacted("passw0rd passw0rds", (("api-key", "passw0rd"),)).body == b"[REDACTED-1] passw0rds"
+    assert redacted(f"x{CANARY}x", AUTH).body == b"x[REDACTED-1]x"
+
+
+def test_json_members_named_like_credentials_are_hidden() -> None:
+    """An MCP server's authorization in a request's tools."""
+    body = {
+        "tools": [
+            {"type": "mcp", "authorization": "abcdef-0123456789", "headers": {"X-Api-Key": "0123456789abcdefghij"}}
+        ]
+    }
+    assert json.loads(redacted(json.dumps(body)).body) == {
+        "tools": [{"type": "mcp", "authorization": "[REDACTED-1]", "headers": {"X-Api-Key": "[REDACTED-2]"}}]
+    }
+    nested = json.dumps({"arguments": json.dumps({"api_key": "0123456789abcdefghij"})})
+    assert b"0123456789abcdefghij" not in redacted(nested).body
+
+
+def test_forms_are_redacted_by_name_and_shape() -> None:
+    """Url-encoded ones and the parts of multipart ones; other bytes stay."""
+    kind = (("content-type", "application/x-www-form-urlencoded"),)
+    out = redacted(f"a=%41+b&client_secret=hush&note={quote('x ' + SK)}", kind)
+    assert out.body == b"a=%41+b&client_secret=REDACTED-1&note=x%20REDACTED-2"
+    multi = (("content-type", "multipart/form-data; boundary=b"),)
+    head = b'--b\r\nContent-Disposition: form-data; name="'
+    binary = bytes(range(256)) * 4
+    body = head + b'a"\r\n\r\n' + SK.encode() + b"\r\n" + head + b'f"; filename="x"\r\n\r\n' + binary + b"\r\n--b--\r\n"
+    assert redacted(body, multi).body == body.replace(SK.encode(), b"[REDACTED-1]")
+
+
+def test_keys_of_all_kinds_in_bytes_of_no_charset() -> None:
+    """A body that is not UTF-8 is looked at all the same."""
+    assert redacted(b"\xff\xfe " + SK.encode() + b" \xff").body == b"\xff\xfe [REDACTED-1] \xff"
+
+
+def test_a_placeholder_of_an_answer_counts_like_the_secret() -> None:
+    """In replay the client echoes the placeholder where it echoed the secret when recording."""
+    out, flagged = answered([f'{{"x":"{SK}"}}'.encode()])
+    assert flagged
+    echoed = json.loads(out.body)["x"]
+    assert redacted(json.dumps({"x": echoed})).body == redacted(json.dumps({"x": SK})).body
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40))
+def test_answers_keep_their_borders(sizes: list[int]) -> None:
+    """A secret is found across chunks; lengths and offsets stay."""
+    body = f'data: {{"a":"{CANARY} and {SK}"}}\n\n'.encode()
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(body[at : at + size])
+        at += size
+    out, flagged = answered([*pieces, body[at:]])
+    assert flagged
+    assert CANARY.encode() not in out.body
+    assert SK.encode() not in out.body
+    assert json.loads(out.body[6:])["a"].startswith("REDACTED-1*")
+
+
+def test_escaped_secrets_of_answers_are_found() -> None:
+    r"""Behind ``\u`` escapes and ``\/``."""
+    learn = (("x-api-key", "abc/def+0123456789"),)
+    out, flagged = answered([b'{"a":"abc\\/def\\u002b0123456789"}'], learn=learn)
+    assert flagged
+    assert json.loads(out.body)["a"] == "REDACTED-1".ljust(24, "*")
+
+
+def test_answers_without_secrets_are_not_touched() -> None:
+    """A base64 picture may contain anything; a documentation's example key of no real shape may stay."""
+    picture = base64.b64encode(bytes(range(256)) * 20) + b"/AKIAABCDEFGHIJKLMNOP/" + base64.b64encode(bytes(300))
+    for body in (picture, b'{"text":"use sk-... and Bearer YOUR_TOKEN"}', b"\xff\x00"):
+        out, flagged = answered([body])
+        assert not flagged
+        assert out.body == body
+
+
+def test_event_stream_frames_stay_valid() -> None:
+    """AWS clients check the checksum of every frame."""
+    payload = json.dumps({"text": SK}).encode()
+    head = struct.pack(">II", len(payload) + 16, 0)
+    frame = head + struct.pack(">I", zlib.crc32(head)) + payload
+    frame += struct.pack(">I", zlib.crc32(frame))
+    out, flagged = answered([frame[:9], frame[9:]], headers=(("content-type", "application/vnd.amazon.eventstream"),))
+    assert flagged
+    assert SK.encode() not in out.body
+    assert int.from_bytes(out.body[-4:]) == zlib.crc32(out.body[:-4])
+
+
+def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
+    """What a replay needs stays; a secret in a field is overwritten."""
+    headers: Headers = (
+        ("Content-Type", "text/event-stream"),
+        ("Set-Cookie", "a=b"),
+        ("CF-RAY", "1"),
+        ("cf-cache-status", "x"),
+        ("openai-organization", "org"),
+        ("openai-project", "proj"),
+        ("Content-Encoding", "gzip"),
+        ("Content-Length", "3"),
+        ("Transfer-Encoding", "chunked"),
+        ("alt-svc", "h3"),
+        ("Date", "x"),
+        ("strict-transport-security", "x"),
+        ("x-request-id", "req_1"),
+        ("retry-after", "3"),
+        ("x-ratelimit-remaining-tokens", "5"),
+        ("x-echo", SK),
+    )
+    out, flagged = answered([b"{}"], headers=headers)
+    assert flagged
+    assert out.headers == (
+        ("Content-Type", "text/event-stream"),
+        ("x-request-id", "req_1"),
+        ("retry-after", "3"),
+        ("x-ratelimit-remaining-tokens", "5"),
+        ("x-echo", "REDACTED-1".ljust(len(SK), "*")),
+    )
+
+
+def test_text_for_people_is_redacted() -> None:
+    """Logs and errors go through here."""
+    redactor = Redactor()
+    redactor.learn((), f"/v1/x?key={CANARY}")
+    assert redactor.learned == 1
+    redactor.learn(AUTH, "/")
+    assert redactor.learned == 1
+    assert redactor.text(f"{CANARY} {SK} ok") == "[REDACTED] [REDACTED] ok"
+
+
+def test_tokens_that_rotate_do_not_grow_without_end() -> None:
+    """The last 256 are known."""
+    redactor = Redactor()
+    for number in range(400):
+        redactor.learn((("authorization", f"Bearer rotating-token-{number:05}"),), "/")
+    assert redactor.text("rotating-token-00399 rotating-token-00000") == "[REDACTED] rotating-token-00000"
+
+
+@given(
+    st.binary(max_size=300),
+    st.sampled_from(["", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]),
+)
+def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
+    """Whatever arrives is redacted, twice as once."""
+    redacted(body, (("content-type", content_type), *AUTH))
+
+
+def test_real_traffic_has_no_false_alarm(
+    real_requests: list[tuple[Request, Route]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The secrets of the recordings were blanked, so nothing in a body may be taken for one; planted ones are found."""
+    redactor = Redactor()
+    for request, _ in real_requests:
+        assert redactor.request(request).body == request.body
+        if request.body.startswith(b"{"):
+            planted = request.body.replace(b'"model"', b'"canary":"' + SK.encode() + b'","model"')
+            out = redactor.request(Request("POST", "/", (), planted)).body
+            assert out == planted.replace(SK.encode(), b"[REDACTED-1]")
+    with capsys.disabled():
+        print("\nreal traffic, requests without false alarm:", len(real_requests))

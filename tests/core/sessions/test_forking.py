@@ -1,0 +1,285 @@
+"""A session on a recording that is not quite its own: what is overridden, where it forks, what its child holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.control.table import Asked, answer
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.forks.overrides import Overrides, typed
+from llmproxy.core.forks.table import Fork, fork_of, make
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.errors import MissError, RefusedError
+from llmproxy.protocol import Decision, Mode
+from tests.support.chats import NOW
+
+Json = Any
+"""A value of JSON."""
+CALLED = {"role": "assistant", "tool_calls": [
+    {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]}  # fmt: skip
+FIRST: list[Json] = [{"role": "user", "content": "Oslo?"}]
+SECOND: list[Json] = [*FIRST, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "21"}]
+THIRD: list[Json] = [*SECOND, {"role": "assistant", "content": "Warm."}, {"role": "user", "content": "Sure?"}]
+COLD = typed(["get_weather=5"], [])
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Make]:
+    """Return a maker of engines over one store, and record the cassette `a` with the first: a call, its answer, a question."""
+    made: list[tuple[Engine, Journal]] = []
+
+    def new(mode: Mode = Mode.REPLAY, **config: Json) -> Engine:
+        journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
+        settings = Config(mode=mode, store=tmp_path / "x.db", **config)
+        one = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW + len(made), clock=lambda: 0.0)
+        made.append((one, journal))
+        return one
+
+    recorder = new(Mode.RECORD)
+    for messages, said in ((FIRST, CALLED), (SECOND, {"content": "Warm."}), (THIRD, {"content": "Yes."})):
+        ask(recorder, messages, upstream=said)
+    recorder.close()
+    yield new
+    for each, journal in made:
+        each.close()
+        journal.close()
+
+
+def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session: str = "a", **more: Json) -> Exchange:
+    """Let the agent ask; what goes upstream is answered with `upstream`, a message of the model."""
+    body = json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
+    headers = (("content-type", "application/json"),)
+    exchange = engine.arrive("POST", f"/s/{session}/v1/chat/completions", None, headers)
+    engine.identify(exchange, body)
+    status = 404
+    if exchange.decision is Decision.RECORD:
+        said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", **(upstream or {})}}]}).encode()
+        exchange.recording.head(
+            0, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(said))))
+        )
+        exchange.recording.data(1, said)
+        engine.stored(exchange, proper=True)
+        status = 200
+    elif exchange.decision is Decision.REPLAY:
+        status = engine.answer(exchange).status
+    engine.outcome(exchange, status)
+    return exchange
+
+
+def texts(engine: Engine, cassette: str) -> list[str]:
+    """Return what the model said in a cassette."""
+    assert engine.store is not None
+    return [
+        json.loads(each.response.body)["choices"][0]["message"].get("content") or ""
+        for each in engine.store.interactions(cassette)
+    ]
+
+
+def said(exchange: Exchange) -> str:
+    """Return what an exchange was answered by hand."""
+    assert exchange.made is not None
+    return str(json.loads(exchange.made.body)["choices"][0]["message"]["content"])
+
+
+def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> Forking:
+    """Open a session with overrides, and return their state."""
+    child = fork.pop("child", None)
+    session = engine.sessions.open(name, forking=Forking(given=overrides, **fork), child=child)
+    assert session.forking is not None
+    return session.forking
+
+
+def test_a_swapped_result_is_another_request(engine: Make) -> None:
+    """Offline that is a miss that says why, where, and what to type; what is the same is played before and after it."""
+    one = engine()
+    forking = opened(one, COLD)
+    assert ask(one, FIRST).decision is Decision.REPLAY
+    exchange = ask(one, SECOND)
+    assert (exchange.decision, exchange.swapped, type(exchange.error)) == (Decision.REFUSE, True, MissError)
+    assert "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden." in str(
+        exchange.error
+    )
+    assert "--override-llm 1=" in str(exchange.error)
+    assert forking.fork is not None
+    assert (forking.fork.cassette, forking.fork.step, forking.fork.path) == ("", 2, "$.messages[2].content")
+    told = forking.to_json()
+    assert (told["tools"][0]["used"], told["seen"], told["fork"]["cassette"]) == (1, ["get_weather"], None)
+
+
+def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
+    """Sent in place of one that there is, and of one that there is not; it cost nothing."""
+    one = engine()
+    forking = opened(one, typed(["get_weather=5"], ["0=Early.", "1=Cold."]))
+    assert [said(ask(one, messages)) for messages in (FIRST, SECOND)] == ["Early.", "Cold."]
+    tally = one.sessions.named("a").tally
+    assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
+    assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
+    told = json.loads(
+        answer(one, Asked("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True))[1]
+    )
+    assert ["Early." in told["calls"][0]["recording"]["response_body"], told["calls"][0]["interaction"]] == [True, None]
+
+
+def test_a_live_fork_records_its_child(engine: Make) -> None:
+    """Shared requests are copied, what differs goes upstream with the swap in it, the parent stays; its child replays with its swap."""
+    one = engine(allow_live=True)
+    forking = opened(one, COLD, live=True)
+    ask(one, FIRST)
+    second = ask(one, SECOND, upstream={"content": "Cold."})
+    third = ask(
+        one,
+        [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
+        upstream={"content": "Sure."},
+    )
+    assert [second.decision, third.decision] == [Decision.RECORD] * 2
+    assert b'"content":"5"' in (third.body or b"")
+    assert forking.fork is not None
+    assert (forking.fork.cassette, forking.fork.why) == (
+        "a@fork-1",
+        "the result of get_weather (call 1) was overridden",
+    )
+    with pytest.raises(SessionBusy, match="has forked"):
+        one.sessions.reset("a")
+    closed = one.sessions.close("a")
+    assert (closed.cassette, one.unused_of(closed)) == ("a@fork-1", [])
+    assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
+    assert texts(one, "a") == ["", "Warm.", "Yes."]
+    again = engine()
+    for messages in (
+        FIRST,
+        SECOND,
+        [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
+    ):
+        assert ask(again, messages, session="a@fork-1").decision is Decision.REPLAY
+    inherited = again.sessions.named("a@fork-1").forking
+    assert inherited is not None
+    assert inherited.to_json()["tools"][0]["inherited"] is True
+
+
+def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
+    """Before the fork and after it; the child replays it without an override."""
+    one = engine(allow_live=True)
+    opened(one, typed([], ["1=Cold.", "3=The end."]), live=True, child="mine")
+    ask(one, FIRST)
+    ask(one, SECOND)
+    third = [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}]
+    ask(one, third, upstream={"content": "Sure."})
+    assert said(ask(one, [*third, {"role": "user", "content": "Bye."}])) == "The end."
+    assert texts(one, "mine") == ["", "Cold.", "Sure.", "The end."]
+    assert one.store is not None
+    found = fork_of(one.store, "mine", 1)
+    assert found is not None
+    assert (found.why, found.step) == ("the answer of LLM call 1 was overridden", 3)
+
+
+def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
+    """`at` counts the agent's requests from 1; the same key recorded twice does not replace what is shared."""
+    one = engine(allow_live=True)
+    forking = opened(one, Overrides(), live=True, at=2)
+    ask(one, FIRST)
+    assert ask(one, FIRST, upstream={"content": "Anew."}).decision is Decision.RECORD
+    assert forking.fork is not None
+    assert (forking.fork.why, forking.fork.path) == ("--from 2", None)
+    assert texts(one, "a@fork-1") == ["", "Anew."]
+
+
+def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
+    """An SDK that asks again after a 429 has not asked twice: answer 1 is the next one."""
+    forking = Forking(overrides=typed([], ["1=Cold."]))
+
+    def count(key: str, status: int) -> int | None:
+        exchange = ask(engine(), FIRST)
+        exchange.key = key  # type: ignore[assignment]
+        number = forking.count(exchange)
+        forking.ended(exchange, status)
+        return number
+
+    assert [count("k", 429), count("k", 0), count("k", 200), count("k", 200), count("l", 200)] == [0, 0, 0, 1, 2]
+
+
+def test_a_result_whose_call_the_server_keeps_is_found(engine: Make) -> None:
+    """`previous_response_id`: the call stands in an answer of this session only."""
+    one = engine()
+    forking = opened(one, COLD)
+    ask(one, FIRST)
+    exchange = ask(
+        one,
+        [{"role": "user", "content": "x"}],
+        input=[{"type": "function_call_output", "call_id": "c1", "output": "21"}],
+    )
+    assert exchange.swapped
+    assert forking.to_json()["tools"][0]["used"] == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE, Mode.PASSTHROUGH])
+def test_overrides_are_for_replay(engine: Make, mode: Mode) -> None:
+    """Anywhere else they would end up in the recording."""
+    one = engine(Mode.AUTO)
+    with pytest.raises(RefusedError, match="overrides and forks are for"):
+        one.sessions.open("a", mode=mode, forking=Forking(given=COLD))
+    assert one.sessions.walks == {}
+
+
+def test_a_replay_proxy_forks_only_with_leave(engine: Make) -> None:
+    """It was promised that nothing leaves the machine."""
+    one = engine()
+    with pytest.raises(LiveForbidden, match="that forks"):
+        opened(one, COLD, live=True)
+    assert one.sessions.walks == {}
+
+
+def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
+    """No cassette, no lease; the name is free again."""
+    one = engine(allow_live=True)
+    for _ in range(2):
+        forking = opened(one, COLD, live=True)
+        assert forking.child == "a@fork-1"
+        ask(one, FIRST)
+        one.sessions.heartbeat()
+        one.sessions.close("a")
+    assert one.store is not None
+    assert not one.store.has("a@fork-1", 1)
+    assert one.store.conn.execute("SELECT count(*) FROM cassettes WHERE holder IS NOT NULL").fetchone() == (0,)
+
+
+def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
+    """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
+    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+        make(store, Fork("b", "a", 1, "x", overrides=typed(["get_weather=1", "add=2"], [])), [], NOW)
+    forking = opened(engine(), typed(["get_weather=9"], []), name="b")
+    assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [
+        ("add", "2", True),
+        ("get_weather", "9", False),
+    ]
+
+
+def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
+    """Not guessed, and not sent upstream."""
+    forking = Forking(overrides=typed([], ["0=x"]))
+    exchange = ask(engine(), FIRST)
+    exchange.operation = "embeddings"
+    assert forking.count(exchange) is None
+    with pytest.raises(RefusedError, match="embeddings cannot be overridden"):
+        forking.answer(exchange, 0)
+
+
+def test_a_session_without_overrides_has_no_such_state(engine: Make) -> None:
+    """Nearly every one: it costs a comparison with None."""
+    one = engine()
+    session: Session = one.sessions.open("a")
+    ask(one, FIRST)
+    assert session.forking is None
+    assert Response(200, "", (), (Chunk(0, b""),)).body == b""

@@ -1,0 +1,417 @@
+"""Sessions are opened, bound, reset and closed; a real store stands behind them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import Defaults, LiveForbidden, SessionBusy, Sessions, SessionUnknown, canonical
+from llmproxy.core.store.store import Store
+from llmproxy.errors import CassetteBusy, LLMProxyError, RefusedError
+from llmproxy.protocol import Exhausted, Mode
+from tests.support.recordings import interaction, key, reopened
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Return a store that can be written."""
+    with reopened(tmp_path / "x.db", writable=True) as opened:
+        yield opened
+
+
+def sessions(store: Store | None, mode: Mode = Mode.AUTO, *, allow_live: bool = False) -> Sessions:
+    """Return the sessions of a proxy in this mode."""
+    return Sessions(Defaults(mode, 0.0, Exhausted.LAST, allow_live), lambda _: store, "me")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("x", "x"),
+        ("x~1", "x"),
+        ("x~01", "x"),
+        ("x~2", "x~2"),
+        ("x~002", "x~2"),
+        ("x~0", "x~0"),
+        ("~2", "~2"),
+        ("x~2~1", "x~2~1"),
+        ("x~2~3", "x~2~3"),
+        ("x~0~1", "x~0"),
+        ("a/b", "a/b"),
+        ("..", ".."),
+    ],
+)
+def test_a_cassette_and_sample_has_one_name(said: str, meant: str) -> None:
+    """`x` and `x~1` are one session; a name that is already canonical stays as it is."""
+    assert canonical(said) == meant
+    assert canonical(meant) == meant
+
+
+def test_two_names_of_one_cassette_are_one_session(store: Store) -> None:
+    """A URL that says `x~1` walks the session `x`, it does not record beside it."""
+    found = sessions(store)
+    opened = found.open("x~1", mode=Mode.RECORD)
+    assert found.get("x") is opened
+    assert found.named("x~01") is opened
+    with pytest.raises(SessionBusy):
+        found.open("x")
+
+
+def test_a_session_has_properties_of_its_own(store: Store) -> None:
+    """What `open` does not say is the proxy's; the next session is not affected."""
+    found = sessions(store)
+    one = found.open("a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"})
+    two = found.open("b")
+    assert (one.mode, one.speed, one.exhausted, one.upstreams) == ("replay", 2.0, "miss", {"openai": "http://o"})
+    assert (two.mode, two.speed, two.exhausted, two.upstreams) == ("auto", 0.0, "last", {})
+    assert found.get("a") is one
+
+
+def test_open_twice_is_busy_and_says_what_to_do(store: Store) -> None:
+    """The hint names the very URL that closes it, the name percent-encoded."""
+    found = sessions(store)
+    found.open("a/b ü")
+    with pytest.raises(SessionBusy) as error:
+        found.open("a/b ü")
+    assert "POST /_llmproxy/sessions/a%2Fb%20%C3%BC/close" in error.value.hint
+
+
+def test_opening_takes_over_what_nobody_opened(store: Store) -> None:
+    """A request under the name before `open` does not count for the session; what is bound to the name stays bound."""
+    found = sessions(store)
+    before = found.get("a")
+    before.arrive(("agent", key(1)), 1)
+    found.bind("worker", "a")
+    after = found.open("a")
+    assert after is not before
+    assert after.arrive(("agent", key(1)), 1) == 1
+    assert found.get("worker") is after
+
+
+def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
+    """Only with --allow-live; the refusal comes before anything is changed."""
+    found = sessions(store, Mode.REPLAY)
+    walk = found.get("a")
+    for mode in (Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH):
+        with pytest.raises(LiveForbidden) as error:
+            found.open("a", mode=mode)
+        assert error.value.status == 403
+        assert "--allow-live" in error.value.hint
+    assert found.get("a") is walk
+    assert found.open("a", mode=Mode.REPLAY).opened
+    assert sessions(store, Mode.REPLAY, allow_live=True).open("a", mode=Mode.RECORD).mode is Mode.RECORD
+
+
+@pytest.mark.parametrize("name", ["", "x" * 301, "a\nb", "\0"])
+def test_names_that_cannot_be(store: Store, name: str) -> None:
+    """Empty, too long, unprintable: refused wherever they are said."""
+    found = sessions(store)
+    found.open("ok")
+    for attempt in (lambda: found.open(name), lambda: found.get(name), lambda: found.bind(name, "ok")):
+        with pytest.raises(RefusedError):
+            attempt()
+    with pytest.raises(SessionUnknown):
+        found.close(name)
+
+
+@pytest.mark.parametrize("name", ["a/b", "ünïcode 日本", "x" * 300, "..", "x~0", "a b", "%2F", "?", "'; DROP TABLE"])
+def test_odd_names_are_names(store: Store, name: str) -> None:
+    """Whatever can be printed can be opened, recorded, closed and found again."""
+    found = sessions(store)
+    session = found.open(name, mode=Mode.RECORD)
+    store.add(interaction(1, cassette=session.cassette), supersede=False)
+    assert found.close(name) is session
+    assert store.closed_cleanly(session.cassette, 1)
+
+
+def test_what_is_not_open_is_unknown(store: Store) -> None:
+    """Close, reset, bind and unbind say so, and name what is open, shortened."""
+    found = sessions(store)
+    for n in range(12):
+        found.open(f"s{n:02}" + "x" * 100)
+    for attempt in (
+        lambda: found.close("a"),
+        lambda: found.reset("a"),
+        lambda: found.bind("w", "a"),
+        lambda: found.unbind("a"),
+        lambda: found.unbind(""),
+    ):
+        with pytest.raises(SessionUnknown):
+            attempt()
+    with pytest.raises(SessionUnknown) as error:
+        found.close("a")
+    assert error.value.hint.startswith("Open now: 's00xxx")
+    assert error.value.hint.endswith(", ...")
+    assert len(error.value.hint) < 600
+
+
+def test_a_binding_sends_a_name_to_a_session(store: Store) -> None:
+    """Until it is unbound or the session closed; then the name is its own again."""
+    found = sessions(store)
+    one, two = found.open("one"), found.open("two")
+    found.bind("worker", "one")
+    assert found.get("worker") is one
+    found.unbind("worker")
+    assert found.get("worker").name == "worker"
+    found.bind("worker", "two")
+    assert found.get("worker") is two
+    found.close("two")
+    assert found.bindings == {}
+    assert found.get("worker").name == "worker"
+
+
+def test_binding_twice_is_busy(store: Store) -> None:
+    """Also to the same session: two tests that share a process by mistake must not mix."""
+    found = sessions(store)
+    found.open("one")
+    found.bind("worker", "one")
+    with pytest.raises(SessionBusy):
+        found.bind("worker~1", "one")
+    assert found.bindings == {"worker": "one"}
+
+
+def test_binding_to_itself_is_refused(store: Store) -> None:
+    """It would mean nothing, and hide a mistake."""
+    found = sessions(store)
+    found.open("one")
+    with pytest.raises(RefusedError):
+        found.bind("one~1", "one")
+    assert found.bindings == {}
+
+
+def test_what_is_known_is_looked_up_without_opening(store: Store) -> None:
+    """A tunnel asks for a session's mode before any request of it came; bindings and other spellings count."""
+    found = sessions(store)
+    one = found.open("one")
+    found.bind("worker", "one")
+    assert found.known("worker") is one
+    assert found.known("one~1") is one
+    assert found.known("nobody") is None
+    assert list(found.walks) == ["one"]
+
+
+def test_bindings_do_not_chain(store: Store) -> None:
+    """Where a goes to b and b to c, what arrives under a belongs to b."""
+    found = sessions(store)
+    b, c = found.open("b"), found.open("c")
+    found.bind("b", "c")
+    found.bind("a", "b")
+    assert (found.get("a"), found.get("b")) == (b, c)
+
+
+def test_a_reset_walks_anew_and_keeps_the_counts(store: Store) -> None:
+    """In the middle of a walk, the next request of a key is its first again."""
+    found = sessions(store)
+    session = found.open("a", mode=Mode.REPLAY)
+    session.served.add(7)
+    assert [session.arrive(("agent", key(1)), 3) for _ in range(2)] == [1, 2]
+    found.reset("a")
+    assert session.arrive(("agent", key(1)), 3) == 1
+    assert session.served == {7}
+
+
+def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None:
+    """A test that is tried again leaves the recording of its last try, not of both."""
+    found = sessions(store)
+    session = found.open("a", mode=Mode.RECORD)
+    for n in (1, 1, 1):
+        supersede = session.supersedes(("agent", key(n)))
+        store.add(interaction(n, cassette="a", occurrence=session.arrive(("agent", key(n)), 0)), supersede=supersede)
+    found.reset("a")
+    last = store.add(interaction(1, cassette="a"), supersede=session.supersedes(("agent", key(1))))
+    assert [slot.id for slot in store.slots("a", 1, "agent", key(1))] == [last]
+
+
+def test_once_is_complete_after_a_close(store: Store) -> None:
+    """A cassette that was closed replays; one that was not is recorded anew."""
+    found = sessions(store)
+    assert found.open("a", mode=Mode.ONCE).recording_anew
+    store.add(interaction(1, cassette="a"), supersede=False)
+    found.close("a")
+    assert not found.open("a", mode=Mode.ONCE).recording_anew
+    store.add(interaction(1, cassette="b"), supersede=False)  # somebody crashed
+    assert found.open("b", mode=Mode.ONCE).recording_anew
+
+
+@pytest.mark.parametrize("again", [None, Mode.REPLAY])
+def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Store, again: Mode | None) -> None:
+    """The answer of a call that was still open at the close is kept, and counted as served in the end."""
+    found = sessions(store)
+    session = found.open("a", mode=Mode.ONCE)
+    found.close("a")
+    if again is not None:
+        found.open("a", mode=again)
+    late = store.add(interaction(1, cassette="a"), supersede=False)
+    session.served.add(late)
+    found.stored(session)
+    assert store.closed_cleanly("a", 1)
+    assert [(each.cassette, list(each.served)) for each in found.closed] == [("a", [late])]
+
+
+def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> None:
+    """While the next session records the cassette, only its own end makes it complete; its lease stays its own."""
+    found = sessions(store)
+    session = found.open("a", mode=Mode.RECORD)
+    found.close("a")
+    found.open("a", mode=Mode.RECORD)
+    store.add(interaction(1, cassette="a"), supersede=False)
+    found.stored(session)
+    assert not store.closed_cleanly("a", 1)
+    assert store.heartbeat("a", 1, "me")
+    found.close("a")
+    assert store.closed_cleanly("a", 1)
+
+
+def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
+    """It is not complete before it is closed."""
+    found = sessions(store)
+    session = found.open("a", mode=Mode.RECORD)
+    store.add(interaction(1, cassette="a"), supersede=False)
+    found.stored(session)
+    assert not store.closed_cleanly("a", 1)
+    assert found.closed == []
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from llmproxy.core.store import Store
+with Store.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
+    store.begin("a", 1, exclusive=True, holder="the other")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_recorders_of_one_cassette(store: Store) -> None:
+    """The second is told who holds it, and can open it as soon as the first is gone; no session is left half open."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    with other:
+        assert other.stdout.readline() == "held\n"
+        found = sessions(store)
+        with pytest.raises(CassetteBusy, match="the other"):
+            found.open("a", mode=Mode.RECORD)
+        assert found.walks == {}
+        other.stdin.close()
+        other.wait(20)
+    assert found.open("a", mode=Mode.RECORD).recording_anew
+
+
+class Stuck(Store):
+    """A store whose cassette `stuck` cannot be ended."""
+
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool) -> None:
+        """Fail for one."""
+        if cassette == "stuck":
+            raise CassetteBusy("llmproxy: held by another program")
+        super().end(cassette, sample, holder, clean=clean)
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Sessions]:
+    """Return sessions over such a store, three of them open."""
+    with Stuck.open(tmp_path / "x.db", writable=True, now=lambda: 0.0) as opened:
+        found = sessions(opened)
+        for name in ("a", "stuck", "z"):
+            found.open(name, mode=Mode.RECORD)
+        yield found
+
+
+def test_a_close_that_fails_leaves_the_session_open(stuck: Sessions) -> None:
+    """It can be tried again; nothing is marked complete, and nothing is unbound."""
+    stuck.bind("w", "stuck")
+    with pytest.raises(CassetteBusy):
+        stuck.close("stuck")
+    assert "stuck" in stuck.walks
+    assert stuck.bindings == {"w": "stuck"}
+
+
+def test_one_that_cannot_be_ended_does_not_keep_the_others(stuck: Sessions) -> None:
+    """At the end of the proxy every other lease is given back, and the failure is said."""
+    with pytest.raises(LLMProxyError):
+        stuck.close_all()
+    store = stuck.store(Mode.RECORD)
+    assert store is not None
+    assert [store.heartbeat(name, 1, "me") for name in ("a", "stuck", "z")] == [False, True, False]
+
+
+def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """The late answer itself is stored; that its cassette is not marked complete is said in the log."""
+    session = stuck.named("stuck")
+    del stuck.walks["stuck"]
+    stuck.stored(session)
+    assert "stuck could not be marked as complete" in caplog.text
+
+
+def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong after an answer was stored: it is stored, and whoever stored it must not do so again."""
+
+    def full(_session: Session) -> None:
+        raise OSError("No space left on device")
+
+    found = sessions(store)
+    session = found.open("a", mode=Mode.RECORD)
+    found.close("a")
+    found.ended = full
+    found.stored(session)
+    assert "No space left on device" in caplog.text
+
+
+def test_without_a_store_there_is_nothing_to_write() -> None:
+    """A replay proxy whose store was not recorded yet opens and closes all the same."""
+    found = sessions(None, Mode.REPLAY)
+    found.open("a")
+    found.heartbeat()
+    found.close("a")
+    found.close_all()
+    assert [(each.cassette, each.sample) for each in found.closed] == [("a", 1)]
+
+
+def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
+    """The summary of the run sees what any of them served, once."""
+    found = sessions(store)
+    for served in ({1, 2}, {2, 3}, set[int]()):
+        session: Session = found.open("a", mode=Mode.REPLAY)
+        session.served |= served
+        found.close("a")
+    found.open("a~2")
+    found.close("a~2")
+    assert [(each.cassette, each.sample, sorted(each.served)) for each in found.closed] == [
+        ("a", 1, [1, 2, 3]),
+        ("a", 2, []),
+    ]
+
+
+def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
+    """Each with a cassette of its own, twenty keys and a page of misses: under 5 MB are left, 500 bytes a session."""
+    found = sessions(store, Mode.REPLAY)
+
+    def walk(n: int) -> None:
+        session = found.open(f"tests-agent-{n:05}-0123abcd")
+        session.tally.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
+        for i in range(20):
+            session.arrive(("agent", key(i)), 1)
+            session.served.add(n * 20 + i)
+        found.close(session.name)
+
+    walk(0)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for n in range(1, 10_001):
+            walk(n)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.closed) == 10_001
+    assert after - before < 5_000_000

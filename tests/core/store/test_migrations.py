@@ -1,0 +1,124 @@
+"""The schema: made once, made by many at once, upgraded in order."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.connect import check_schema, connect
+from llmproxy.core.store.migrations import APPLICATION_ID, NAMES, applied, immediate, upgrade
+from llmproxy.core.store.store import Store
+
+
+def schema(path: Path) -> str:
+    """Return every statement of a database's schema."""
+    with closing(sqlite3.connect(path)) as conn:
+        return "\n".join(str(row[0]) for row in conn.execute("SELECT sql FROM sqlite_master ORDER BY name"))
+
+
+def test_records_each_migration(tmp_path: Path) -> None:
+    """A new store has all of them, in order, and the application's id in its header."""
+    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+        assert applied(conn) == ()
+        upgrade(conn)
+        assert applied(conn) == NAMES
+        assert conn.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
+    """Nothing is applied again."""
+    path = tmp_path / "a.db"
+    with closing(connect(path, "mode=rwc")) as conn:
+        upgrade(conn)
+        once = schema(path)
+        upgrade(conn)
+    assert schema(path) == once
+
+
+def test_several_openers_make_one_schema(tmp_path: Path) -> None:
+    """Eight threads that open a missing store for writing all get it, and it is made once."""
+    path, errors = tmp_path / "llmproxy.db", []
+    barrier = threading.Barrier(8)
+
+    def open_it() -> None:
+        barrier.wait()
+        try:
+            Store.open(path, writable=True, now=lambda: 0.0).close()
+        except Exception as error:  # noqa: BLE001 - reported below
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with closing(sqlite3.connect(path)) as conn:
+        assert applied(conn) == NAMES
+
+
+def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
+    """Whatever happens between the statements that look at a new file, they see one state of it."""
+    path = tmp_path / "llmproxy.db"
+    looked = []
+
+    def somebody_makes_it(statement: str) -> None:
+        looked.append(statement)
+        if "type = 'table'" in statement:
+            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
+                upgrade(other)
+
+    with closing(connect(path, "mode=rwc")) as conn:
+        conn.set_trace_callback(somebody_makes_it)
+        assert check_schema(conn, path) is False
+    assert any("type = 'table'" in statement for statement in looked)
+
+
+def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
+    """A name in the way makes the whole step fail: no table of it is left, none is recorded."""
+    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+        conn.execute("CREATE TABLE made_ids (x)")
+        with pytest.raises(sqlite3.OperationalError, match="made_ids"):
+            upgrade(conn)
+        assert applied(conn) == ()
+        assert "interactions" not in schema(tmp_path / "a.db")
+
+
+def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
+    """Nothing of an immediate transaction stays when its block raises, and the lock is free again."""
+    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+        conn.execute("CREATE TABLE t (x)")
+
+        def fail() -> None:
+            with immediate(conn):
+                conn.execute("INSERT INTO t VALUES (1)")
+                conn.execute("INSERT INTO missing VALUES (1)")
+
+        with pytest.raises(sqlite3.OperationalError, match="missing"):
+            fail()
+        assert conn.execute("SELECT count(*) FROM t").fetchone() == (0,)
+        assert not conn.in_transaction
+
+
+def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
+    """docs/store.md shows each table, view and column of the schema."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "store.md").read_text()
+    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+        upgrade(conn)
+        names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+        for name in names:
+            if name.startswith("sqlite_"):
+                continue
+            assert f"`{name}`" in text
+            if name.startswith("_"):
+                continue
+            section = re.split(rf"^## .*`{name}`.*$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
+            columns = [row[1] for row in conn.execute(f"PRAGMA table_info({name})")]
+            missing = [column for column in columns if f"`{column}`" not in section]
+            assert missing == [], name

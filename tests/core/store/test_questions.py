@@ -1,0 +1,95 @@
+"""Rare questions about a store."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.questions import count, count_unused, elsewhere, other_rules, summary
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+
+NOW = 1_800_000_000.0
+BASE = Interaction(
+    provider="openai",
+    operation="chat.completions",
+    key=Key("v1:a"),
+    request=Request("POST", "/v1/chat/completions", (), b"{}"),
+    response=Response(200, "OK", (), (Chunk(0, b"{}"),)),
+    started_at=NOW,
+    usage=Usage(input=3, output=5),
+    rules="r1",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Return a store of five recordings, one of them superseded."""
+    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
+        for changes in (
+            {},
+            {"key": Key("v1:b"), "operation": "embeddings"},
+            {"cassette": "other", "party": "judge"},
+            {"cassette": "other", "sample": 2, "rules": "r2"},
+        ):
+            made.add(dataclasses.replace(BASE, **changes), supersede=False)
+        made.add(dataclasses.replace(BASE, rules=""), supersede=True)
+        yield made
+
+
+def test_counts_are_of_live_recordings(store: Store) -> None:
+    """By cassette, sample, operation."""
+    assert count(store, "default", 1) == 2
+    assert count(store, "default", 1, "openai", "embeddings") == 1
+    assert count(store, "other", 1) == count(store, "other", 2) == 1
+    assert count(store, "nobody", 1) == 0
+
+
+def test_where_else_a_key_is_recorded(store: Store) -> None:
+    """Cassette, sample and party, at most so many."""
+    assert sorted(elsewhere(store, Key("v1:a"), 9)) == [
+        ("default", 1, "agent"),
+        ("other", 1, "judge"),
+        ("other", 2, "agent"),
+    ]
+    assert len(elsewhere(store, Key("v1:a"), 2)) == 2
+    assert elsewhere(store, Key("v1:z"), 9) == []
+
+
+def test_other_rules_are_noticed(store: Store) -> None:
+    """Recordings that say nothing about rules (imported ones) are not accused."""
+    assert other_rules(store, "other", "r1")
+    assert other_rules(store, "default", "r9")
+    assert not other_rules(store, "default", "r1")
+    assert not other_rules(store, "nobody", "r1")
+
+
+def test_one_row_in_short(store: Store) -> None:
+    """As `ls` shows it; a row that is not there is said."""
+    assert (summary(store, 1).tokens_in, summary(store, 1).tokens_out) == (3, 5)
+    with pytest.raises(CassetteNotFound, match="99"):
+        summary(store, 99)
+
+
+def test_unused(store: Store) -> None:
+    """Live and not served."""
+    assert count_unused(store, "default", 1, ()) == 2
+    assert count_unused(store, "default", 1, {2}) == 1
+    assert count_unused(store, "default", 1, {1, 2, 5}) == 0
+
+
+def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
+    """One seam, one translation."""
+    with Store.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
+        made.add(BASE, supersede=False)
+        with sqlite3.connect(tmp_path / "y.db") as other:
+            other.execute("PRAGMA foreign_keys=OFF")
+            other.execute("ALTER TABLE interactions RENAME TO gone")
+        other.close()
+        with pytest.raises(CassetteCorrupt):
+            count(made, "default", 1)

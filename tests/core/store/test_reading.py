@@ -1,0 +1,115 @@
+"""The reading side: what is looked up, in which order, and how quickly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Usage
+from tests.support.recordings import NOW, interaction, key, reopened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a store may be made, alone in its folder."""
+    folder = tmp_path / "a folder with ümlaut & %20"
+    folder.mkdir()
+    return folder / "llmproxy.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """Return a new store, its clock counting seconds."""
+    seconds = count()
+    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+        yield opened
+
+
+def test_an_id_leads_to_the_first_live_interaction_that_made_it(store: Store) -> None:
+    """Key, occurrence and ordinal are those of the maker; a superseded one counts no more; elsewhere it is unknown."""
+    store.add(interaction(1, made_ids=("resp_1", "item_1")), supersede=False)
+    assert store.made_by("default", 1, "item_1") == (key(1), 1, 1)
+    store.add(interaction(2, made_ids=("resp_1",)), supersede=False)
+    assert store.made_by("default", 1, "resp_1") == (key(1), 1, 0)
+    store.add(interaction(1, made_ids=()), supersede=True)
+    assert store.made_by("default", 1, "resp_1") == (key(2), 1, 0)
+    assert store.made_by("other", 1, "resp_1") is None
+    assert store.made_by("default", 2, "resp_1") is None
+
+
+def test_the_first_key_is_the_one_requested_first(store: Store) -> None:
+    """Of parallel requests the first to arrive is the first, whichever was stored first."""
+    assert store.first_key("default", 1) is None
+    store.add(interaction(2), supersede=False)
+    store.add(interaction(1, party="judge"), supersede=False)
+    assert store.first_key("default", 1) == ("judge", key(1))
+
+
+def test_the_first_key_is_of_the_latest_recording(store: Store) -> None:
+    """An agent that starts otherwise since its re-recording is known by its new first request."""
+    store.add(interaction(1), supersede=False)
+    store.begin("default", 1, exclusive=True, holder="a")
+    assert store.first_key("default", 1) == ("agent", key(1))
+    store.add(interaction(5), supersede=True)
+    assert store.first_key("default", 1) == ("agent", key(5))
+
+
+def test_unused_are_the_live_rows_that_were_not_served(store: Store) -> None:
+    """Superseded rows and other cassettes are not counted."""
+    ids = [store.add(interaction(n), supersede=False) for n in (1, 2, 3)]
+    store.add(interaction(1, cassette="other"), supersede=False)
+    store.add(interaction(3), supersede=True)
+    assert [row.id for row in store.unused("default", 1, {ids[0]})] == [ids[1], 5]
+
+
+def test_candidates_are_the_last_of_the_operation(store: Store) -> None:
+    """The nearest of a miss is looked for among live recordings of the same operation, at most so many."""
+    for n in range(1, 6):
+        store.add(interaction(n), supersede=False)
+    store.add(interaction(6, operation="embeddings"), supersede=False)
+    store.add(interaction(5), supersede=True)
+    assert [c.key for c in store.candidates("default", "openai", "chat.completions", 3)] == [key(3), key(4), key(5)]
+
+
+def test_cassettes_are_counted(store: Store) -> None:
+    """The overview says per cassette and sample what is stored, live, and how it was closed."""
+    store.add(interaction(1, usage=Usage(10, 5)), supersede=False)
+    store.add(interaction(1, usage=Usage(20, 6)), supersede=True)
+    store.add(interaction(1, cassette="b", sample=2), supersede=False)
+    store.end("b", 2, "me", clean=True)
+    a, b = sorted(store.cassettes(), key=lambda info: info.name == "b")
+    assert (a.name, a.sample, a.stored, a.live, a.closed_cleanly) == ("default", 1, 2, 1, False)
+    assert (b.name, b.sample, b.stored, b.live, b.closed_cleanly) == ("b", 2, 1, 1, True)
+
+
+def test_generation_changes_with_every_commit(store: Store, path: Path) -> None:
+    """What others, and our own writer, commit is noticed; reading changes nothing."""
+    with reopened(path) as other:
+        before = other.generation
+        assert other.generation == before
+        store.add(interaction(), supersede=False)
+        assert other.generation != before
+
+
+def test_lookups_are_flat_at_many_recordings(path: Path) -> None:
+    """A key is found by its index: with 3,000 recordings no slower than a bound of 200 us, nor is an answer."""
+    with reopened(path, writable=True) as store:
+        with store.transaction():
+            pass
+        for n in range(3000):
+            store.add(interaction(n), supersede=False)
+        plan = store.conn.execute(
+            "EXPLAIN QUERY PLAN SELECT id FROM interactions WHERE cassette = 'a' AND sample = 1 AND party = 'b' AND key = 'c'"
+            " AND superseded_at IS NULL ORDER BY occurrence"
+        ).fetchall()
+        assert "live_slots" in plan[0][3]
+        assert len(plan) == 1
+        began = time.thread_time()
+        for n in range(1000):
+            assert len(store.slots("default", 1, "agent", key(n))) == 1
+        assert (time.thread_time() - began) / 1000 < 200e-6

@@ -1,0 +1,210 @@
+"""The store, on real files: slots, superseding, and what several processes do at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Ending
+from llmproxy.errors import RecordingError
+from tests.support.recordings import NOW, interaction, key, read_everything, reopened, start, status
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a store may be made, alone in its folder."""
+    folder = tmp_path / "a folder with ümlaut & %20"
+    folder.mkdir()
+    return folder / "llmproxy.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """Return a new store, its clock counting seconds."""
+    seconds = count()
+    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+        yield opened
+
+
+def test_occurrences_are_given_in_order(store: Store) -> None:
+    """A free slot is taken as asked, a taken one gives the next after the last."""
+    wanted = [1, 1, 1, 5, 2, 6]
+    for n in wanted:
+        store.add(interaction(occurrence=n), supersede=False)
+    assert [slot.occurrence for slot in store.slots("default", 1, "agent", key(1))] == [1, 2, 3, 5, 6, 7]
+
+
+def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
+    """In one transaction: occurrences, positions, superseding and shared bodies come out the same."""
+    many = [(interaction(1), False), (interaction(1), False), (interaction(2), True), (interaction(1), True)]
+    found = []
+    for together in (False, True):
+        at = path.with_name(f"{together}.db")
+        with Store.open(at, writable=True, now=lambda: NOW) as opened:
+            ids = opened.add_all(many) if together else [opened.add(one, supersede=over) for one, over in many]
+            rows = "SELECT id, position, key, occurrence, superseded_by FROM interactions ORDER BY id"
+            bodies = [(one.request.body, one.response.body) for one in map(opened.load, ids)]
+            contents = opened.conn.execute("SELECT count(*) FROM bodies").fetchone()[0]
+            found.append((ids, opened.conn.execute(rows).fetchall(), bodies, contents))
+    assert found[0] == found[1]
+
+
+def test_of_several_all_are_stored_or_none(store: Store) -> None:
+    """What the database refuses of one takes the others along, and says so."""
+    with pytest.raises(RecordingError):
+        store.add_all([(interaction(1), False), (interaction(2, sample={}), False)])
+    assert store.slots("default", 1, "agent", key(1)) == ()
+    assert store.add(interaction(1), supersede=False) == 1
+
+
+def test_slots_are_per_cassette_sample_party_and_key(store: Store) -> None:
+    """Nothing else's recordings are among a key's slots."""
+    store.add(interaction(1), supersede=False)
+    for change in ({"cassette": "other"}, {"sample": 2}, {"party": "judge"}, {"key": key(2)}):
+        store.add(interaction(1, **change), supersede=False)
+    assert len(store.slots("default", 1, "agent", key(1))) == 1
+    assert [len(store.slots(*slot)) for slot in (("other", 1, "agent", key(1)), ("default", 2, "agent", key(1)))] == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "good"),
+    [
+        (200, Ending.COMPLETE, True),
+        (404, Ending.COMPLETE, True),
+        (429, Ending.COMPLETE, False),
+        (500, Ending.COMPLETE, False),
+        (401, Ending.COMPLETE, False),
+        (200, Ending.CUT, False),
+        (200, Ending.UNTERMINATED, False),
+    ],
+)
+def test_a_good_slot_is_complete_and_neither_transient_nor_unauthorized(
+    store: Store, code: int, ending: Ending, good: bool
+) -> None:
+    """Only a complete answer that would come again stands for the provider's."""
+    store.add(status(1, code, ending), supersede=False)
+    (slot,) = store.slots("default", 1, "agent", key(1))
+    assert (slot.status, slot.ending, slot.good) == (code, ending, good)
+
+
+def test_superseding_replaces_a_key_in_one_step(store: Store) -> None:
+    """The new recording is the only live one; the older stay, marked with their successor."""
+    old = [store.add(interaction(1), supersede=False) for _ in range(3)]
+    other = store.add(interaction(2), supersede=False)
+    new = store.add(interaction(1), supersede=True)
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [new]
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(2))] == [other]
+    marks = store.conn.execute("SELECT id, superseded_by FROM interactions WHERE superseded_at IS NOT NULL").fetchall()
+    assert marks == [(id_, new) for id_ in old]
+    assert store.load(old[0]).response.body == b"answer 1"
+    assert [row.id for row in store.summaries()] == [new, other]
+    assert len(store.summaries(superseded=True)) == 5
+
+
+def test_the_later_occurrence_may_be_stored_first(store: Store) -> None:
+    """Two equal requests in flight end in any order: the second's end supersedes, the first still gets slot 1."""
+    store.add(interaction(1), supersede=False)
+    second = store.add(interaction(1, occurrence=2), supersede=True)
+    first = store.add(interaction(1, occurrence=1), supersede=False)
+    assert [(s.id, s.occurrence) for s in store.slots("default", 1, "agent", key(1))] == [(first, 1), (second, 2)]
+
+
+def test_a_cassette_is_complete_only_after_a_clean_end(store: Store) -> None:
+    """Each add clears the mark, a clean end sets it, an unclean end and a begin for recording do not."""
+    states = []
+    for step in (
+        lambda: None,
+        lambda: store.begin("default", 1, exclusive=True, holder="a"),
+        lambda: store.add(interaction(1), supersede=True),
+        lambda: store.end("default", 1, "a", clean=False),
+        lambda: store.end("default", 1, "a", clean=True),
+        lambda: store.add(interaction(2), supersede=False),
+        lambda: store.end("default", 1, "b", clean=True),
+        lambda: store.begin("default", 1, exclusive=True, holder="c"),
+        lambda: store.end("default", 1, "b", clean=True),
+    ):
+        step()
+        states.append((store.has("default", 1), store.closed_cleanly("default", 1)))
+    flags = (
+        [(False, False)] * 2 + [(True, False)] * 2 + [(True, True), (True, False), (True, True)] + [(True, False)] * 2
+    )
+    assert states == flags
+
+
+def test_two_processes_share_a_store(path: Path) -> None:
+    """200 interactions from each, half of them of one key: all are there, and no slot is lost or given twice."""
+    script = """
+        for n in range(200):
+            store.add(interaction(0 if n % 2 else int(sys.argv[2]) + n), supersede=False)
+        store.close()
+    """
+    both = [start(script, str(path), first) for first in ("1000", "2000")]
+    for process in both:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in both] == [0, 0]
+    with reopened(path) as store:
+        assert len(store.summaries()) == 400
+        assert [slot.occurrence for slot in store.slots("default", 1, "agent", key(0))] == list(range(1, 201))
+        assert sorted(row.position for row in store.summaries()) == list(range(1, 401))
+    assert [file.name for file in path.parent.iterdir()] == ["llmproxy.db"]
+
+
+def test_a_killed_recorder_loses_nothing_it_committed(path: Path) -> None:
+    """Killed in the middle, the store opens and holds every interaction whose add had returned."""
+    script = """
+        n = 0
+        while True:
+            n += 1
+            store.add(interaction(n), supersede=False)
+            print(n, flush=True)
+    """
+    process = start(script, str(path))
+    assert process.stdout is not None
+    confirmed = 0
+    for line in process.stdout:
+        confirmed = int(line)
+        if confirmed >= 50:
+            process.send_signal(signal.SIGKILL)
+            break
+    confirmed = max([confirmed, *(int(line) for line in process.stdout.read().split())])
+    process.wait(10)
+    process.stdout.close()
+    with reopened(path) as store:
+        keys = [store.load(row.id).key for row in store.summaries()]
+    assert keys[:confirmed] == [key(n) for n in range(1, confirmed + 1)]
+
+
+def test_a_full_disk_loses_only_what_did_not_fit(path: Path) -> None:
+    """The add says so with its cause, what was there stays readable, and a later one that fits is stored."""
+    script = """
+        import random
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        stored = 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+        try:
+            for n in range(1000):
+                body = random.Random(n).randbytes(20_000)
+                store.add(interaction(n, response=Response(200, "OK", (), (Chunk(1, body),))), supersede=False)
+                stored += 1
+        except RecordingError as error:
+            assert error.__cause__ is not None
+            print(error.message)
+        assert len(store.summaries()) == stored >= 5, (len(store.summaries()), stored)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        store.add(interaction(5000), supersede=False)
+        assert len(store.summaries()) == stored + 1
+        store.close()
+    """
+    process = start(script, str(path))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "did not take the recording" in output
+    assert read_everything(path) > 5

@@ -1,0 +1,151 @@
+"""The form in which a WebSocket conversation is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.usage import model_of, usage_of
+from llmproxy.core.traffic.frames import (
+    CONTENT_TYPE,
+    CUT,
+    Frame,
+    chunks,
+    decode,
+    encode,
+    is_frames,
+    questions,
+    server_events,
+    transcript,
+)
+from llmproxy.errors import CassetteCorrupt
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+messages = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts | st.binary())
+ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.integers(1000, 4999))
+
+
+@given(st.lists(messages | ends))
+def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
+    """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
+    pieces = chunks(frames)
+    assert decode(b"".join(piece.data for piece in pieces)) == frames
+    assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
+    assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("frame", "line"),
+    [
+        (Frame(5, client=True, data='{"a": "ü"}'), '{"t": 5, "from": "client", "text": "{\\"a\\": \\"ü\\"}"}'),
+        (
+            Frame(5, client=False, data=b'{"a": 1}'),
+            '{"t": 5, "from": "server", "text": "{\\"a\\": 1}", "binary": true}',
+        ),
+        (Frame(5, client=False, data=b"\x00\x01"), '{"t": 5, "from": "server", "data": "AAE="}'),
+        (Frame(5, client=False, data=b"{\xff"), '{"t": 5, "from": "server", "data": "e/8="}'),
+        (Frame(9, client=True, data="bye", close=1000), '{"t": 9, "from": "client", "close": 1000, "reason": "bye"}'),
+    ],
+)
+def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
+    """Binary JSON (Gemini Live) is written as text, so that people can read it."""
+    assert encode(frame).decode() == line + "\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "[]", '{"t": 1}', '{"t": 1, "from": "x", "text": ""}', '{"t": 1, "from": "client"}', '{"t": "x", "from": "client", "text": ""}',
+     '{"t": 1, "from": "client", "data": "?"}', '{"t": 1, "from": "client", "text": 5}', "[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_line_is_an_error(line: str) -> None:
+    """It names the line; nothing is guessed."""
+    good = encode(Frame(1, client=True, data="a"))
+    with pytest.raises(CassetteCorrupt, match="line 2"):
+        decode(good + line.encode())
+    assert server_events(good + line.encode()) == []
+
+
+def socket(*said: tuple[str, object]) -> bytes:
+    """Write a conversation of JSON messages."""
+    return b"".join(encode(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said))
+
+
+REALTIME = socket(
+    ("server", {"type": "session.created", "session": {"model": "gpt-realtime"}}),
+    ("client", {"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}}),
+    ("server", {"type": "response.created", "response": {"id": "resp_1"}}),
+    ("server", {"type": "response.output_text.delta", "delta": "hello"}),
+    ("server", {"type": "response.done", "response": {"usage": {"input_tokens": 10, "output_tokens": 2}, "output": [{"type": "message"}]}}),
+    ("server", {"type": "response.created", "response": {"id": "resp_2"}}),
+    ("server", {"type": "response.output_audio_transcript.delta", "delta": "and "}),
+    ("server", {"type": "response.output_audio_transcript.delta", "delta": "goodbye"}),
+    ("server", {"type": "response.done", "response": {"usage": {"input_tokens": 20, "output_tokens": 3,
+                                                                 "input_token_details": {"cached_tokens": 8}}}}),
+)  # fmt: skip
+
+
+def test_usage_is_the_sum_of_all_answers() -> None:
+    """Each answer of a socket is billed by itself; a plain stream's last word would lose all but one."""
+    usage = usage_of("openai", "realtime", CONTENT_TYPE, REALTIME)
+    assert (usage.input, usage.output) == (30, 5)
+    live = socket(
+        ("server", {"usageMetadata": {"promptTokenCount": 5, "responseTokenCount": 2}}),
+        ("server", {"usageMetadata": {"promptTokenCount": 9, "responseTokenCount": 1}}),
+    )
+    found = usage_of("gemini", "/ws/google.ai.BidiGenerateContent", CONTENT_TYPE, live)
+    assert (found.input, found.output) == (14, 3)
+
+
+def test_the_model_is_the_one_that_the_server_names() -> None:
+    """Of Realtime the session's."""
+    assert model_of("openai", "realtime", CONTENT_TYPE, REALTIME) == "gpt-realtime"
+
+
+def test_events_are_the_servers() -> None:
+    """What the client said is no answer."""
+    kinds = [event.get("type") for event in events_of(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
+    assert "conversation.item.create" not in kinds
+    assert len(kinds) == 8
+
+
+def test_question_and_answer_are_found_for_lists() -> None:
+    """The last answer, what was spoken as its transcript; the question as a request would have put it."""
+    message = answered("openai", "realtime", CONTENT_TYPE, REALTIME)
+    assert message is not None
+    assert message.text == "and goodbye"
+    assert b'"hi"' in questions(REALTIME)[0]
+    live = socket(
+        ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
+        ("client", {"setup": {}}),
+    )
+    assert json.loads(questions(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+
+
+def test_a_transcript_is_for_people() -> None:
+    """Directions, times, ends; audio and binary are not spelled out."""
+    frames = [
+        Frame(1200, client=True, data=json.dumps({"type": "input_audio_buffer.append", "audio": "A" * 5000})),
+        Frame(2300, client=False, data=b"\x00" * 7),
+        Frame(2400, client=False, data="no JSON " * 1000),
+        Frame(2500, client=True, data="bye", close=1000),
+        Frame(2600, client=False, close=CUT),
+    ]
+    lines = list(transcript(b"".join(map(encode, frames))))
+    assert "1.2 ms  client -> " in lines[0]
+    assert "(5000 characters)" in lines[0]
+    assert len(lines[0]) < 200
+    assert lines[1].endswith("2.3 ms  server <- (7 bytes)")
+    assert len(lines[2]) < 2100
+    assert lines[3].endswith("(close 1000: bye)")
+    assert "cut" in lines[4]
+
+
+def test_the_content_type_tells() -> None:
+    """Nothing else is taken for a conversation."""
+    assert is_frames((("Content-Type", CONTENT_TYPE),))
+    assert not is_frames((("content-type", "application/json"),))
+    assert not is_frames(())

@@ -1,0 +1,124 @@
+"""A recorded response as bytes for one client."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
+from llmproxy.core.traffic.response_bytes import Client, Plan, head_bytes, is_transient, plan
+
+SSE: Headers = (("content-type", "text/event-stream"),)
+CHUNKS = (Chunk(1_000_000, b"one"), Chunk(1_000_000, b"two!"), Chunk(3_000_000, b""), Chunk(3_000_000, b"three"))
+
+
+def response(**changes: object) -> Response:
+    """Return a stream of three chunks, two of which came at once."""
+    given: dict[str, object] = {"status": 200, "reason": "OK", "headers": SSE, "chunks": CHUNKS, "head_offset": 500_000}
+    return Response(**{**given, "chunked": True, **changes})  # type: ignore[arg-type]
+
+
+def laid(made: Response, client: Client | None = None, *, speed: float = 0) -> Plan:
+    """Lay it out."""
+    return plan(made, client or Client(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+
+
+def split(made: Plan) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of everything that is sent."""
+    head, _, body = b"".join(data for _, data in made.pieces).partition(b"\r\n\r\n")
+    return {n.lower(): v for n, _, v in (line.partition(": ") for line in head.decode().split("\r\n")[1:])}, body
+
+
+def test_at_once_is_one_write_with_the_borders_kept() -> None:
+    """HTTP chunks as recorded; an empty one would end the message."""
+    made = laid(response())
+    assert len(made.pieces) == 1
+    headers, body = split(made)
+    assert body == b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n0\r\n\r\n"
+    assert headers["transfer-encoding"] == "chunked"
+    assert (headers["x-extra"], headers["x-llmproxy-cache"], headers["date"][:3]) == ("1", "hit", "Thu")
+    assert not made.close
+
+
+@pytest.mark.parametrize(("speed", "times"), [(1, [500_000, 1_000_000, 3_000_000]), (4, [125_000, 250_000, 750_000])])
+def test_in_its_own_time(speed: float, times: list[int]) -> None:
+    """What is due at the same moment is one write; the end comes with the last chunk."""
+    made = laid(response(), speed=speed)
+    assert [at for at, _ in made.pieces] == times
+    assert made.pieces[-1][1] == b"5\r\nthree\r\n0\r\n\r\n"
+
+
+def test_time_never_runs_backwards() -> None:
+    """A clock that was set back while recording delays nothing and reorders nothing."""
+    made = laid(response(chunks=(Chunk(300, b"a"), Chunk(100, b"b"), Chunk(400, b"c")), head_offset=200), speed=1)
+    assert [at for at, _ in made.pieces] == [200, 300, 400]
+    assert split(made)[1] == b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n"
+
+
+FRAMING = [
+    # response, client -> framing header, body, close
+    ({"chunked": False}, Client(), ("content-length", "12"), b"onetwo!three", False),
+    ({}, Client(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
+    ({"chunked": False}, Client(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three", False),
+    ({"chunked": False}, Client(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
+    ({}, Client(keep_alive=False), ("connection", "close"), None, True),
+    ({}, Client("HEAD"), ("x-extra", "1"), b"", False),
+    ({"status": 204, "chunks": ()}, Client(), ("x-extra", "1"), b"", False),
+    ({"status": 304, "chunks": ()}, Client(), ("x-extra", "1"), b"", False),
+    ({"chunks": (), "chunked": False}, Client(), ("content-length", "0"), b"", False),
+    ({"ending": Ending.CUT}, Client(), ("connection", "close"), b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT, "chunked": False}, Client(), ("transfer-encoding", "chunked"), None, True),
+    ({"ending": Ending.UNTERMINATED}, Client(), ("transfer-encoding", "chunked"), None, False),
+]
+
+
+@pytest.mark.parametrize(("changes", "client", "field", "body", "close"), FRAMING)
+def test_framing_is_made_for_the_client(
+    changes: dict[str, object], client: Client, field: tuple[str, str], body: bytes | None, close: bool
+) -> None:
+    """A length where there was one, chunks where there was none, and a cut is cut again."""
+    made = laid(response(**changes), client)
+    headers, sent = split(made)
+    assert field in headers.items()
+    assert body is None or sent == body
+    assert made.close is close
+    assert not {"content-length", "transfer-encoding"} <= set(headers)
+
+
+def test_what_was_between_two_machines_is_not_replayed() -> None:
+    """Hop-by-hop fields, cookies, encodings, and what would lead the client elsewhere."""
+    gone = (
+        "Connection",
+        "Keep-Alive",
+        "Content-Encoding",
+        "Set-Cookie",
+        "Alt-Svc",
+        "Date",
+        "Strict-Transport-Security",
+    )
+    headers, _ = split(laid(response(headers=(*((name, "recorded") for name in gone), ("X-Request-Id", "r")))))
+    assert "recorded" not in headers.values()
+    assert headers["x-request-id"] == "r"
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503, 529])
+def test_a_transient_error_asks_for_no_pause(status: int) -> None:
+    """One millisecond, with the recorded value beside it; in its own time it says what it said."""
+    made = response(status=status, headers=(("Retry-After", "7"), ("retry-after-ms", "7000")), chunked=False)
+    headers, _ = split(laid(made))
+    names = ("retry-after", "retry-after-ms", "x-llmproxy-recorded-retry-after")
+    assert tuple(map(headers.get, names)) == ("0", "1", "7")
+    headers, _ = split(laid(made, speed=1))
+    assert tuple(map(headers.get, names)) == ("7", "7000", None)
+    assert split(laid(response(status=status, headers=())))[0]["retry-after-ms"] == "1"
+
+
+def test_other_statuses_keep_their_hints() -> None:
+    """A 301 with retry-after is none of our business."""
+    headers, _ = split(laid(response(status=301, headers=(("retry-after", "7"),))))
+    assert headers["retry-after"] == "7"
+    assert not is_transient(301)
+
+
+def test_a_recorded_line_break_starts_no_field() -> None:
+    """What a store holds cannot split a response."""
+    assert head_bytes(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3

@@ -1,0 +1,92 @@
+"""mitmproxy comes without what we never use, whole where somebody wants it, and untouched where it was there before us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from llmproxy.mitm.faster.slim import Absent, AbsentModule
+
+UNUSED = ("flask", "ldap3", "aioquic", "service_identity")
+
+
+def said(code: str) -> list[str]:
+    """Return what a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_server_imports_nothing_that_it_never_uses() -> None:
+    """Neither mitmproxy's own addons nor QUIC nor its YAML come with our server."""
+    code = f"import llmproxy.mitm.serve, sys; print(*[name for name in {UNUSED!r} if name in sys.modules])"
+    assert said(code) == []
+    assert said("import llmproxy.mitm.serve, sys; print('ruamel.yaml.main' in sys.modules)") == ["False"]
+
+
+def test_who_asks_for_all_addons_gets_them() -> None:
+    """The package runs its own code when something is wanted that it would have brought; then it is an ordinary module."""
+    code = """
+import llmproxy.mitm, sys
+from mitmproxy.addons import core, default_addons
+import mitmproxy.addons
+assert core is sys.modules["mitmproxy.addons.core"]
+assert type(mitmproxy.addons) is type(sys)
+print(len(default_addons()) > 20, "mitmproxy.addons.onboarding" in sys.modules)
+"""
+    assert said(code) == ["True", "True"]
+
+
+def test_yaml_is_the_real_one_when_it_is_used() -> None:
+    """Mitmproxy's options can still be read from YAML."""
+    code = """
+import llmproxy.mitm
+from mitmproxy import options, optmanager
+given = options.Options()
+optmanager.load(given, "listen_port: 4711")
+print(given.listen_port)
+"""
+    assert said(code) == ["4711"]
+
+
+@pytest.mark.parametrize("name", ["nothing_of_the_kind", "__wrapped__"])
+def test_what_is_not_there_is_not_invented(name: str) -> None:
+    """A package that is put off has no attributes that the real one has not."""
+    assert said(f"import llmproxy.mitm, mitmproxy.addons as a; print(hasattr(a, {name!r}))") == ["False"]
+
+
+def test_where_mitmproxy_was_first_nothing_changes() -> None:
+    """In somebody's mitmdump everything is its own, QUIC too."""
+    code = """
+import mitmproxy.tools.main, mitmproxy.tools.dump, sys
+before = {name: id(module) for name, module in sys.modules.items() if name.startswith(("mitmproxy", "ruamel"))}
+import llmproxy.mitm.addon
+from llmproxy.mitm.slim import slim
+print(slim(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
+"""
+    assert said(code) == ["False", "True", "True"]
+
+
+def test_without_mitmproxy_nothing_is_put_anywhere() -> None:
+    """The extra may be missing: then the import that needs it says so."""
+    code = """
+import sys
+sys.modules["mitmproxy"] = None
+from llmproxy.mitm.slim import slim
+print(slim(), "mitmproxy.addons" in sys.modules)
+"""
+    assert said(code) == ["False", "False"]
+
+
+def test_an_absent_class_has_no_instances() -> None:
+    """It can be named and asked about, and says what it is when somebody wants to make one."""
+    module = AbsentModule("mitmproxy.proxy.layers.quic")
+    quic = module.ClientQuicLayer
+    assert quic is module.ClientQuicLayer
+    assert isinstance(quic, type)
+    assert issubclass(quic, Absent)
+    assert not isinstance(object(), quic)
+    with pytest.raises(RuntimeError, match=r"ClientQuicLayer.*without QUIC"):
+        quic()

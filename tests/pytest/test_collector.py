@@ -1,0 +1,74 @@
+"""The end of a pytest run."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from llmproxy.client.control.client import Report, Unused
+from llmproxy.pytest.collector import Collector
+
+
+class Terminal:
+    """What the collector needs of a terminal."""
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self.verbosity = verbosity
+        self.lines: list[str] = []
+
+    def section(self, title: str, sep: str) -> None:
+        self.lines.append(sep + title)
+
+    def write_line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def heard(collector: Collector, test: str, outcome: str, report: Report) -> None:
+    """Send both reports of a test."""
+    for when, result in (("call", outcome), ("teardown", "passed")):
+        sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
+        if when == "teardown":
+            sent.llmproxy = report.to_json()  # type: ignore[attr-defined]
+        collector.pytest_runtest_logreport(sent)
+
+
+def summary(collector: Collector, verbosity: int = 0) -> list[str]:
+    """Return what it writes."""
+    terminal = Terminal(verbosity)
+    collector.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    return terminal.lines
+
+
+def test_nothing_is_written_where_nobody_used_us() -> None:
+    """Other people's suites look as before."""
+    assert summary(Collector(lambda: None)) == []
+
+
+def test_the_last_line_adds_everything_up() -> None:
+    """Hits, misses, recorded, and the cost that was not spent."""
+    collector = Collector(lambda: None)
+    heard(collector, "a", "passed", Report("a", "a", hits=2, cost_not_spent=Decimal("0.5")))
+    heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=("no",)))
+    assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent"]
+
+
+def test_what_a_green_test_hides_is_said() -> None:
+    """Swallowed misses, recordings that nobody asks for any more, lost answers."""
+    collector = Collector(lambda: None)
+    unused = tuple(Unused(n, "messages", "claude", "x" * 99) for n in range(5))
+    heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=("no such",), unused=unused, failed=2))
+    assert summary(collector)[1:-1] == [
+        "a: 2 answers could not be recorded: its cassette is incomplete",
+        "a: passed, but was refused 1: no such",
+        f"a: 5 recorded but not asked for: {', '.join(f'#{n} claude {chr(39)}{40 * chr(120)}{chr(39)}' for n in range(3))}, ...",
+    ]
+
+
+def test_a_long_list_is_for_those_who_ask() -> None:
+    """-v shows all."""
+    collector = Collector(lambda: None)
+    for n in range(9):
+        heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
+    assert summary(collector)[-2] == "... and 4 more: -v"
+    assert len(summary(collector, verbosity=1)) == 11

@@ -1,0 +1,280 @@
+"""The pytest plugin, in real pytest processes; with the real openai client where it is the client that matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.provider import Provider, step
+from tests.support.process import ROOT, clean_env
+from tests.support.pytest_run import APP, PLUGIN
+
+pytest_plugins = ["pytester"]
+
+HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_utils", "rich", "typer", "http.client")
+
+REAL_APP = """
+from openai import OpenAI
+client = OpenAI(max_retries=0)      # made at import, as most applications do
+
+def ask(text):
+    said = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": text}])
+    return said.choices[0].message.content
+"""
+"""The application where it is the client that matters."""
+SUITE = """
+import os
+import pytest
+from app import ask
+
+def test_one(llmproxy):
+    assert ask("one") == "hello"
+    assert llmproxy.report().calls == 1
+
+@pytest.mark.llmproxy(cassette="shared/ä")
+def test_two():
+    assert ask("two") == "hello"
+
+class TestMore:
+    @pytest.mark.parametrize("text", ["a b", "c"])
+    def test_three(self, llmproxy, text):
+        assert ask(os.environ.get("CHANGED", "") + text) == "hello"
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """Write a suite and the application that it tests."""
+    pytester.makepyfile(app=APP, test_suite=SUITE)
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    return pytester
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Run a provider that says hello."""
+    with Provider([step(say="hello", times=None)]) as running:
+        yield running
+
+
+def run(pytester: pytest.Pytester, *words: str, python: str = sys.executable, **env: str) -> pytest.RunResult:
+    """Run pytest in a process of its own, with hardly anything in its environment."""
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", *PLUGIN, *words]
+    out, err = pytester.path / "out.txt", pytester.path / "err.txt"
+    given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)
+    with out.open("w") as stdout, err.open("w") as stderr:
+        code = subprocess.run(
+            command, cwd=pytester.path, env=given, stdout=stdout, stderr=stderr, timeout=120, check=False
+        ).returncode
+    return pytest.RunResult(code, out.read_text().splitlines(), err.read_text().splitlines(), 0.0)
+
+
+def record(pytester: pytest.Pytester, provider: Provider, *words: str, mode: str = "once") -> pytest.RunResult:
+    """Record the suite at the provider, which the base URL named before we came."""
+    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+    return run(pytester, "--llmproxy-mode", mode, *words, **env)
+
+
+def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, provider: Provider) -> None:
+    """Each test has its own cassette; the replay needs no key, and workers of xdist none either."""
+    first = record(suite, provider)
+    first.assert_outcomes(passed=4)
+    first.stdout.fnmatch_lines(["4 tests: 0 hits, 0 misses, 4 recorded*"])
+    assert len(provider.requests) == 4
+    again = run(suite)
+    again.assert_outcomes(passed=4)
+    again.stdout.fnmatch_lines(["4 tests: 4 hits, 0 misses, 0 recorded; $* not spent"])
+    parallel = run(suite, "-n", "2")
+    parallel.assert_outcomes(passed=4)
+    parallel.stdout.fnmatch_lines(["4 tests: 4 hits, 0 misses, 0 recorded; $* not spent"])
+    assert len(provider.requests) == 4
+    changed = run(suite, "-k", "three", CHANGED="no ")
+    changed.assert_outcomes(failed=2, deselected=2)
+    changed.stdout.fnmatch_lines(
+        [
+            '* llmproxy: 1 of its requests not in cassette "test_suite.TestMore.test_three-a-b-*" (mode replay) *',
+            '*"a b" -> "no a b"*',
+            'Under pytest, to record what is missing: pytest --llmproxy-mode auto "test_suite.py::TestMore::test_three*',
+            "2 tests: 0 hits, 2 misses, 0 recorded, 2 unused",
+        ]
+    )
+    added = record(suite, provider, "-k", "one", mode="auto")
+    added.stdout.fnmatch_lines(["1 test: 1 hit, 0 misses, 0 recorded; *"])
+
+
+def test_an_interrupted_recording_is_made_anew(suite: pytest.Pytester, provider: Provider) -> None:
+    """Ctrl-C between two calls leaves half a recording: the next run in mode once makes it whole, and is refused nothing."""
+    whole = "from app import ask\ndef test_it(llmproxy):\n    ask('one')\n    {}\n    ask('two')\n"
+    suite.makepyfile(test_suite=whole.format("raise KeyboardInterrupt"))
+    assert record(suite, provider).ret == pytest.ExitCode.INTERRUPTED
+    suite.makepyfile(test_suite=whole.format("pass"))
+    record(suite, provider).assert_outcomes(passed=1)
+    assert len(provider.requests) == 3
+    run(suite).stdout.fnmatch_lines(["1 test: 2 hits, 0 misses, 0 recorded; *"])
+
+
+def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, provider: Provider) -> None:
+    """A recording that nobody uses is found before it is years old."""
+    suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one'); ask('two')\n")
+    record(suite, provider).assert_outcomes(passed=1)
+    suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one')\n")
+    again = run(suite)
+    again.stdout.fnmatch_lines(["test_suite.py::test_it: 1 recorded but not asked for: #2 gpt-4o 'two'"])
+
+
+def test_a_suite_that_does_not_use_it_is_left_alone(pytester: pytest.Pytester) -> None:
+    """No variable is set, no proxy started, nothing heavy imported, nothing written."""
+    pytester.makepyfile(
+        test_plain=f"""
+        import os, sys
+        def test_it():
+            assert "OPENAI_BASE_URL" not in os.environ and "LLMPROXY_URL" not in os.environ
+            assert not set({HEAVY!r}) & set(sys.modules)
+        """
+    )
+    result = run(pytester, "-p", "no:anyio", "-p", "no:hypothesispytest", LLMPROXY_COMMAND="/nosuch")
+    result.assert_outcomes(passed=1)
+    assert "llmproxy:" not in result.stdout.str()
+    assert not (pytester.path / "llmproxy.db").exists()
+
+
+def test_where_no_selected_test_uses_it_the_environment_is_given_back(suite: pytest.Pytester) -> None:
+    """The suite names the fixture, but this run does not need it."""
+    suite.makepyfile(test_plain="import os\ndef test_plain():\n    assert 'LLMPROXY_URL' not in os.environ\n")
+    run(suite, "-k", "plain", LLMPROXY_COMMAND="/nosuch").assert_outcomes(passed=1, deselected=4)
+
+
+def test_the_environment_is_set_before_a_conftest_is_imported(suite: pytest.Pytester) -> None:
+    """Where clients are often made; settings of the ini file count, and `llmproxy_autouse` needs no change of a test."""
+    suite.makeini("[pytest]\npythonpath = .\nllmproxy_autouse = true\nllmproxy_mode = none\n")
+    suite.makeconftest("import app, os\nassert '/s/pytest-' in os.environ['OPENAI_BASE_URL']\n")
+    suite.makepyfile(
+        app=REAL_APP,
+        test_suite="""
+        import openai, pytest
+        from app import ask
+        def test_it():
+            with pytest.raises(openai.NotFoundError, match="no recorded response"):
+                ask("one")
+        """,
+    )
+    result = run(suite)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_suite.py::test_it: passed, but was refused 1: no recorded response*"])
+
+
+def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest.Pytester, provider: Provider) -> None:
+    """A marker that was left behind spends no money there."""
+    suite.makepyfile(
+        test_suite="import pytest\nfrom app import ask\n@pytest.mark.llmproxy(mode='record')\ndef test_it():\n    ask('one')\n"
+    )
+    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CI": "true"}
+    run(suite, **env).assert_outcomes(failed=1)
+    assert provider.requests == []
+    run(suite, "--llmproxy-mode", "record", **env).assert_outcomes(passed=1)
+    assert len(provider.requests) == 1
+
+
+def test_recordings_are_kept_in_the_folder_that_is_named(suite: pytest.Pytester, provider: Provider) -> None:
+    """Below the root, wherever pytest is called."""
+    record(suite, provider, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one").assert_outcomes(
+        passed=1, deselected=3
+    )
+    assert list((suite.path / "tests" / "cassettes").iterdir()) != []
+    run(suite, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one").assert_outcomes(passed=1, deselected=3)
+
+
+def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester) -> None:
+    """It is said, and everything else works."""
+    suite.makepyfile(
+        other="def pytest_addoption(parser):\n    parser.addoption('--llmproxy-mode', default='theirs')\n",
+        test_suite="def test_it(llmproxy):\n    assert llmproxy.mode == 'replay'\n",
+    )
+    command = [sys.executable, "-c", "import sys, pytest, other; sys.exit(pytest.main(sys.argv[1:], plugins=[other]))"]
+    env = clean_env({"PYTHONPATH": f"{ROOT}{os.pathsep}{suite.path}"})
+    done = subprocess.run(
+        [*command, *PLUGIN], cwd=suite.path, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [
+        ("cassete='x'", "*the marker llmproxy has no cassete; it has cassette, mode, speed*"),
+        ("mode='sometimes'", "*'sometimes' is not a mode; it can be replay, auto*"),
+        ("'x'", "*the marker llmproxy takes names only, as cassette='x'*"),
+        ("speed=-1", "*speed is -1*"),
+    ],
+)
+def test_a_marker_that_makes_no_sense_fails_its_test_with_a_sentence(
+    suite: pytest.Pytester, marker: str, words: str
+) -> None:
+    """No traceback of ours."""
+    suite.makepyfile(test_suite=f"import pytest\n@pytest.mark.llmproxy({marker})\ndef test_it(): ...\n")
+    result = run(suite)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([words])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_a_mode_that_is_none_is_a_usage_error(suite: pytest.Pytester) -> None:
+    """Before anything is collected."""
+    result = run(suite, "--llmproxy-mode", "sometimes")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*'sometimes' is not a mode*"])
+
+
+def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest.Pytester) -> None:
+    """The others of the suite run."""
+    suite.makepyfile(test_plain="def test_plain(): ...")
+    result = run(suite, LLMPROXY_COMMAND="/nosuch/llmproxy")
+    result.assert_outcomes(passed=1, errors=4)
+    result.stdout.fnmatch_lines(["*cannot start the proxy: /nosuch/llmproxy*"])
+
+
+@pytest.fixture
+def light(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make an environment like the user's own: everything of ours but mitmproxy. Returns its Python."""
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    ours = Path(sysconfig.get_path("purelib"))
+    theirs = folder / ours.relative_to(sys.prefix)
+    for each in ours.iterdir():
+        if not each.name.lower().startswith(("mitmproxy", "__pycache__", "_virtualenv")):
+            (theirs / each.name).symlink_to(each)
+    return str(folder / "bin" / "python")
+
+
+def test_it_works_where_mitmproxy_is_not_installed(suite: pytest.Pytester, provider: Provider, light: str) -> None:
+    """Mitmproxy's pins must not enter the user's environment; LLMPROXY_COMMAND says where the proxy can run."""
+    suite.makepyfile(
+        app=REAL_APP,
+        test_light="""
+        import importlib.util
+        from app import ask
+        def test_it(llmproxy):
+            assert importlib.util.find_spec("mitmproxy") is None
+            assert ask("one") == "hello"
+        """,
+    )
+    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+    command = f"{sys.executable} -m llmproxy"
+    first = run(suite, "test_light.py", "--llmproxy-mode", "once", python=light, LLMPROXY_COMMAND=command, **env)
+    first.assert_outcomes(passed=1)
+    run(suite, "test_light.py", python=light, LLMPROXY_COMMAND=command).assert_outcomes(passed=1)
+
+
+def test_importing_the_plugin_imports_nothing_heavy() -> None:
+    """Every pytest run of whoever has it installed pays for it."""
+    code = "import llmproxy.pytest.plugin, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+    )
+    assert not set(HEAVY) & set(done.stdout.split())

@@ -1,0 +1,231 @@
+"""Scenarios in real pytest processes: recorded once, replayed offline, reported whatever becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.provider import Provider, Step, step
+from tests.scenario.parties import finish
+from tests.support.process import ROOT
+from tests.support.pytest_run import APP, run, write
+
+PLAIN = """
+import pytest
+from llmproxy import scenario
+
+class Echo(scenario.AgentAdapter):
+    async def call(self, input):
+        return "you said " + input.last_new_user_message_str()
+
+class Crash(scenario.AgentAdapter):
+    async def call(self, input):
+        raise RuntimeError("boom")
+
+class Judge(scenario.AgentAdapter):
+    role = scenario.AgentRole.JUDGE
+    criteria = ["is polite"]
+    async def call(self, input):
+        return scenario.ScenarioResult(success=False, messages=[], reasoning="rude", failed_criteria=["is polite"])
+
+HI = [scenario.user("hi"), scenario.agent()]
+
+@pytest.mark.agent_test
+async def test_good(scenario_reporter):
+    result = await scenario.run("good", "d", [Echo()], script=[*HI, scenario.succeed("fine")])
+    assert result.success
+    assert scenario_reporter.results[-1]["result"] is result
+    assert scenario_reporter.results[-1]["scenario"].name == "good"
+    assert scenario_reporter.get_summary()["passed"] >= 1
+
+@pytest.mark.agent_test
+async def test_bad():
+    result = await scenario.run("bad", "d", [Echo(), Judge()], script=[*HI, scenario.judge()])
+    assert result.success, result.reasoning
+
+def test_raises():
+    scenario.configure(handlers=())     # the user's own are not ours
+    scenario.run_sync("raises", "d", [Crash()], script=HI)
+
+async def test_repeats():
+    await scenario.run("often", "d", [Echo], script=[*HI, scenario.succeed()], runs=2)
+"""
+REPORT = [
+    "=== Scenario Test Report ===",
+    "Total Scenarios: 5",
+    "Passed: 3",
+    "Failed: 2",
+    "Success Rate: 60%",
+    "*. good - PASSED in *s (agent: *s)",
+    "   Reasoning: fine",
+]
+LIVE = """
+import os
+import pytest
+from app import ask
+from llmproxy import scenario
+
+scenario.configure(default_model="openai/gpt-4.1-mini", verbose=False)
+
+class Support(scenario.AgentAdapter):
+    async def call(self, input):
+        return ask(input.last_new_user_message_str())
+
+def agents():
+    return [Support(), scenario.UserSimulatorAgent(), scenario.JudgeAgent(criteria=["Agent is polite"])]
+
+@pytest.mark.agent_test
+async def test_lamp():
+    result = await scenario.run("lamp", os.environ.get("CHANGED", "A lamp is missing."), agents(), max_turns=2)
+    assert result.success, result.reasoning
+    assert result.cassette == "lamp"
+
+@pytest.mark.agent_test
+def test_beside_the_fixture(llmproxy):
+    result = scenario.run_sync("vase", "A vase is missing.", agents(), max_turns=2)
+    assert result.success, result.reasoning
+    assert result.usage["agent"].calls == 1
+    assert llmproxy.report().calls == 0       # the run has a session of its own
+"""
+
+
+def steps() -> list[Step]:
+    """Return what judge, simulated user and agent get."""
+    return [
+        finish("passed", evidence=["On its way."], contains="finish_test", times=None),
+        step(model="gpt-4o", say="On its way.", times=None),
+        step(model="gpt-4.1-mini", say="Where is it?", times=None),
+    ]
+
+
+def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
+    """Simulated user, judge and agent of each run, in the run's own session; in a second process, and in workers, 0 calls."""
+    write(tmp_path, app=APP, test_live=LIVE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    with Provider(steps(), ordered=False) as provider:
+        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+        recorded = run(tmp_path, "--llmproxy-mode", "record", **env)
+        recorded.assert_outcomes(passed=2)
+        asked = len(provider.requests)
+    assert asked == 6, recorded.stdout.str()
+    replayed = run(tmp_path, "--llmproxy-mode", "replay", "-n", "2", "--junitxml=j.xml")
+    replayed.assert_outcomes(passed=2)
+    replayed.stdout.fnmatch_lines(["2 tests: 6 hits, 0 misses, 0 recorded*", "Success Rate: 100%"])
+    found = {
+        case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
+        for case in ET.parse(tmp_path / "j.xml").iter("testcase")
+    }
+    lamp = found["test_lamp"]
+    assert (lamp["scenario.status"], lamp["scenario.cassette"]) == ("passed", "lamp")
+    assert lamp["scenario.run_id"]
+    assert float(str(lamp["scenario.cost_usd"])) > 0
+    missed = run(tmp_path, "--llmproxy-mode", "replay", "-k", "lamp", CHANGED="Another lamp is missing.")
+    missed.assert_outcomes(failed=1, deselected=1)
+    missed.stdout.fnmatch_lines(
+        [
+            '* scenario "lamp": environment error *',
+            "never recorded:",
+            "*nA lamp is missing.*nAnother lamp is missing.*",
+            'record what is missing: pytest --llmproxy-mode auto "test_live.py::test_lamp"',
+            'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"',
+        ]
+    )
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_every_run_is_in_the_report(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    """Also those that raise, async tests without a plugin for them, runs of one scenario; in workers, too."""
+    write(tmp_path, test_plain=PLAIN)
+    result = run(
+        tmp_path, *workers, "--strict-markers", "--scenario-report", "json=o.json", "--scenario-report=html=o.html"
+    )
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(REPORT)
+    result.stdout.fnmatch_lines(
+        ["*. raises - FAILED (agent error) in *", "   Reasoning: Scenario failed with error: boom"]
+    )
+    result.stdout.fnmatch_lines(
+        ["*. bad - FAILED in *", "   Reasoning: rude", "   Passed Criteria: 0/1", "   Failed Criteria: 1"]
+    )
+    result.stdout.fnmatch_lines(["*. often [[]1/2] - PASSED*"])
+    written = json.loads((tmp_path / "o.json").read_text())
+    assert {row["scenario"]: row["status"] for row in written["summary"]} == {
+        "good": "passed",
+        "bad": "failed",
+        "raises": "agent_error",
+        "often": "passed",
+    }
+    assert written["exit_code"] == 1
+    assert "you said hi" in (tmp_path / "o.html").read_text()
+
+
+def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: Path) -> None:
+    """What was said, what the judge found, and no frames of the engine between test and agent."""
+    write(tmp_path, test_plain=PLAIN)
+    result = run(tmp_path, "-k", "bad or raises")
+    result.stdout.fnmatch_lines(
+        [
+            '* scenario "bad": failed *',
+            "user: hi",
+            "assistant: you said hi",
+            "why: rude",
+            "criteria:",
+            "  failed       is polite",
+            'run it again: pytest "test_plain.py::test_bad"',
+            '* scenario "raises": agent error *',
+            "why: RuntimeError: boom",
+        ]
+    )
+    assert "scenario_executor.py" not in result.stdout.str()
+    result.stdout.no_fnmatch_line("*scenario/running/life.py*")
+
+
+def test_without_a_scenario_nothing_is_said(tmp_path: Path) -> None:
+    """No report, no import of scenarios; pytest's own --debug stays pytest's; nothing runs where tests are only collected."""
+    write(
+        tmp_path,
+        test_none="""
+        """.strip()
+        + "import sys\nasync def test_it():\n    assert 'llmproxy.scenario' not in sys.modules\n",
+        test_plain=PLAIN,
+    )
+    result = run(tmp_path, "test_none.py", "--debug=trace.log")
+    result.assert_outcomes(passed=1)
+    assert "Scenario" not in result.stdout.str()
+    assert (tmp_path / "trace.log").is_file()
+    collected = run(tmp_path, "test_plain.py", "--collect-only", "-q")
+    collected.stdout.fnmatch_lines(["test_plain.py::test_good"])
+    assert "Scenario" not in collected.stdout.str()
+
+
+def test_without_the_plugin_tests_run_as_ever(tmp_path: Path) -> None:
+    """`-p no:llmproxy`: scenarios work, nobody reports them."""
+    write(tmp_path, test_plain=PLAIN)
+    result = run(tmp_path, "-p", "no:llmproxy", "-k", "raises", plugin=False)
+    result.assert_outcomes(failed=1, deselected=3)
+    assert "Scenario Test Report" not in result.stdout.str()
+
+
+def test_debug_mode_needs_a_terminal_and_reports_need_a_file(tmp_path: Path) -> None:
+    """Usage errors, before anything runs; a person's text joins the conversation."""
+    write(tmp_path, test_plain=PLAIN)
+    parallel = run(tmp_path, "--scenario-debug", "-n", "2")
+    parallel.stderr.fnmatch_lines(["*--scenario-debug needs the terminal*"])
+    nowhere = run(tmp_path, "--scenario-report", "html")
+    nowhere.stderr.fnmatch_lines(["*--scenario-report 'html': it needs a file*"])
+    assert parallel.ret == nowhere.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_unittest_example_of_the_docs_runs(tmp_path: Path) -> None:
+    """What docs/pytest.md shows is what works."""
+    text = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
+    example = text.partition("```python unittest\n")[2].partition("```")[0]
+    assert example
+    write(tmp_path, test_refund=example)
+    result = run(tmp_path)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1. refund - PASSED*"])

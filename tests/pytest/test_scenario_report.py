@@ -1,0 +1,157 @@
+"""The report of scenarios, and what a failed test says: the texts. That pytest shows them is tested in real processes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.pytest.scenario_report import (
+    Named,
+    ScenarioReporter,
+    cost_of,
+    packed,
+    properties,
+    rows_of,
+    sections,
+    unpacked,
+)
+from llmproxy.report.events import Criterion, Finished, Message, PartyUse, Started, Status
+from llmproxy.report.story import Story
+from llmproxy.scenario.types import ScenarioResult
+
+
+def result(success: bool = True, **more: Any) -> ScenarioResult:  # noqa: ANN401
+    return ScenarioResult(**{"success": success, "messages": [], "reasoning": "so it is", **more})
+
+
+def report(*results: ScenarioResult, colour: bool = False) -> list[str]:
+    reporter, lines = ScenarioReporter(), list[str]()
+    for each in results:
+        reporter.add_result(Named("refund"), each)
+    reporter.print_report(lines.append, colour=colour)
+    return lines
+
+
+def test_nothing_is_printed_when_nothing_ran() -> None:
+    """And the summary divides by nothing."""
+    assert report() == []
+    assert ScenarioReporter().get_summary() == {"total": 0, "passed": 0, "failed": 0, "success_rate": 0}
+
+
+def test_the_report_has_the_original_s_words() -> None:
+    """Times only where both are known; criteria that nobody decided are no passes."""
+    good = result(total_time=1.239, agent_time=0.5, passed_criteria=["a", "b"])
+    bad = result(
+        success=False, total_time=1.0, passed_criteria=["a"], failed_criteria=["b"], inconclusive_criteria=["c"]
+    )
+    assert report(good, bad) == [
+        "",
+        "=== Scenario Test Report ===",
+        "Total Scenarios: 2",
+        "Passed: 1",
+        "Failed: 1",
+        "Success Rate: 50%",
+        "",
+        "1. refund - PASSED in 1.24s (agent: 0.50s)",
+        "   Reasoning: so it is",
+        "   Passed Criteria: 2/2",
+        "",
+        "2. refund - FAILED",
+        "   Reasoning: so it is",
+        "   Passed Criteria: 1/3",
+        "   Failed Criteria: 1",
+        "   Inconclusive Criteria: 1",
+    ]
+
+
+@pytest.mark.parametrize(("passed", "failed", "code"), [(3, 0, "32"), (7, 3, "33"), (2, 1, "31")])
+def test_the_rate_has_a_colour_on_a_terminal(passed: int, failed: int, code: str) -> None:
+    """Green at 100 %, yellow from 70 %, red below."""
+    lines = report(*[result()] * passed, *[result(success=False)] * failed, colour=True)
+    rate = next(line for line in lines if line.startswith("Success Rate"))
+    assert f"\x1b[{code}m" in rate
+
+
+def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
+    """A miss explains itself over many lines, which stand in the failure already."""
+    lines = report(result(success=False, status=Status.ENVIRONMENT_ERROR, error="x", reasoning="one\ntwo"))
+    assert "1. refund - FAILED (environment error)" in lines
+    assert "   Reasoning: one" in lines
+
+
+def test_a_run_travels_as_plain_values() -> None:
+    """From a worker to whoever reports."""
+    sent = json.loads(json.dumps(packed(Named("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))))
+    who, back = unpacked(sent)
+    assert who == Named("refund", 2, 3)
+    assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
+
+
+def test_properties_leave_out_what_is_unknown() -> None:
+    """A cost of which a part is unknown is no cost."""
+    used = {
+        "agent": PartyUse(calls=1, cost_usd="0.10"),
+        "user": PartyUse(calls=1, cost_usd="0.05"),
+        "judge": PartyUse(),
+    }
+    known = result(usage=used, cassette="refund", run_id="r1")
+    assert properties(Named("refund"), known, 1) == [
+        ("scenario.name", "refund"),
+        ("scenario.status", "passed"),
+        ("scenario.cassette", "refund"),
+        ("scenario.cost_usd", "0.15"),
+        ("scenario.run_id", "r1"),
+    ]
+    unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
+    assert cost_of(unknown) is None
+    assert properties(Named("refund"), unknown, 2) == [
+        ("scenario.2.name", "refund"),
+        ("scenario.2.status", "passed"),
+        ("scenario.2.run_id", "r2"),
+    ]
+
+
+def story(*statuses: Status, **finished: Any) -> Story:  # noqa: ANN401
+    made = Story()
+    for number, status in enumerate(statuses, 1):
+        who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}
+        more: dict[str, Any] = {"rerun": 'pytest "t.py::test_it"', "criteria": ["is polite"]}
+        made.add(Started(**who, name="refund", sample=number, runs=len(statuses), **more))
+        made.add(Message(run_id=who["run_id"], message={"role": "user", "content": f"hi {number}"}))
+        made.add(Finished(**who, status=status, **finished))
+    return made
+
+
+def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -> None:
+    """All runs if none did, for then something else of the test is wrong; many are cut."""
+    criterion = Criterion(
+        id="c1", text="is polite", status="failed", evidence="“no”", reason="rude", votes=["failed", "passed"]
+    )
+    told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
+    (section,) = sections(list(told.runs.values()), {}, "t.py::test_it")
+    assert section[0] == 'scenario "refund" [2/2]: failed'
+    assert section[1] == (
+        "user: hi 2\n\nwhy: rude\n\ncriteria:\n  failed       is polite\n               evidence: “no”\n"
+        "               because: rude\n               votes: failed, passed\n\nnever recorded:\n\nm1\n\n"
+        'record what is missing: pytest --llmproxy-mode auto "t.py::test_it"\n\nrun it again: pytest "t.py::test_it"'
+    )
+    every = sections(list(story(*[Status.PASSED] * 8).runs.values()), {}, "t")
+    assert len(every) == 6
+    assert "3 more runs" in every[-1][1]
+
+
+def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
+    """A judge of one's own lists them; one that never spoke has judged nothing."""
+    runs = list(story(Status.FAILED).runs.values())
+    listed = sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])}, "t")
+    assert "  failed       is polite" in listed[0][1]
+    assert "  not judged   is polite" in sections(runs, {}, "t")[0][1]
+
+
+def test_rows_count_each_kind_and_keep_what_is_known() -> None:
+    """A rate leaves out what says nothing about the agent."""
+    (row,) = rows_of(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
+    assert (row["status"], row["passed"], row["agent_error"], row["rate"], row["runs"]) == ("flaky", 1, 1, 0.5, 3)
+    assert rows_of(story(Status.PASSED), [{"scenario": "refund", "rate": 0.9}]) == [{"scenario": "refund", "rate": 0.9}]

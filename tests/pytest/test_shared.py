@@ -1,0 +1,129 @@
+"""One proxy shared by the tests of a process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.client.control.client import session_url
+from llmproxy.errors import MachineError
+from llmproxy.pytest.shared import Asked, Shared, cassette_name, choose_mode
+from tests.client.control.test_client import ask
+from tests.support.process import clean_env
+from tests.support.proxy import Proxy
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "tests/a/test_x.py::TestY::test_z[oslo-1]",
+        "test_x.py::test_" + "z" * 300,
+        "ü.py::test_é[a/b::c]",
+        "test_x.py::test_[]",
+        "/",
+    ],
+)
+def test_a_cassette_s_name_is_fit_for_a_url(test: str) -> None:
+    """Readable, short, and no letter that anybody would encode."""
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", cassette_name(test))
+
+
+def test_names_are_readable_and_different() -> None:
+    """The hash keeps apart what the slug makes alike."""
+    assert cassette_name("tests/test_x.py::TestY::test_z[oslo 1]").startswith("test_x.TestY.test_z-oslo-1-")
+    assert cassette_name("a/test_x.py::t") != cassette_name("b/test_x.py::t")
+
+
+def shared(tmp_path: Path, env: dict[str, str]) -> Shared:
+    """Return one for an environment."""
+    return Shared(env, tmp_path, options=("--store", str(tmp_path / "x.db")), name="pytest-gw0")
+
+
+def test_the_environment_is_set_before_anything_is_started_and_given_back(tmp_path: Path) -> None:
+    """Clients read it at import; whoever changed a variable since keeps his."""
+    env = {"OPENAI_BASE_URL": "https://gw/v1", "X": "1", "LLMPROXY_COMMAND": "/nosuch"}
+    before = dict(env)
+    one = shared(tmp_path, env)
+    one.prepare()
+    assert env["OPENAI_BASE_URL"] == f"{one.url}/s/pytest-gw0/v1"
+    env["GROQ_BASE_URL"] = "mine"
+    del env["ANTHROPIC_BASE_URL"]
+    one.end()
+    assert env == {**before, "GROQ_BASE_URL": "mine"}
+
+
+def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: Path) -> None:
+    """One proxy, started when the first needs it; no request of one test counts for the next."""
+    one = shared(tmp_path, clean_env())
+    one.prepare()
+    try:
+        counts = []
+        for name in ("a", "b"):
+            walk = one.begin(Asked(name, "replay"))
+            assert ask(session_url(one.url, "pytest-gw0")) == 404
+            assert ask(walk.url) == 404
+            assert walk.base_url == f"{one.url}/s/{name}/v1"
+            assert len(walk.misses) == 2
+            counts.append(one.finish(walk).misses)
+            assert (walk.report().misses, one.finish(walk).misses) == (2, 2)
+        assert counts == [2, 2]
+    finally:
+        one.end()
+
+
+def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path, px: Proxy) -> None:
+    """Nothing is started, and it runs on afterwards."""
+    env = clean_env({"LLMPROXY_URL": px.url, "LLMPROXY_COMMAND": "/nosuch"})
+    one = shared(tmp_path, env)
+    one.prepare()
+    one.finish(one.begin(Asked("c", "replay")))
+    one.end()
+    assert px.is_healthy()
+    assert env["LLMPROXY_URL"] == px.url
+
+
+def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_path: Path) -> None:
+    """No test waits twice for it."""
+    env = clean_env({"LLMPROXY_COMMAND": f"{sys.executable} -c 'import sys; sys.exit(\"out of luck\")'"})
+    one = shared(tmp_path, env)
+    one.prepare()
+    for _ in range(2):
+        with pytest.raises(MachineError, match="out of luck"):
+            one.begin(Asked("a", "replay"))
+    one.end()
+
+
+def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Proxy) -> None:
+    """A second binding of a process is refused, and leaves nothing open."""
+    one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
+    one.prepare()
+    walk = one.begin(Asked("first", "replay"))
+    with pytest.raises(MachineError, match="bound"):
+        one.begin(Asked("second", "replay"))
+    assert "second" not in [each["name"] for each in px.control("sessions")["sessions"]]
+    one.finish(walk)
+    one.end()
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({}, "replay"),
+        ({"ini": "once"}, "once"),
+        ({"ini": "once", "variable": "auto"}, "auto"),
+        ({"variable": "auto", "marker": "record"}, "record"),
+        ({"marker": "record", "option": "none"}, "replay"),
+        ({"option": "new_episodes"}, "auto"),
+        ({"ini": "once", "ci": True}, "replay"),
+        ({"marker": "passthrough", "ci": True}, "replay"),
+        ({"marker": "replay", "variable": "auto", "ci": True}, "replay"),
+        ({"marker": "record", "variable": "auto", "ci": True}, "auto"),
+        ({"option": "once", "ci": True}, "once"),
+    ],
+)
+def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode: str) -> None:
+    """Command line, marker, variable, ini file; in CI only the command line and the variable make a test go live."""
+    assert choose_mode(**given) == mode  # type: ignore[arg-type]

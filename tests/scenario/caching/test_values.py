@@ -1,0 +1,271 @@
+"""Values as texts and back: the same type by type, no pickle, no code from a file."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr
+
+from llmproxy.scenario import ScenarioResult
+from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, class_path, decode, encode, found_class
+from tests.support.process import ROOT, clean_env
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just("$type"), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class Colour(enum.Enum):
+    RED = "r"
+
+
+@dataclass
+class Inner:
+    colour: Colour
+    pair: tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    name: str
+    inner: Inner | None = None
+    made: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.made.append("made")
+
+
+class Item(BaseModel):
+    name: str = Field(alias="itemName")
+    tags: list[str] = []
+    _seen: int = PrivateAttr(default=0)
+
+
+class Basket(BaseModel, extra="allow"):
+    items: list[Item]
+    note: str | None = None
+
+
+class Anything(BaseModel):
+    value: Any
+
+
+def back(value: object) -> Any:  # noqa: ANN401
+    """Return what comes of a value."""
+    return decode(encode(value))
+
+
+@given(JSON)
+def test_json_comes_back_as_it_is(value: object) -> None:
+    """With its types: 1 is not 1.0 and not True; whatever a dict's keys look like."""
+    found = back(value)
+    assert found == value
+    assert json.dumps(found) == json.dumps(value)
+
+
+def test_objects_come_back_as_objects() -> None:
+    """Tuples, enums, dataclasses (nothing of the class runs again), pydantic objects with aliases and extras."""
+    basket = Basket.model_validate({"items": [{"itemName": "lamp"}], "colour": "red"})
+    for value in ((1, (2,)), Colour.RED, Outer("x", Inner(Colour.RED, (1, "y"))), basket):
+        found = back(value)
+        assert found == value
+        assert type(found) is type(value)
+    assert back(Outer("x")).made == ["made"]
+    assert back(basket).colour == "red"
+    assert back(basket).model_fields_set == basket.model_fields_set
+
+
+def test_a_result_of_a_scenario_comes_back() -> None:
+    """An adapter may return one, so a cached one may."""
+    result = ScenarioResult(success=False, messages=[{"role": "user", "content": "hi"}], failed_criteria=["c"])
+    assert back(result) == result
+
+
+def test_answers_of_known_sdks_come_back() -> None:
+    """Messages and responses of openai, which programs return from cached functions."""
+    from openai.types.chat import ChatCompletion
+
+    from llmproxy.scenario.models.models import imported
+
+    litellm = imported()
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "hi", "tool_calls": [call]},
+    }
+    answer = {"id": "x", "created": 1, "model": "m", "object": "chat.completion", "choices": [choice]}
+    for value in (
+        litellm.Message(content="hi", role="assistant", tool_calls=[call]),
+        litellm.ModelResponse(**answer),
+        ChatCompletion.model_validate({**answer, "extra": [1]}),
+    ):
+        found = back(value)
+        assert type(found) is type(value)
+        assert found.model_dump() == value.model_dump()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1, 2},
+        b"bytes",
+        {1: "a"},
+        math.nan,
+        math.inf,
+        lambda: 1,
+        iter([]),
+        [object()],
+        {"a": {1: 2}},
+        Anything(value={1, 2}),
+    ],
+)
+def test_what_would_not_come_back_is_not_kept(value: object) -> None:
+    """It says of which class it is, or why."""
+    with pytest.raises(NotCacheable):
+        encode(value)
+
+
+@dataclass
+class Titled(list[int]):
+    title: str = ""
+
+
+def test_an_object_that_is_more_than_its_data_is_not_kept() -> None:
+    """A dataclass that is a list too would come back empty."""
+    with pytest.raises(NotCacheable, match="Titled"):
+        encode(_titled())
+
+
+def _titled() -> Titled:
+    made = Titled("numbers")
+    made.append(1)
+    return made
+
+
+def test_a_class_that_cannot_be_found_is_not_kept() -> None:
+    """Classes inside functions, subclasses of builtins, objects with more than their fields."""
+
+    @dataclass
+    class Hidden:
+        a: int = 1
+
+    class Words(list[str]):
+        pass
+
+    more = Inner(Colour.RED, (1, "y"))
+    more.extra = 1  # type: ignore[attr-defined]
+    for value in (Hidden(), Words(["a"]), more, [Hidden()]):
+        with pytest.raises(NotCacheable, match=r"Hidden|Words|extra"):
+            encode(value)
+
+
+def test_a_nested_subclass_is_kept_only_if_it_survives() -> None:
+    """A field typed as the base class would come back as the base class: then it is not kept."""
+
+    class Lamp(Item):
+        watts: int = 40
+
+    with pytest.raises(NotCacheable, match="does not make the same object"):
+        encode(Basket(items=[Lamp(itemName="lamp")]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789",
+        {"a": ["Bearer", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"]},
+        Anything(value=SecretStr("hush")),
+    ],
+    ids=["key", "nested", "pydantic"],
+)
+def test_a_credential_is_never_kept(value: object) -> None:
+    """Not in any part of a value."""
+    with pytest.raises(NotCacheable):
+        encode(value)
+
+
+HOSTILE = [
+    "os:system",
+    "subprocess:Popen",
+    "builtins:eval",
+    "sys:modules",
+    "posix:system",
+    "llmproxy.__main__:run",
+    "openai.__main__:x",
+    "litellm.utils:os.system",
+    "pathlib:Path",
+    ":x",
+    "x",
+    "",
+]
+
+
+@pytest.mark.parametrize("tag", ["dataclass", "pydantic", "enum"])
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_hostile_path_is_refused(path: str, tag: str) -> None:
+    """Before anything is imported or called."""
+    text = json.dumps({"$type": tag, "class": path, "fields": {}, "data": {}, "set": [], "name": "x"})
+    with pytest.raises(NotRebuildable):
+        decode(text)
+
+
+def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
+    """A module that lies on the path and is named in the file stays unimported; what is imported already may be rebuilt."""
+    (tmp_path / "evil.py").write_text(
+        "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
+    )
+    code = """
+from llmproxy.scenario.cache_values import NotRebuildable, decode
+text = '{"$type": "dataclass", "class": "evil:E", "fields": {"a": 2}}'
+try:
+    decode(text)
+except NotRebuildable as error:
+    print("refused:", error)
+import evil
+print(decode(text))
+"""
+    env = clean_env({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
+    refused, printed, rebuilt = done.stdout.strip().split("\n")
+    assert "the module evil is not imported" in refused
+    assert (printed, rebuilt) == ("PWNED", "E(a=2)")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"$type": "tuple"}', '{"$type": "dataclass"}', '{"$type": "enum", "class": 1}'], ids=repr
+)
+def test_a_broken_text_is_an_error(text: str) -> None:
+    """ValueError: the caller calls the file damaged."""
+    with pytest.raises(ValueError, match=r"\S"):
+        decode(text)
+
+
+def test_an_old_shape_of_a_class_is_refused() -> None:
+    """Fields that are gone, members that are gone, data that no longer fits."""
+    path = class_path(Inner)
+    for tree in (
+        {"$type": "dataclass", "class": path, "fields": {"gone": 1}},
+        {"$type": "enum", "class": class_path(Colour), "name": "BLUE"},
+        {"$type": "pydantic", "class": class_path(Basket), "by": "name", "data": {"items": 7}, "set": []},
+        {"$type": "pydantic", "class": path, "by": "name", "data": {}, "set": []},
+    ):
+        with pytest.raises(NotRebuildable):
+            decode(json.dumps(tree))
+
+
+def test_a_path_leads_to_its_class() -> None:
+    """Nested ones too."""
+    assert found_class(class_path(Inner)) is Inner

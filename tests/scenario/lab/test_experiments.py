@@ -1,0 +1,137 @@
+"""Re-judging, and the reasons against what would not be true."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.errors import MachineError, SettingsError
+from llmproxy.scenario.lab.experiments import Experiment, JudgeShare, experiment_of, rejudge
+from llmproxy.scenario.lab.judgements import Transcript
+from llmproxy.scenario.repeats.statistics import judge_spread
+from tests.provider import Provider, step
+from tests.scenario.people import Agent, Judge
+from tests.support.proxy import proxy
+
+
+class Counting(Judge):
+    """Passes as many samples as the first message says; breaks down where it says so."""
+
+    async def call(self, input: scenario.AgentInput) -> Any:  # noqa: A002, ANN401
+        passes = input.messages[0]["content"]
+        if passes == "broken":
+            raise MachineError("no model")
+        sample = input.scenario_state.executor.options.sample
+        return scenario.ScenarioResult(success=sample <= int(passes), messages=[], reasoning="r")
+
+
+def transcripts(*passes: object) -> list[Transcript]:
+    """Return transcripts that say how often they shall pass."""
+    return [
+        Transcript(id=f"t{n}", messages=[{"role": "user", "content": str(each)}, {"role": "assistant", "content": "a"}])
+        for n, each in enumerate(passes)
+    ]
+
+
+def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeShare:  # noqa: ANN401
+    """Judge again."""
+    given = {"proxy": False} | given
+    return asyncio.run(rejudge(transcripts(*passes), judge, repeats=repeats, rng=random.Random(1), **given))
+
+
+def test_the_judges_share_follows_the_formula() -> None:
+    """Over the passes that the judge gave, with intervals; the same generator gives the same."""
+    found = judged(4, 4, 2, 1, 0)
+    assert [(row.id, row.passed, row.judged) for row in found.rows] == [
+        ("t0", 4, 4), ("t1", 4, 4), ("t2", 2, 4), ("t3", 1, 4), ("t4", 0, 4)
+    ]  # fmt: skip
+    assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
+    assert found.judge_interval is not None
+    assert found.spread is not None
+    assert found.judge_interval.low <= found.spread.judge <= found.judge_interval.high
+    assert found == judged(4, 4, 2, 1, 0)
+    assert "judge share: 0.1167 (95 % interval" in "\n".join(found.lines())
+
+
+def test_few_transcripts_give_raw_counts_only() -> None:
+    """Below five: no share, no interval, and it says so."""
+    found = judged(4, 2, 1, 0)
+    assert (found.spread, found.judge_interval, found.rest_interval) == (None, None, None)
+    assert found.lines()[:2] == ["t0: 4 of 4 passed", "t1: 2 of 4 passed"]
+    assert found.lines()[-1] == "4 transcripts: below 5 only the counts say something"
+
+
+def test_a_judgement_that_failed_is_left_out_and_shown() -> None:
+    """It is no verdict of the judge."""
+    found = judged(4, 4, 2, 1, 0, "broken")
+    assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
+    assert found.rows[-1].judged == 0
+    assert "t5 is left out, 4 of 4 judgements failed: no model" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("passes", "given"),
+    [((1, 1), {"repeats": 1}), ((), {}), ((1,), {"judge": Agent()}), ((1,), {"judge": lambda: Judge(criteria=[])})],
+    ids=["once", "nothing", "no judge", "no criteria"],
+)
+def test_what_cannot_be_measured_is_refused(passes: tuple[int, ...], given: dict[str, Any]) -> None:
+    """Before anything is asked."""
+    with pytest.raises(SettingsError):
+        judged(*passes, **given)
+
+
+def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None:
+    """Live once through the proxy, then offline the same figures, which are then said to be no new evidence."""
+    answers = ["passed", "failed", "passed", "passed"]
+    calls = [_verdict(status) for status in answers]
+
+    def look(url: str) -> JudgeShare:
+        judge = scenario.JudgeAgent(criteria=["It says a"], model="openai/gpt-4o-mini", api_key="k")
+        return judged(1, 2, repeats=2, judge=judge, proxy=url, max_concurrency=1)
+
+    with Provider(calls) as upstream:
+        with proxy("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
+            live = look(px.url)
+        with proxy("replay", tmp_path / "x.db") as px:
+            again = look(px.url)
+        assert len(upstream.requests) == 4
+    assert [(row.passed, row.judged) for row in live.rows] == [(1, 2), (2, 2)]
+    assert live.rows == again.rows
+    assert "all judgements were replayed from a recording: they add no evidence to it" in again.notes
+    assert "all judgements were replayed from a recording: they add no evidence to it" not in live.notes
+
+
+def _verdict(status: str) -> Any:  # noqa: ANN401
+    finding = {"status": status, "evidence": "a", "reason": "r"}
+    arguments: dict[str, Any] = {"criteria": {"c1": finding}, "reasoning": "r"}
+    return step(call=[{"name": "finish_test", "arguments": arguments}])
+
+
+@pytest.mark.parametrize(
+    ("live", "says"),
+    [
+        ((), "it is a replay"),
+        (("user",), "what the agent would answer"),
+        (("agent",), "what the user and judge would answer"),
+        (("agent", "user"), "the recorded judge judged another conversation"),
+        (("user", "judge"), "what the agent would answer"),
+        (("user", "agent", "judge"), "nothing is held fixed"),
+        (("nobody",), "no such party"),
+    ],
+)
+def test_every_other_combination_is_refused_with_its_reason(live: Collection[str], says: str) -> None:
+    """It would ask a recording for what was never said."""
+    with pytest.raises(SettingsError, match=says):
+        experiment_of(live)
+
+
+def test_the_two_that_stay_true() -> None:
+    """The judge alone; agent and judge."""
+    assert experiment_of({"judge"}) is Experiment.REJUDGE
+    assert experiment_of(["judge", "agent"]) is Experiment.OPEN_LOOP

@@ -1,0 +1,119 @@
+"""What an exception of litellm means."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.core.providers.error_shapes import envelope
+from llmproxy.core.providers.table import Family
+from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
+from llmproxy.scenario.models.errors import ModelError, Refused, failure, is_transient, our_text, refused
+
+FAMILIES: tuple[Family, ...] = ("openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic")
+MISS = 'llmproxy: no recorded response for this request (openai chat) in cassette "a": {"x": 1}.\nmode replay\nWhat to do:\n  1. "record" it'
+
+
+class FromLitellm(Exception):
+    """Looks like litellm's exceptions: a text that wraps the body, and a status."""
+
+    def __init__(self, text: str, status: int | str | None = 404) -> None:
+        super().__init__(text)
+        self.status_code = status
+
+
+def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
+    return failure(error, "openai/x", "judge", temperature=temperature)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
+    """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing else."""
+    body = envelope(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
+    error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}"))
+    assert type(error) is MissError
+    assert str(error) == MISS
+    assert error.exit_code is Exit.MISS
+
+
+def test_a_miss_whose_envelope_litellm_has_opened() -> None:
+    """OpenAI's client hands the message over by itself."""
+    assert str(meant(FromLitellm(f"litellm.NotFoundError: NotFoundError: OpenAIException - {MISS}"))) == MISS
+
+
+def test_a_missing_model_is_no_miss() -> None:
+    """A 404 of the provider is an error of the call, not a request that was never recorded."""
+    error = meant(FromLitellm("litellm.NotFoundError: the model gpt-9 does not exist"))
+    assert type(error) is ModelError
+    assert "the model gpt-9 does not exist" in str(error)
+    assert error.exit_code is Exit.ENVIRONMENT
+
+
+def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
+    """A dead upstream is no miss, and says what the proxy said."""
+    error = meant(FromLitellm('InternalServerError: {"error": {"message": "llmproxy: cannot reach https://x"}}', 502))
+    assert type(error) is ModelError
+    assert "cannot reach https://x" in str(error)
+    assert "{" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "what"),
+    [
+        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, Refused.TEMPERATURE),
+        ("Unsupported value: 'temperature' does not support 0", "400", Refused.TEMPERATURE),
+        ("Thinking mode does not support this tool_choice", 400, Refused.TOOL_CHOICE),
+        ("`tools` is not supported by this model", 422, Refused.TOOL_CHOICE),
+        ("No endpoints found that support tool use", 404, Refused.TOOL_CHOICE),
+        ("function calling is not enabled", 400, Refused.TOOL_CHOICE),
+        ("This response_format type is unavailable now", 400, Refused.FORMAT),
+        ("context length exceeded", 400, None),
+        ("tool_choice: overloaded", 529, None),
+        ("temperature too high in the data center", 500, None),
+        (MISS.replace("request", "tool_choice request"), 404, None),
+    ],
+)
+def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: Refused | None) -> None:
+    """Only a client error that names the thing is a refusal; what the proxy says never is."""
+    assert refused(FromLitellm(text, status)) is what
+
+
+def test_a_chosen_temperature_that_is_refused_is_the_users_mistake() -> None:
+    """The error names the value, and says what to do."""
+    error = meant(FromLitellm("temperature is not supported", 400), temperature=0.3)
+    assert type(error) is SettingsError
+    assert "temperature=0.3" in str(error)
+    assert "Leave temperature out" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "transient"),
+    [
+        (429, "slow down", True),
+        (529, "overloaded", True),
+        (500, "oops", True),
+        (400, "bad", False),
+        (401, "key", False),
+    ],
+)
+def test_a_bad_moment_is_told_from_a_mistake(status: int, text: str, transient: bool) -> None:
+    """Only what may be different a moment later is worth another call."""
+    assert is_transient(FromLitellm(text, status)) is transient
+
+
+def test_a_missing_key_says_what_to_set() -> None:
+    """The commonest mistake has its own words."""
+    error = meant(FromLitellm("litellm.AuthenticationError: The api_key client option must be set", 401))
+    assert "api_key=..." in str(error)
+
+
+def test_vertex_without_credentials_says_what_to_write() -> None:
+    """A bare `gemini-...` is asked at Vertex AI, which few people mean."""
+    error = failure(FromLitellm("google.auth: no default credentials", 500), "gemini-2.5-pro", "user", temperature=None)
+    assert 'write "gemini/gemini-2.5-pro"' in str(error)
+
+
+def test_a_long_error_is_cut_and_an_odd_one_survives() -> None:
+    """A page of HTML is not printed whole; an exception without a status is an error like any other."""
+    assert len(str(meant(FromLitellm("x" * 5000, None)))) < 1000
+    assert our_text(ValueError("nothing of ours {")) is None
+    assert isinstance(meant(ValueError("odd")), ModelError)

@@ -1,0 +1,117 @@
+"""Where calls of models go: the table of paths, and what cannot be led through a proxy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from llmproxy.client.control.client import Control, Report
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.route import provider_of, route, upstreams_of_models
+from llmproxy.scenario.proxy.session import RunSession
+
+P = "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [
+        ("openai/gpt-4.1-mini", f"{P}/v1"),
+        ("gpt-4.1-mini", f"{P}/v1"),
+        ("anthropic/claude-sonnet-4-5", P),
+        ("claude-sonnet-4-5", P),
+        ("gemini/gemini-2.5-flash", f"{P}/v1beta"),
+        ("cohere/command-r", f"{P}/cohere/v2/chat"),
+        ("cohere_chat/command-r", f"{P}/cohere/v2/chat"),
+        ("ollama/llama3", f"{P}/ollama"),
+        ("ollama_chat/llama3", f"{P}/ollama"),
+        ("azure/my-deployment", f"{P}/azure"),
+        ("openrouter/openai/gpt-4o", f"{P}/openrouter/api/v1"),
+        ("mistral/mistral-large-latest", f"{P}/mistral/v1"),
+        ("groq/llama-3.3-70b", f"{P}/groq/openai/v1"),
+        ("deepseek/deepseek-chat", f"{P}/deepseek"),
+        ("together_ai/meta/llama", f"{P}/together/v1"),
+        ("xai/grok-4", f"{P}/xai/v1"),
+        ("nebius/some-model", f"{P}/nebius/v1"),
+    ],
+)
+def test_each_provider_has_its_base_url(model: str, base: str) -> None:
+    """The table of SCENARIO.md 1.19; a provider that is not in it follows the path of its default base URL."""
+    assert route(model, P + "/")["api_base"] == base
+
+
+def test_azure_gets_a_version() -> None:
+    """Azure's client refuses to start without one; the user's own wins."""
+    assert route("azure/x", P)["api_version"]
+    assert route(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"] == "2025-01-01"
+    assert "api_version" not in route("openai/x", P)
+
+
+def test_session_and_party_travel_in_headers() -> None:
+    """One base URL for all runs; whose call it is stands in the headers."""
+    session = RunSession(Control(P), Report(name="a~2", cassette="a", sample=2, mode="replay"))
+    assert route("openai/x", P, session, party="judge.2")["extra_headers"] == {
+        "x-llmproxy-session": "a~2",
+        "x-llmproxy-party": "judge.2",
+    }
+    assert "extra_headers" not in route("openai/x", P)
+
+
+@pytest.mark.parametrize("model", ["vertex_ai/gemini-2.5-flash", "gemini-2.5-flash", "vertex_ai_beta/gemini-2.5-flash"])
+def test_vertex_is_refused_with_what_to_write(model: str) -> None:
+    """These die on Google credentials before any HTTP; `gemini/...` is the same model."""
+    with pytest.raises(SettingsError, match=r'Write "gemini/gemini-2\.5-flash"'):
+        route(model, P)
+
+
+@pytest.mark.parametrize("model", ["foo/bar", "qqq", "/"])
+def test_a_model_of_nobody_is_refused(model: str) -> None:
+    """The error says how a model is written."""
+    with pytest.raises(SettingsError, match="Write provider/model"):
+        provider_of(model)
+
+
+@pytest.mark.parametrize("model", ["hosted_vllm/x", "lm_studio/x", "huggingface/x"])
+def test_a_server_of_ones_own_needs_its_address(model: str) -> None:
+    """Nobody knows where it is; with `api_base` it is led through the proxy under a name of its own."""
+    with pytest.raises(SettingsError, match=r"ModelConfig\(model=.*api_base"):
+        route(model, P)
+
+
+def test_api_base_becomes_an_upstream_of_the_session() -> None:
+    """The proxy keeps the path; where it sends it is the upstream, named by the model, so that a port may change."""
+    mine = ModelConfig(model="openai/My Llama:8b", api_base="http://gpu:8000/serving/v1/")
+    assert route(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
+    assert upstreams_of_models([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
+
+
+def test_a_dialect_of_its_own_keeps_its_name() -> None:
+    """The proxy has to know that it is Anthropic's, so the upstream is the provider's."""
+    mine = ModelConfig(model="anthropic/claude", api_base="https://gateway.test/anthropic")
+    assert route(mine, P)["api_base"] == P
+    assert upstreams_of_models([mine]) == {"anthropic": "https://gateway.test/anthropic"}
+    assert upstreams_of_models([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {"ollama": "http://h:1"}
+    assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
+
+
+def test_one_name_cannot_be_two_places() -> None:
+    """Rather an error than a call to the wrong server."""
+    with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
+        upstreams_of_models(
+            [
+                ModelConfig(model="openai/x", api_base="http://a:1/v1"),
+                ModelConfig(model="openai/x", api_base="http://b:1/v1"),
+            ]
+        )
+
+
+def test_the_table_needs_no_litellm() -> None:
+    """The route of a provider in the table, and of OpenAI's plain models, is known without the seconds that litellm's import takes."""
+    code = (
+        "import sys; from llmproxy.scenario.models.route import route; route('openai/x', 'http://h'); route('gpt-4.1-mini', 'http://h'); "
+        "sys.exit('litellm' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

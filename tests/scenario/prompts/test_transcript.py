@@ -1,0 +1,122 @@
+"""A conversation as text: tool calls in order, nothing that another run changes."""
+
+# ruff: noqa: ANN401 (adapters as their users write them; JSON)
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmproxy.scenario.prompts.transcript import content_text, transcript, without_tools
+from llmproxy.scenario.proxy.wire import ToolCall
+from llmproxy.scenario.types import Message
+
+
+def call(name: str, arguments: Any = "{}", number: str = "call_1") -> dict[str, Any]:
+    return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def talk(number: str = "call_1") -> list[Message]:
+    """Return a conversation with two tool calls."""
+    return [
+        {"role": "user", "content": "Weather in Paris?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call("get_weather", '{"city":"Paris", "days":1}', number), call("log", "", f"{number}b")],
+        },
+        {"role": "tool", "tool_call_id": number, "content": '{"degrees": 24}'},
+        {"role": "assistant", "content": "24 degrees."},
+    ]
+
+
+def seen(name: str, result: object = None) -> ToolCall:
+    return ToolCall(name, {"a": 1}, "{}", "call_x", result, executed=True, hosted=False, seq=3, interaction=7)
+
+
+def test_tool_calls_are_written_as_calls_in_order() -> None:
+    """Row 17: the judge sees who called what with which arguments, and what came back, as text."""
+    assert transcript(talk()) == (
+        "[1] user: Weather in Paris?\n"
+        "[2] assistant:\n"
+        '    calls get_weather({"city": "Paris", "days": 1})\n'
+        "    calls log()\n"
+        '[3] tool get_weather: {"degrees": 24}\n'
+        "[4] assistant: 24 degrees."
+    )
+
+
+def test_ids_are_not_in_it() -> None:
+    """Row 1: two runs whose tool calls have other ids have the same transcript, so the judge's call is found again."""
+    assert transcript(talk("call_abc")) == transcript(talk("call_xyz"))
+    assert "call_abc" not in transcript(talk("call_abc"))
+
+
+def test_calls_on_the_wire_stand_before_the_message_that_followed() -> None:
+    """What an agent does not report is shown where it happened; ids and times of the wire are not."""
+    messages: list[Message] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "done"}]
+    text = transcript(messages, {1: [seen("save", {"ok": True})], 2: [seen("later")]})
+    assert text == (
+        '[1] user: hi\n    the agent calls save({"a": 1})\n    save returns {"ok": true}\n'
+        '[2] assistant: done\n    the agent calls later({"a": 1})'
+    )
+
+
+def test_calls_that_are_reported_are_not_shown_twice() -> None:
+    """An agent that returns its tool calls is believed; the wire says the same again."""
+    assert transcript(talk(), {1: [seen("get_weather")]}) == transcript(talk())
+
+
+def test_media_are_named_and_not_shown() -> None:
+    """Images, sounds and files do not fill the prompt."""
+    data = "data:image/png;base64," + "A" * 5000
+    content = [
+        {"type": "text", "text": "Look:"},
+        {"type": "image_url", "image_url": {"url": data}},
+        {"type": "image_url", "image_url": {"url": "https://x.test/cat.png"}},
+        {"type": "input_audio", "input_audio": {"data": "B" * 300, "format": "wav"}},
+        {"type": "file", "file": {"filename": "bill.pdf", "file_data": data}},
+        {"type": "other"},
+        7,
+    ]
+    assert content_text(content) == (
+        "Look:\n[image: image/png, 5022 characters]\n[image: https://x.test/cat.png]\n"
+        "[audio: wav, 300 characters]\n[file: bill.pdf, image/png, 5022 characters]\n[other]"
+    )
+
+
+def test_a_huge_result_is_cut() -> None:
+    """A dump of a table does not push the conversation out of the judge's window; messages stay whole."""
+    long = "x" * 10_000
+    messages: list[Message] = [{"role": "tool", "content": long}, {"role": "assistant", "content": long}]
+    tool, assistant = transcript(messages).split("\n")
+    assert tool.endswith("(6000 more characters)")
+    assert assistant == f"[2] assistant: {long}"
+
+
+def test_odd_messages_do_not_break_it() -> None:
+    """Broken arguments, calls without a function, empty messages, unknown roles."""
+    messages: list[Message] = [
+        {"role": "assistant", "tool_calls": [call("a", '{"broken'), {"type": "custom"}, "odd"]},
+        {"role": "assistant", "content": ""},
+        {"content": {"a": 1}},
+        {"role": "tool", "tool_call_id": "nobody", "content": None},
+    ]
+    assert transcript(messages) == (
+        '[1] assistant:\n    calls a({"broken)\n[2] assistant: (empty)\n[3] ?: {"a": 1}\n[4] tool: (empty)'
+    )
+
+
+def test_who_talks_to_the_agent_sees_no_tools() -> None:
+    """Row 31: calls and results are internals of the agent; what it says beside a call stays."""
+    messages = talk()
+    messages[1]["content"] = "Let me look."
+    assert [m["content"] for m in without_tools(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
+    assert [m["content"] for m in without_tools(talk())] == ["Weather in Paris?", "24 degrees."]
+
+
+def test_tools_can_be_shown() -> None:
+    """Row 31: with the switch, they are summarised in brackets as the agent's words."""
+    shown = without_tools(talk(), show=True)
+    assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
+    assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
+    assert shown[2]["content"] == '[get_weather returned {"degrees": 24}]'

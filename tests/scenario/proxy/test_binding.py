@@ -1,0 +1,264 @@
+"""Taking turns: in order, across threads and loops, undone whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request
+
+import pytest
+
+from llmproxy.client.control.client import Control
+from llmproxy.errors import MachineError
+from llmproxy.scenario.proxy.binding import Queue, bound, outside, own_sessions, process_session, turn
+from tests.support import Proxy, proxy
+from tests.support.proxy import DIRECT
+
+
+@pytest.fixture(scope="module")
+def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Run a proxy in replay, on an empty store."""
+    with proxy("replay", tmp_path_factory.mktemp("proxy") / "x.db") as running:
+        yield running
+
+
+@pytest.fixture
+def control(px: Proxy) -> Iterator[Control]:
+    """Return its control API; sessions are closed at the end."""
+    made = Control(px.url)
+    yield made
+    for report in made.sessions():
+        made.close(report.name)
+
+
+def knock(url: str) -> None:
+    """Make a call that misses."""
+    request = Request(
+        f"{url}/chat/completions", b'{"model": "m", "messages": []}', {"content-type": "application/json"}
+    )
+    try:
+        DIRECT.open(request, timeout=10).close()
+    except OSError:
+        return
+
+
+def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
+    """Each waiter is in an event loop and a thread of its own."""
+    queue, order, ready = Queue(), list[int](), threading.Barrier(2)
+
+    async def wait(n: int) -> None:
+        task = asyncio.ensure_future(queue.take())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(ready.wait, 10)
+        await task
+        order.append(n)
+        queue.give()
+
+    async def all_of_them() -> list[threading.Thread]:
+        assert await queue.take() == 0.0
+        threads = []
+        for n in range(5):
+            threads.append(threading.Thread(target=asyncio.run, args=(wait(n),)))
+            threads[-1].start()
+            await asyncio.to_thread(ready.wait, 10)
+        assert order == []
+        queue.give()
+        return threads
+
+    for thread in asyncio.run(all_of_them()):
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
+    """Whoever comes after it gets the turn, and the seconds are measured."""
+
+    async def run() -> float:
+        queue = Queue()
+        await queue.take()
+        gone = asyncio.create_task(queue.take())
+        patient = asyncio.create_task(queue.take())
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await asyncio.sleep(0.05)
+        queue.give()
+        return await asyncio.wait_for(patient, 5)
+
+    assert 0.05 <= asyncio.run(run()) < 4
+
+
+def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() -> None:
+    """Otherwise nobody would ever get it again."""
+
+    async def run() -> float:
+        queue = Queue()
+        await queue.take()
+        gone = asyncio.create_task(queue.take())
+        await asyncio.sleep(0.05)
+        queue.give()
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        return await asyncio.wait_for(queue.take(), 5)
+
+    assert asyncio.run(run()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({}, ()),
+        ({"OPENAI_BASE_URL": "https://api.openai.com/v1"}, ()),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/p-1/v1"}, ("p-1",)),
+        ({"OPENAI_BASE_URL": "http://localhost:8080/s/a%2Fb/v1"}, ("a/b",)),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}, ("default",)),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/x/v1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080/s/y/anthropic"}, ("x", "y")),
+    ],
+)  # fmt: skip
+def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
+    """Every session that one of them names; none where none points at the proxy."""
+    assert own_sessions(env, "http://127.0.0.1:8080") == found
+
+
+def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(px: Proxy, control: Control) -> None:
+    """What was there is there again, and what somebody changed meanwhile is theirs."""
+    env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
+
+    async def run() -> None:
+        async with turn(control, "run", replay=True, env=env):
+            assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
+            assert env["OPENAI_API_KEY"]
+            assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
+            knock(env["OPENAI_BASE_URL"])
+            env["ANTHROPIC_BASE_URL"] = "mine"
+
+    control.open("run")
+    asyncio.run(run())
+    assert env == {"OPENAI_BASE_URL": "https://api.openai.com/v1", "ANTHROPIC_BASE_URL": "mine"}
+    assert control.report("run").misses == 1
+
+
+def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
+    """A run that opens meanwhile finds the user's own gateway, not the proxy."""
+    env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+
+    async def run() -> None:
+        async with turn(control, "run", replay=True, env=env):
+            assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
+            assert outside(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+
+    control.open("run")
+    asyncio.run(run())
+    assert outside(env) == env
+
+
+def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
+    """The name is free again, for the next one."""
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                async with turn(control, "run", replay=True, env={}):
+                    raise ZeroDivisionError
+
+    control.open("run")
+    asyncio.run(run())
+    control.bind(process_session(), "run")
+
+
+def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
+    """A run that is called off leaves neither binding nor lock."""
+
+    async def run() -> None:
+        async def long() -> None:
+            async with turn(control, "run", replay=True, env={}):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(long())
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with turn(control, "run", replay=True, env={}) as waited:
+            assert waited < 5
+
+    control.open("run")
+    asyncio.run(run())
+
+
+def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Control) -> None:
+    """A test with the fixture `llmproxy` may run scenarios: during a turn the run hears the agent, afterwards the test again."""
+    name = f"pytest-host-{os.getpid()}"
+    env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
+    control.open("test")
+    control.open("run")
+    control.bind(name, "test")
+
+    async def run() -> None:
+        async with turn(control, "run", replay=True, env=env):
+            knock(env["OPENAI_BASE_URL"])
+
+    asyncio.run(run())
+    knock(env["OPENAI_BASE_URL"])
+    assert (control.report("run").misses, control.report("test").misses) == (1, 1)
+
+
+def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
+    """And the waiting is measured."""
+    control.open("run")
+    control.open("theirs")
+    control.bind("shared", "theirs")
+
+    async def run() -> float:
+        asyncio.get_running_loop().call_later(0.4, control.unbind, "shared")
+        async with bound(control, "shared", "run") as waited:
+            return waited
+
+    assert 0.2 < asyncio.run(run()) < 10
+
+
+def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
+    """It names who has it, and what frees it."""
+    control.open("run")
+    control.open("theirs")
+    control.bind("shared", "theirs")
+
+    async def run() -> None:
+        async with bound(control, "shared", "run", patience=0.1):
+            pass
+
+    with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
+        asyncio.run(run())
+    assert caught.value.exit_code == 3
+
+
+def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, control: Control) -> None:
+    """Each message lands in its own run, whoever asks first."""
+    names = [f"run-{n}" for n in range(4)]
+
+    async def one(name: str) -> None:
+        async with bound(control, "service", name):
+            await asyncio.to_thread(knock, f"{px.url}/s/service/v1")
+
+    async def run() -> None:
+        await asyncio.gather(*map(one, names))
+
+    for name in names:
+        control.open(name)
+    asyncio.run(run())
+    assert [control.report(name).misses for name in names] == [1, 1, 1, 1]
+
+
+def test_a_proxy_that_is_gone_frees_the_turn(tmp_path: Path) -> None:
+    """The error is said, and the next one is not locked out."""
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(MachineError, match="no llmproxy answers"):
+                async with turn(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
+                    pass
+
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -1,0 +1,474 @@
+"""A run's session: opened, asked, closed; agents in one process land in their own runs whatever client they use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.request import Request
+
+import pytest
+
+from llmproxy.client.control.client import Control, ControlError, Report
+from llmproxy.errors import MachineError, SettingsError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.binding import process_session
+from llmproxy.scenario.proxy.session import RunSession, end_own_proxy, proxy_of
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
+from tests.provider import Provider, step
+from tests.scenario.agents_fixtures import given
+from tests.support import Proxy, proxy
+from tests.support.proxy import DIRECT
+
+
+@pytest.fixture(scope="module")
+def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Run a recording proxy before a provider that says hello to everybody."""
+    with (
+        Provider([step(say="hello", times=None)]) as provider,
+        proxy("record", tmp_path_factory.mktemp("proxy") / "x.db", upstreams={"openai": provider.url}) as running,
+    ):
+        yield running
+
+
+def chat(url: str, text: str, headers: dict[str, str] | None = None) -> None:
+    """Ask a model, as an agent does; a refusal is no concern of it."""
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
+    fields = {"content-type": "application/json", "authorization": "Bearer none", **(headers or {})}
+    try:
+        with DIRECT.open(Request(f"{url}/chat/completions", body, fields), timeout=20) as answer:
+            answer.read()
+    except OSError:
+        return
+
+
+class Calls(AgentAdapter):
+    """An agent that asks a model in the way that it was given."""
+
+    def __init__(self, how: Callable[[str], Awaitable[object]]) -> None:
+        self.how = how
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002
+        await self.how(input.last_new_user_message_str())
+        return "done"
+
+
+# -- eight ways to ask a model -----------------------------------------------------------------------------------------
+
+MESSAGE: Callable[[str], list[dict[str, str]]] = lambda text: [{"role": "user", "content": text}]  # noqa: E731
+
+
+def body(text: str) -> dict[str, Any]:
+    """Return a request."""
+    return {"model": "gpt-4o", "messages": MESSAGE(text)}
+
+
+def address() -> str:
+    """Return where the environment says that models are."""
+    return os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+
+
+async def openai_built_now(text: str) -> None:
+    """A client that is built for the call."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(api_key="none") as client:
+        await client.chat.completions.create(model="gpt-4o", messages=MESSAGE(text))  # type: ignore[arg-type]
+
+
+async def openai_in_a_thread(text: str) -> None:
+    """A blocking client in a thread of its own."""
+    from openai import OpenAI
+
+    def work() -> None:
+        with OpenAI(api_key="none") as client:
+            client.chat.completions.create(model="gpt-4o", messages=MESSAGE(text))  # type: ignore[arg-type]
+
+    await asyncio.to_thread(work)
+
+
+async def litellm_called(text: str) -> None:
+    """The library that reads variables at every call."""
+    os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS="True")
+    import litellm
+
+    await litellm.acompletion(model="openai/gpt-4o", messages=MESSAGE(text), api_key="none")
+
+
+async def requests_called(text: str) -> None:
+    """A library for any HTTP."""
+    import requests
+
+    await asyncio.to_thread(requests.post, address(), json=body(text), timeout=20)
+
+
+async def httpx_called(text: str) -> None:
+    """Another one."""
+    import httpx
+
+    async with httpx.AsyncClient() as client:
+        await client.post(address(), json=body(text))
+
+
+async def aiohttp_called(text: str) -> None:
+    """And another."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as client, client.post(address(), json=body(text)) as answer:
+        await answer.read()
+
+
+async def a_child_process(text: str) -> None:
+    """A program that the agent starts, which inherits the environment."""
+    code = (
+        "import os, sys, urllib.request as u\n"
+        "r = u.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', sys.argv[1].encode(), "
+        "{'content-type': 'application/json'})\n"
+        "u.urlopen(r, timeout=20).read()"
+    )
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, json.dumps(body(text))], check=True)
+
+
+def built_before() -> Callable[[str], Awaitable[object]]:
+    """A client that was built long before any run, as at import."""
+    from openai import OpenAI
+
+    client = OpenAI(api_key="none")
+
+    def ask(text: str) -> object:
+        return client.chat.completions.create(model="gpt-4o", messages=MESSAGE(text))  # type: ignore[arg-type]
+
+    return lambda text: asyncio.to_thread(ask, text)
+
+
+async def one_run(px: Proxy, name: str, agent: AgentAdapter, turns: int = 2) -> list[str]:
+    """Let an agent speak in a session of its own and return what was asked there."""
+    session = await RunSession.open(px.url, cassette=name, mode="record")
+    try:
+        for n in range(turns):
+            async with session.turn(agent):
+                await agent.call(given(f"{name}, turn {n}", llm=session.llm))
+        calls = await session.calls()
+        assert await session.unattributed() == 0
+        return [json.loads((call.recording or {})["body"])["messages"][-1]["content"] for call in calls]
+    finally:
+        await session.close()
+
+
+@pytest.fixture
+def eight(px: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Calls]:
+    """Return an agent for each way, in a process whose environment names a session of its own, as `llmproxy env` sets it."""
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{px.url}/s/worker-7/v1")
+    ways = [
+        openai_built_now,
+        openai_in_a_thread,
+        litellm_called,
+        requests_called,
+        httpx_called,
+        aiohttp_called,
+        a_child_process,
+    ]
+    return {way.__name__: Calls(way) for way in ways} | {"built_before": Calls(built_before())}
+
+
+def test_agents_in_one_process_land_in_their_own_runs_in_one_loop(px: Proxy, eight: dict[str, Calls]) -> None:
+    """Eight ways to ask a model, in parallel: eight of eight."""
+
+    async def run() -> dict[str, list[str]]:
+        found = await asyncio.gather(*(one_run(px, f"loop-{name}", agent) for name, agent in eight.items()))
+        return dict(zip(eight, found, strict=True))
+
+    assert asyncio.run(run()) == {name: [f"loop-{name}, turn {n}" for n in range(2)] for name in eight}
+
+
+def test_agents_in_one_process_land_in_their_own_runs_in_threads(px: Proxy, eight: dict[str, Calls]) -> None:
+    """As scenarios run: each in a thread and an event loop of its own."""
+    found: dict[str, list[str]] = {}
+
+    def work(name: str, agent: AgentAdapter) -> None:
+        found[name] = asyncio.run(one_run(px, f"thread-{name}", agent))
+
+    threads = [threading.Thread(target=work, args=row) for row in eight.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {name: [f"thread-{name}, turn {n}" for n in range(2)] for name in eight}
+
+
+def test_without_variables_an_agent_lands_in_its_run_all_the_same(px: Proxy) -> None:
+    """The proxy was given as an argument: five in parallel, five right, and the environment is as it was."""
+    before = dict(os.environ)
+
+    async def run() -> list[list[str]]:
+        return await asyncio.gather(*(one_run(px, f"bare-{n}", Calls(httpx_called)) for n in range(5)))
+
+    assert asyncio.run(run()) == [[f"bare-{n}, turn 0", f"bare-{n}, turn 1"] for n in range(5)]
+    assert dict(os.environ) == before
+
+
+class Uses(Calls):
+    """An agent that sends its calls by `input.llm`."""
+
+    uses_session: ClassVar[bool] = True
+
+
+class Judge(Calls):
+    """Somebody who is not under test."""
+
+    role: ClassVar[AgentRole] = AgentRole.JUDGE
+
+
+class Elsewhere(Calls):
+    """An agent in another process."""
+
+    in_process: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize("kind", [Uses, Judge, Elsewhere])
+def test_whoever_needs_no_turn_gets_none(px: Proxy, kind: type[Calls]) -> None:
+    """Two are in their turns at the same time."""
+
+    async def run() -> None:
+        session = await RunSession.open(px.url, cassette="no-turn")
+        agent = kind(httpx_called)
+        try:
+            async with session.turn(agent), asyncio.timeout(10), session.turn(agent) as waited:
+                assert waited == 0.0
+        finally:
+            await session.close()
+
+    asyncio.run(run())
+
+
+def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
+    """So that a report can say what taking turns costs."""
+
+    async def slow(_text: str) -> None:
+        await asyncio.sleep(0.3)
+
+    async def run() -> list[float]:
+        session = await RunSession.open(px.url, cassette="waits")
+
+        async def one() -> float:
+            async with session.turn(Calls(slow)) as waited:
+                await slow("")
+            return waited
+
+        try:
+            return sorted(await asyncio.gather(one(), one()))
+        finally:
+            await session.close()
+
+    first, second = asyncio.run(run())
+    assert first == 0.0
+    assert 0.2 < second < 20
+
+
+def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy) -> None:
+    """It is nobody's: not in the session, and not hidden. A turn has led the agent there, which asks once more when it is over."""
+
+    async def nothing(text: str) -> None:
+        assert text
+
+    async def run() -> tuple[int, int]:
+        session = await RunSession.open(px.url, cassette="attributed")
+        try:
+            async with session.turn(Calls(nothing)):
+                pass
+            await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
+            return await session.unattributed(), len(await session.calls())
+        finally:
+            await session.close()
+
+    assert asyncio.run(run()) == (1, 0)
+
+
+def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
+    """As long as no turn led anybody there, nothing arrives under the process's own name, and no call is spent on it."""
+    code = (
+        "import asyncio, sys; from llmproxy.scenario.proxy.session import RunSession\n"
+        "from llmproxy.client.control.client import Control\n"
+        "asked = []\n"
+        "class Counting(Control):\n"
+        "    def report(self, name):\n"
+        "        asked.append(name)\n"
+        "        return super().report(name)\n"
+        "async def run(number):\n"
+        "    session = RunSession(Counting(sys.argv[1]), Control(sys.argv[1]).open(f'once-{number}'))\n"
+        "    await session.begin()\n"
+        "    assert await session.unattributed() == 0\n"
+        "    await session.close()\n"
+        "for number in range(3): asyncio.run(run(number))\n"
+        "assert len(asked) == 1, asked"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.endswith(("_BASE_URL", "_API_BASE"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code, px.url], check=False, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_connections_belong_to_the_loop_of_the_run(px: Proxy) -> None:
+    """A call of a model in another loop makes its own; after the end, and over https, there are none."""
+
+    async def run() -> list[bool]:
+        session = await RunSession.open(px.url, cassette="connections")
+
+        async def there() -> object:
+            return session.connections()
+
+        first = session.connections()
+        found = [
+            first is not None,
+            session.connections() is first,
+            await asyncio.to_thread(asyncio.run, there()) is None,
+        ]
+        await session.close()
+        return [*found, session.connections() is None]
+
+    assert asyncio.run(run()) == [True] * 4
+    safe = RunSession(Control("https://127.0.0.1:1"), Report(name="a", cassette="a", mode="replay"))
+    assert safe.connections() is None
+
+
+def test_a_run_says_who_used_what(px: Proxy) -> None:
+    """By party, from the proxy; a sum that nobody reported is unknown, not 0."""
+
+    async def run() -> dict[str, Any]:
+        session = await RunSession.open(px.url, cassette="parties")
+        try:
+            for headers in (session.llm.headers, session.party_headers("user"), session.party_headers("judge.2")):
+                await asyncio.to_thread(chat, f"{px.url}/v1", "hi", headers)
+            return dict(await session.usage())
+        finally:
+            await session.close()
+
+    usage = asyncio.run(run())
+    assert [(party, use.calls) for party, use in usage.items()] == [("agent", 1), ("judge.2", 1), ("user", 1)]
+
+
+def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -> None:
+    """Calls after a mark are those that arrived later."""
+
+    async def run() -> tuple[int, list[int]]:
+        session = await RunSession.open(px.url, cassette="marks")
+        try:
+            url = session.llm.base_url("openai")
+            await asyncio.to_thread(chat, url, "one")
+            mark = await session.mark()
+            await asyncio.to_thread(chat, url, "two")
+            return mark, [call.seq for call in await session.calls(mark)]
+        finally:
+            await session.close()
+
+    assert asyncio.run(run()) == (1, [2])
+
+
+def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
+    """Of all, or of those after a mark."""
+
+    async def run() -> tuple[tuple[str, ...], ...]:
+        session = await RunSession.open(px.url, cassette="misses", mode="replay")
+        try:
+            url = session.llm.base_url("openai")
+            none = await session.misses()
+            await asyncio.to_thread(chat, url, "never recorded")
+            mark = await session.mark()
+            nothing_new = await session.misses(mark)
+            await asyncio.to_thread(chat, url, "nor this")
+            return none, nothing_new, await session.misses(mark), await session.misses()
+        finally:
+            await session.close()
+
+    none, nothing_new, one, both = asyncio.run(run())
+    assert (none, nothing_new, len(one), len(both)) == ((), (), 1, 2)
+    assert "nor this" in one[0]
+
+
+def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> None:
+    """Its name is free for the next run, and samples are told apart."""
+
+    async def run() -> None:
+        for _ in range(2):
+            session = await RunSession.open(px.url, cassette="samples", sample=3, mode="record")
+            assert (session.name, session.cassette, session.sample, session.mode) == (
+                "samples~3",
+                "samples",
+                3,
+                "record",
+            )
+            assert await session.close() == await session.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_that_is_open_is_waited_for_and_then_an_error(px: Proxy) -> None:
+    """Two runs cannot walk one cassette."""
+
+    async def run() -> None:
+        session = await RunSession.open(px.url, cassette="busy")
+        try:
+            with pytest.raises(ControlError, match="busy"):
+                await RunSession.open(px.url, cassette="busy", patience=0.2)
+        finally:
+            await session.close()
+
+    asyncio.run(run())
+
+
+def test_a_name_that_cannot_travel_in_a_header_is_refused(px: Proxy) -> None:
+    """Before anything is opened."""
+    with pytest.raises(SettingsError, match="ASCII"):
+        asyncio.run(RunSession.open(px.url, cassette="天気"))
+
+
+def test_no_proxy_is_an_error_of_the_environment() -> None:
+    """It names the address."""
+    with pytest.raises(MachineError, match=r"http://127\.0\.0\.1:9"):
+        asyncio.run(RunSession.open("http://127.0.0.1:9", cassette="x"))
+
+
+@pytest.mark.parametrize(
+    ("run_proxy", "configured", "env", "found"),
+    [
+        (None, None, {}, None),
+        (None, None, {"LLMPROXY_URL": "http://127.0.0.1:1/"}, "http://127.0.0.1:1"),
+        (None, "http://b", {"LLMPROXY_URL": "http://c"}, "http://b"),
+        ("http://a/", "http://b", {"LLMPROXY_URL": "http://c"}, "http://a"),
+        (False, "http://b", {"LLMPROXY_URL": "http://c"}, None),
+        (True, None, {"LLMPROXY_URL": "http://c"}, "http://c"),
+        ("", None, {}, None),
+    ],
+)
+def test_the_proxy_is_the_runs_the_configured_one_or_the_environments(
+    run_proxy: str | bool | None, configured: str | bool | None, env: dict[str, str], found: str | None
+) -> None:
+    """In this order; False is none at all."""
+    assert proxy_of(run_proxy, configured, env) == found
+
+
+def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
+    """Asked twice it is the same; ended it does not answer any more."""
+    env = {**os.environ, "LLMPROXY_STORE": str(tmp_path / "own.db")}
+
+    async def run(url: str) -> str:
+        session = await RunSession.open(url, cassette="own", mode="once")
+        await session.close()
+        return session.mode
+
+    try:
+        url = proxy_of(True, None, env)
+        assert url is not None
+        assert proxy_of(None, True, env) == url
+        assert asyncio.run(run(url)) == "once"
+    finally:
+        end_own_proxy()
+    with pytest.raises(MachineError):
+        asyncio.run(run(url))

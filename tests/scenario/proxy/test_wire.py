@@ -1,0 +1,274 @@
+"""Tool calls on the wire: asked for and executed, parsed, counted once, in every dialect that matters."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.client.control.client import Call
+from llmproxy.core.cassettes.plain import to_json
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
+from llmproxy.scenario.proxy.wire import ToolCall, tool_calls
+
+Json = dict[str, Any]
+USER: Json = {"role": "user", "content": "How warm is it?"}
+SSE = "text/event-stream"
+
+
+def call(
+    seq: int,
+    asked: Json,
+    answered: Json | bytes,
+    *,
+    operation: str = "chat.completions",
+    party: str = "agent",
+    status: int = 200,
+    kind: str = "application/json",
+    key: str | None = None,
+    sent: tuple[tuple[str, str], ...] = (),
+) -> Call:
+    """Return a call of a session, as the proxy tells it."""
+    body = json.dumps(asked).encode()
+    said = answered if isinstance(answered, bytes) else json.dumps(answered).encode()
+    provider = {"messages": "anthropic"}.get(operation, "openai")
+    key = key or f"v1:{hash(body) & (2**64 - 1):064x}"
+    made = Interaction(
+        provider=provider,
+        operation=operation,
+        key=Key(key),
+        request=Request("POST", "/v1/x", (("content-type", "application/json"), *sent), body),
+        response=Response(status, "OK", (("content-type", kind),), (Chunk(100, said),)),
+        started_at=1_800_000_000.0,  # of the recording: one that is played twice has the same
+        party=party,
+        id=100 + seq,
+    )
+    return Call(
+        seq=seq, at=made.started_at, ms=5.0, first_ms=None, party=party, decision="RECORD", status=status, miss=False, note="",
+        key=key, occurrence=1, provider=provider, operation=operation, model=None, interaction=made.id, recording=to_json(made),
+    )  # fmt: skip
+
+
+def asks(*calls: tuple[str, str, str]) -> Json:
+    """Return an assistant's message that asks for tools: (id, name, arguments)."""
+    made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+def answer(message: Json) -> Json:
+    """Return a chat completion."""
+    return {"choices": [{"index": 0, "message": message}]}
+
+
+def result(call_id: str, text: str) -> Json:
+    """Return the message with a tool's result."""
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+WEATHER = asks(("c1", "get_weather", '{"city": "Oslo"}'))
+SAID: Json = {"role": "assistant", "content": "12 degrees."}
+FIRST: Json = {"messages": [USER]}
+SECOND: Json = {"messages": [USER, WEATHER, result("c1", '{"t": 12}')]}
+
+
+def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
+    """Requested by one answer, executed because the next request carries the result; history is not counted again."""
+    (found,) = tool_calls([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
+    assert found == ToolCall(
+        name="get_weather",
+        arguments={"city": "Oslo"},
+        raw='{"city": "Oslo"}',
+        id="c1",
+        result={"t": 12},
+        executed=True,
+        hosted=False,
+        seq=1,
+        interaction=101,
+    )
+
+
+def test_a_call_without_a_result_was_only_requested() -> None:
+    """An agent that asks and never runs the tool."""
+    (found,) = tool_calls([call(1, FIRST, answer(WEATHER))])
+    assert (found.executed, found.result) == (False, None)
+
+
+def test_an_empty_result_is_a_result() -> None:
+    """A tool that has nothing to say was executed."""
+    second = {"messages": [USER, WEATHER, result("c1", "")]}
+    (found,) = tool_calls([call(1, FIRST, answer(WEATHER)), call(2, second, answer(SAID))])
+    assert (found.executed, found.result) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("raw", "arguments"), [("", {}), ("{not json", "{not json"), ("[1]", [1]), ('{"a": 1}', {"a": 1})]
+)
+def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
+    """What is no JSON is the text that the model wrote."""
+    (found,) = tool_calls([call(1, FIRST, answer(asks(("c1", "f", raw))))])
+    assert (found.arguments, found.raw) == (arguments, raw)
+
+
+def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:
+    """Several in one answer, each with its own result."""
+    both = asks(("a", "one", "{}"), ("b", "two", "{}"))
+    second = {"messages": [USER, both, result("b", "B"), result("a", "A")]}
+    found = tool_calls([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
+    assert [(each.name, each.result) for each in found] == [("one", "A"), ("two", "B")]
+
+
+def test_other_parties_are_left_out_unless_asked_for() -> None:
+    """A judge's verdict is a tool call, too."""
+    verdict = call(1, FIRST, answer(asks(("j", "finish_test", "{}"))), party="judge")
+    assert tool_calls([verdict]) == []
+    assert [each.name for each in tool_calls([verdict], party="judge")] == ["finish_test"]
+    assert [each.name for each in tool_calls([verdict], party=None)] == ["finish_test"]
+
+
+def test_a_request_sent_again_counts_once_and_the_answer_that_was_used_counts() -> None:
+    """Both answers are whole; the conversation goes on with the first."""
+    late = asks(("c9", "get_weather", '{"city": "Rome"}'))
+    calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(late)), call(3, SECOND, answer(SAID))]
+    assert [(each.id, each.executed) for each in tool_calls(calls)] == [("c1", True)]
+
+
+def test_a_request_sent_again_with_no_answer_used_counts_by_its_last() -> None:
+    """Nothing tells them apart otherwise."""
+    late = asks(("c9", "get_weather", '{"city": "Rome"}'))
+    assert [each.id for each in tool_calls([call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(late))])] == ["c9"]
+
+
+def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
+    """Equal ids do not make two calls one: both were executed."""
+    other = {"messages": [USER, WEATHER, result("c1", "13")]}
+    calls = [
+        call(1, FIRST, answer(WEATHER)),
+        call(2, SECOND, answer(SAID)),
+        call(3, FIRST, answer(WEATHER)),
+        call(4, other, answer(SAID)),
+    ]
+    assert [(each.seq, each.result) for each in tool_calls(calls)] == [(1, {"t": 12}), (3, "13")]
+
+
+def test_one_recording_played_twice_for_a_retry_counts_once() -> None:
+    """The same ids twice, one result: one call."""
+    calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(WEATHER)), call(3, SECOND, answer(SAID))]
+    assert len(tool_calls(calls)) == 1
+
+
+def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
+    """Sent again: one call. Asked twice on purpose, in two conversations: two, even if nothing was executed."""
+
+    def sent(seq: int, count: int) -> Call:
+        return call(seq, FIRST, answer(WEATHER), sent=(("x-stainless-retry-count", str(count)),))
+
+    assert [each.seq for each in tool_calls([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
+    assert [each.seq for each in tool_calls([sent(1, 0), sent(2, 0)])] == [1, 2]
+
+
+def test_two_conversations_at_once_get_their_own_results() -> None:
+    """The same question, the same ids, interleaved."""
+    other = {"messages": [USER, WEATHER, result("c1", "13")]}
+    calls = [
+        call(1, FIRST, answer(WEATHER)),
+        call(2, FIRST, answer(WEATHER)),
+        call(3, SECOND, answer(SAID)),
+        call(4, other, answer(SAID)),
+    ]
+    assert [(each.seq, each.result) for each in tool_calls(calls)] == [(1, {"t": 12}), (2, "13")]
+
+
+def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
+    """A 500 with tool calls in it, a call that was passed through."""
+    failed = call(1, FIRST, answer(WEATHER), status=500)
+    passed = call(2, FIRST, answer(WEATHER))
+    object.__setattr__(passed, "recording", None)
+    assert tool_calls([failed, passed]) == []
+
+
+def test_a_streamed_call_is_put_together() -> None:
+    """Pieces of arguments, by index."""
+    deltas = [
+        {"index": 0, "id": "c1", "function": {"name": "get_weather", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"city":'}},
+        {"index": 0, "function": {"arguments": '"Oslo"}'}},
+    ]
+    events = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]}) for each in deltas]
+    body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
+    (found,) = tool_calls([call(1, {**FIRST, "stream": True}, body, kind=SSE)])
+    assert (found.name, found.arguments) == ("get_weather", {"city": "Oslo"})
+
+
+def test_a_tool_that_the_provider_runs_is_hosted_and_executed() -> None:
+    """Anthropic's server tools, beside one of the agent's own."""
+    content = [
+        {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {"query": "Oslo"}},
+        {"type": "tool_use", "id": "own", "name": "get_weather", "input": {"city": "Oslo"}},
+    ]
+    said = {"type": "message", "role": "assistant", "content": content}
+    found = tool_calls([call(1, FIRST, said, operation="messages")])
+    assert [(each.name, each.hosted, each.executed) for each in found] == [
+        ("web_search", True, True),
+        ("get_weather", False, False),
+    ]
+
+
+def test_responses_have_hosted_calls_without_a_name() -> None:
+    """`web_search_call` is the tool web_search; function calls are the agent's."""
+    output = [
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "c1",
+            "name": "get_weather",
+            "arguments": '{"city": "Oslo"}',
+        },
+    ]
+    first = call(1, {"input": "How warm?"}, {"object": "response", "id": "r1", "output": output}, operation="responses")
+    then = {"previous_response_id": "r1", "input": [{"type": "function_call_output", "call_id": "c1", "output": "12"}]}
+    done = {
+        "object": "response",
+        "id": "r2",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "12"}]}],
+    }
+    found = tool_calls([first, call(2, then, done, operation="responses")])
+    assert sorted((each.name, each.hosted, each.executed) for each in found) == [
+        ("get_weather", False, True),
+        ("web_search", True, True),
+    ]
+
+
+def test_a_call_can_be_written_as_a_message_lists_it() -> None:
+    """For whoever looks for tool calls in messages."""
+    (found,) = tool_calls([call(1, FIRST, answer(WEATHER))])
+    assert found.to_message() == WEATHER["tool_calls"][0]
+
+
+def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
+    """Answers without any word of a tool call are not looked into; an escape may hide the word."""
+    said = (
+        json.dumps(answer(WEATHER))
+        .replace("tool_calls", "\\u0074ool_c\\u0061lls")
+        .replace("function", "f\\u0075nction")
+    )
+    assert "tool" not in said
+    assert [each.name for each in tool_calls([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
+
+
+def test_an_answer_that_is_no_text_is_read() -> None:
+    """What is compressed, or in frames of bytes, may hold a tool call as well."""
+    said = gzip.compress(json.dumps(answer(WEATHER)).encode(), mtime=0)
+    made = call(1, {"messages": [USER]}, said)
+    assert made.recording is not None
+    made.recording["response_headers"].append(["content-encoding", "gzip"])
+    assert isinstance(made.recording["response_body"], dict)
+    tool_calls([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
+
+
+def test_nothing_asked_is_nothing_called() -> None:
+    """No calls, and no tools in them."""
+    assert tool_calls([]) == []
+    assert tool_calls([call(1, FIRST, answer(SAID))]) == []

@@ -1,0 +1,195 @@
+"""One call of an adapter: what comes back is made sure of, time is limited, misses are found whatever the adapter did."""
+
+# ruff: noqa: A002, ANN401
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from llmproxy.errors import AgentError, MissError, UpstreamError
+from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, ScenarioResult
+from llmproxy.scenario.running.calling import Answer, Caller
+from tests.scenario.people import Agent, Judge, Person, User
+
+
+@dataclass
+class Exchange:
+    """An exchange as the walk tells it; nothing of it was recorded."""
+
+    seq: int
+    miss: bool = False
+    party: str = "agent"
+    note: str = ""
+    recording: None = None
+
+
+class Session:
+    """A session with what it will have seen; counts turns."""
+
+    llm = None
+
+    def __init__(self, *seen: Exchange, texts: tuple[str, ...] = (), waits: float = 0.0) -> None:
+        self.seen, self.texts, self.waits = seen, texts, waits
+        self.turns: list[str] = []
+        self.asked: list[int] = []
+
+    @asynccontextmanager
+    async def turn(self, adapter: AgentAdapter) -> AsyncIterator[float]:
+        self.turns.append(type(adapter).__name__)
+        yield self.waits
+
+    async def calls(self, after: int = 0) -> tuple[Exchange, ...]:
+        self.asked.append(after)
+        return tuple(each for each in self.seen if each.seq > after)
+
+    async def misses(self, after: int = 0) -> tuple[str, ...]:
+        return self.texts
+
+
+def given() -> AgentInput:
+    """Return an input that says nothing."""
+    state = SimpleNamespace(messages=[])
+    return AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=state)
+
+
+def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> Answer:
+    """Call an adapter once."""
+    return asyncio.run(Caller(limit, cast("Any", session)).call(agent, given()))
+
+
+def test_messages_and_time_come_back() -> None:
+    """Normalised, with the seconds it took."""
+    ticks = iter([10.0, 12.5])
+    caller = Caller(None, clock=lambda: next(ticks))
+    answer = asyncio.run(caller.call(Agent("hi"), given()))
+    assert answer == Answer([{"role": "assistant", "content": "hi"}], 2.5)
+    assert caller.busy is None
+
+
+def test_a_result_comes_back_as_it_is() -> None:
+    """It ends the run; what it says is not touched here."""
+    result = ScenarioResult(success=True, messages=[])
+    assert call(Judge(result)).returned is result
+
+
+@pytest.mark.parametrize(
+    "value", [None, ("a", "b"), 42, {"content": "no role"}, [None], ["text"], object(), {"role": "x", "y": {1}}]
+)
+def test_what_is_no_message_is_an_error_that_names_the_class(value: object) -> None:
+    """None, a tuple, a number, a dict without a role, a list of texts: each with what to return instead."""
+    with pytest.raises(ValueError, match="On the call method of the Agent agent adapter, you returned") as caught:
+        call(Agent(lambda _given: value))
+    assert "should return either a string, a dict" in str(caught.value)
+
+
+def test_a_call_that_is_not_async_is_told_how() -> None:
+    """The most common mistake of all."""
+
+    class Plain(Person):
+        def call(self, input: AgentInput) -> str:  # type: ignore[override]
+            return "hi"
+
+    with pytest.raises(TypeError, match="probably forgot to add the async keyword"):
+        call(Plain())
+
+
+@pytest.mark.parametrize(("kind", "error"), [(Agent, AgentError), (User, UpstreamError), (Judge, UpstreamError)])
+def test_who_hangs_is_given_up(kind: Callable[..., AgentAdapter], error: type[Exception]) -> None:
+    """The agent's silence is its own error; the simulator's says nothing about the agent."""
+    with pytest.raises(error, match=r"gave no answer in 0.05 s.\n.*call_timeout"):
+        call(kind(lambda _given: asyncio.sleep(30)), limit=0.05)
+
+
+def test_a_timeout_of_the_adapters_own_comes_out_unchanged() -> None:
+    """Not every TimeoutError is ours."""
+    with pytest.raises(TimeoutError, match="my own"):
+        call(Agent(TimeoutError("my own")))
+
+
+def test_a_cancellation_that_nobody_asked_for_is_the_adapters_error() -> None:
+    """It must not look as if the caller was cancelled."""
+    with pytest.raises(AgentError, match="Agent raised CancelledError, although nobody cancelled it"):
+        call(Agent(asyncio.CancelledError()))
+
+
+def test_whoever_cancels_the_call_is_obeyed() -> None:
+    """A real cancellation stays one."""
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(Caller(None).call(Agent(lambda _given: asyncio.sleep(30)), given()))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+
+
+def test_only_agents_take_turns_and_waiting_is_nobodys_time() -> None:
+    """The seconds waited are kept apart."""
+    session = Session(waits=3.0)
+    caller = Caller(None, cast("Any", session))
+    for person in (User(), Agent(), Judge([])):
+        answer = asyncio.run(caller.call(person, given()))
+        assert answer.seconds < 3
+    assert session.turns == ["Agent"]
+    assert caller.waited == 3.0
+
+
+@pytest.mark.parametrize(
+    "line", ["sorry, something went wrong", ValueError("404 from the SDK")], ids=["swallowed", "raised"]
+)
+def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
+    """The error is the proxy's text, not the agent's."""
+    session = Session(Exchange(1), Exchange(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
+    caller = Caller(None, cast("Any", session))
+    with pytest.raises(MissError, match="never recorded: gpt-4o"):
+        asyncio.run(caller.call(Agent(line), given()))
+    assert caller.misses == ["llmproxy: never recorded: gpt-4o"]
+
+
+def test_a_miss_without_a_text_tells_its_note() -> None:
+    """Something is always said."""
+    with pytest.raises(MissError, match="the note"):
+        call(Agent(), session=Session(Exchange(1, miss=True, note="the note")))
+
+
+def test_exchanges_are_looked_at_once() -> None:
+    """Each look goes on where the last one ended."""
+    session = Session(Exchange(1), Exchange(2))
+    caller = Caller(None, cast("Any", session))
+
+    async def twice() -> None:
+        await caller.call(Agent(), given())
+        await caller.call(Agent(), given())
+
+    asyncio.run(twice())
+    assert session.asked == [0, 2]
+    assert [each.seq for each in caller.exchanges] == [1, 2]
+    assert list(caller.wire()) == []
+
+
+def test_whose_misses_raise_is_not_asked_about() -> None:
+    """The simulator's and the judge's calls say it by themselves."""
+
+    class Ours(User):
+        raises_misses = True
+
+    session = Session()
+    call(Ours(), session=session)
+    assert session.asked == []
+
+
+def test_roles_are_told_in_words() -> None:
+    """The error names the role, too."""
+    caller = Caller(5)
+    assert "Agent (Agent) gave no answer in 5 s." in str(caller.too_long(Agent(), 5))
+    assert "It blocks its thread" in str(caller.too_long(User(), 5, blocked=True))
+    assert AgentRole.USER.value == "User"

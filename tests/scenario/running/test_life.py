@@ -1,0 +1,285 @@
+"""The life of a run at a real proxy: recorded, replayed offline with equal ids, missed, measured."""
+
+# ruff: noqa: A002, ANN401
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from llmproxy import scenario
+from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
+from llmproxy.report.events import Message, Status
+from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
+from llmproxy.scenario.proxy.session import RunSession
+from tests.provider import Provider, step
+from tests.scenario.people import Ear, Judge, User, executor, finished, said
+from tests.support import Proxy, free_port, proxy
+from tests.support.proxy import DIRECT
+
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+class Calls(AgentAdapter):
+    """An agent of today: a client that reads OPENAI_BASE_URL, a tool, no word about it in what it returns."""
+
+    async def call(self, input: AgentInput) -> str:
+        messages: list[Any] = [{"role": "user", "content": input.last_new_user_message_str()}]
+        for _ in range(5):
+            message = await asyncio.to_thread(ask, os.environ["OPENAI_BASE_URL"], messages)
+            messages.append(message)
+            called = message.get("tool_calls") or ()
+            messages += [{"role": "tool", "tool_call_id": call["id"], "content": "12 degrees"} for call in called]
+            if not called:
+                return str(message["content"])
+        return "I give up"
+
+
+class Direct(Calls):
+    """An agent that sends its calls by `input.llm`."""
+
+    uses_session = True
+
+    async def call(self, input: AgentInput) -> str:
+        assert input.llm is not None
+        messages = [{"role": "user", "content": input.last_new_user_message_str()}]
+        return str((await asyncio.to_thread(ask, input.llm.base_url("openai"), messages))["content"])
+
+
+class Sorry(Calls):
+    """An agent that swallows every error."""
+
+    async def call(self, input: AgentInput) -> str:
+        try:
+            return await super().call(input)
+        except OSError:
+            return "Sorry, something went wrong."
+
+
+def ask(base: str, messages: list[Any]) -> dict[str, Any]:
+    """Ask a model; returns its message."""
+    body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": [TOOL]}).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer none"}
+    try:
+        with DIRECT.open(urllib.request.Request(f"{base}/chat/completions", body, headers), timeout=60) as answer:
+            found: dict[str, Any] = json.loads(answer.read())["choices"][0]["message"]
+            return found
+    except HTTPError as error:
+        error.close()
+        raise
+
+
+@contextmanager
+def recording(store: Path, *steps: Any) -> Iterator[tuple[Proxy, Provider]]:
+    """Run a recording proxy before a provider that plays these steps."""
+    with Provider(steps) as provider, proxy("record", store, upstreams={"openai": provider.url}) as running:
+        yield running, provider
+
+
+@contextmanager
+def replaying(store: Path) -> Iterator[Proxy]:
+    """Run a replaying proxy with nothing behind it."""
+    with proxy("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as running:
+        yield running
+
+
+def run(px: Proxy, agent: AgentAdapter, ear: Ear | None = None, **given: Any) -> ScenarioResult:
+    """Ask for the weather."""
+    script = given.pop("script", [scenario.user("weather?"), scenario.agent(), scenario.succeed()])
+    return asyncio.run(executor(agent, script=script, proxy=px.url, ear=ear, **given).run())
+
+
+WEATHER = (
+    step(user="weather?", call=[{"name": "get_weather", "arguments": {"city": "Oslo"}}]),
+    step(tool_result="12 degrees", say="12 degrees in Oslo"),
+)
+
+
+def test_a_run_is_recorded_and_replayed_without_a_call(tmp_path: Path) -> None:
+    """The same messages, the same ids, nothing upstream; tool calls are seen although the agent reports none."""
+    store = tmp_path / "x.db"
+    tools: list[Any] = []
+
+    def look(state: scenario.ScenarioState) -> None:
+        tools.append(state.last_tool_call("get_weather"))
+        assert not state.has_tool_call("delete_everything")
+
+    script = [scenario.user("weather?"), scenario.agent(), look, scenario.succeed()]
+    with recording(store, *WEATHER) as (px, provider):
+        first = run(px, Calls(), script=script)
+        assert len(provider.requests) == 2
+    ear = Ear()
+    with replaying(store) as px:
+        second = run(px, Calls(), ear, script=script)
+    assert said(first) == said(second) == ["weather?", "12 degrees in Oslo"]
+    assert (first.thread_id, first.replayed, second.replayed) == (second.thread_id, False, True)
+    assert [json.loads(call["function"]["arguments"]) for call in tools] == [{"city": "Oslo"}] * 2
+    (call,) = second.tool_calls or ()
+    assert (call.name, call.executed, call.result) == ("get_weather", True, "12 degrees")
+    assert (second.cassette, second.usage["agent"].calls, second.waited is None) == ("n", 2, False)
+    end = finished(ear)
+    assert (end.replayed, end.usage["agent"].calls, end.misses) == (True, 2, ())
+    shown = next(each.tool_calls for each in ear.events if isinstance(each, Message) and each.author == "Calls")
+    assert [(each["name"], each["where"][:11]) for each in shown] == [("get_weather", "interaction")]
+
+
+@pytest.mark.parametrize("agent", [Sorry, Calls], ids=["swallows", "raises"])
+def test_a_miss_is_an_error_whatever_the_agent_says(tmp_path: Path, agent: type[Calls]) -> None:
+    """A polite "sorry" must not pass: the run ends with the proxy's own text."""
+    ear = Ear()
+    with replaying(tmp_path / "empty.db") as px, pytest.raises(MissError, match="weather") as caught:
+        run(px, agent(), ear)
+    end = finished(ear)
+    assert (end.status, len(end.misses)) == (Status.ENVIRONMENT_ERROR, 1)
+    assert end.misses[0] == str(caught.value)
+    assert ear.kinds().endswith("Step Finished")
+
+
+def test_a_provider_that_cannot_be_reached_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+    """It raises, since nobody answered it: who could not be reached is said, and nothing about the agent."""
+    ear, url = Ear(), f"http://127.0.0.1:{free_port()}"
+    with (
+        proxy("record", tmp_path / "x.db", upstreams={"openai": url}) as px,
+        pytest.raises(UpstreamError, match=f"^openai at {url} could not be reached: Connection refused"),
+    ):
+        run(px, Calls(), ear)
+    assert finished(ear).status == Status.ENVIRONMENT_ERROR
+
+
+def test_an_agent_that_breaks_after_a_retry_broke_by_itself(tmp_path: Path) -> None:
+    """A provider that was there the second time is no excuse."""
+    port = free_port()
+
+    class Breaks(Calls):
+        async def call(self, input: AgentInput) -> str:
+            with pytest.raises(HTTPError):
+                await super().call(input)
+            with Provider([step(say="hello")], port=port):
+                await super().call(input)
+            raise RuntimeError("a bug of mine")
+
+    ear = Ear()
+    with (
+        proxy("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}) as px,
+        pytest.raises(RuntimeError, match="a bug of mine"),
+    ):
+        run(px, Breaks(), ear)
+    assert finished(ear).status == Status.AGENT_ERROR
+
+
+def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
+    """Agents that read the environment take turns, one that uses the session need not; each lands in its own run."""
+    steps = [step(user=f"weather {n}?", say=f"sunny {n}") for n in range(6)]
+
+    async def go(px: Proxy) -> list[ScenarioResult]:
+        def one(n: int) -> Any:
+            agent = Direct() if n % 2 else Calls()
+            script = [scenario.user(f"weather {n}?"), scenario.agent(), scenario.succeed()]
+            return scenario.run(f"n{n}", "d", [agent], script=script, verbose=False, proxy=px.url)
+
+        return list(await asyncio.gather(*(one(n) for n in range(6))))
+
+    provider = Provider(steps, ordered=False)
+    with provider, proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
+        results = asyncio.run(go(px))
+    assert [said(result)[1] for result in results] == [f"sunny {n}" for n in range(6)]
+    assert [result.usage["agent"].calls for result in results] == [1] * 6
+    assert [result.labels for result in results] == [()] * 6
+
+
+def test_runs_of_one_recording_come_one_after_the_other(tmp_path: Path) -> None:
+    """Not an error about a session that is open."""
+
+    async def go(px: Proxy) -> list[ScenarioResult]:
+        script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
+        runs = (scenario.run("same", "d", [Direct()], script=script, verbose=False, proxy=px.url) for _ in range(3))
+        return await asyncio.gather(*runs)
+
+    with recording(tmp_path / "x.db", step(user="weather?", say="fine", times=None)) as (px, _):
+        assert [said(result)[1] for result in asyncio.run(go(px))] == ["fine"] * 3
+
+
+def test_samples_and_fresh_ids(tmp_path: Path) -> None:
+    """Samples have ids of their own; fresh_ids are random although there is a recording."""
+    with recording(tmp_path / "x.db", step(user="weather?", say="fine", times=None)) as (px, _):
+        ids = [run(px, Direct(), sample=sample).thread_id for sample in (1, 2, 1)]
+        fresh = [run(px, Direct(), fresh_ids=True).thread_id for _ in range(2)]
+    assert ids[0] == ids[2] != ids[1]
+    assert len({*ids, *fresh}) == 4
+
+
+def test_the_simulators_miss_counts_too(tmp_path: Path) -> None:
+    """A user of one's own that calls a model by the session."""
+
+    class Simulates(User):
+        async def call(self, input: AgentInput) -> str:
+            assert input.llm is not None
+            try:
+                return str((await asyncio.to_thread(ask, input.llm.base_url("openai"), []))["content"])
+            except OSError:
+                return "whatever"
+
+    with replaying(tmp_path / "x.db") as px, pytest.raises(MissError):
+        asyncio.run(executor(Simulates(), Judge(), proxy=px.url, max_turns=1).run())
+
+
+def test_the_session_is_closed_whatever_happens(tmp_path: Path) -> None:
+    """It can be opened again at once, after an error and after a cancellation."""
+
+    class Breaks(Direct):
+        async def call(self, input: AgentInput) -> str:
+            raise RuntimeError("crash")
+
+    class Hangs(Direct):
+        async def call(self, input: AgentInput) -> str:
+            await asyncio.sleep(30)
+            return "never"
+
+    async def cancelled(px: Proxy) -> None:
+        made = scenario.run(
+            "n", "d", [Hangs()], script=[scenario.user("x"), scenario.agent()], verbose=False, proxy=px.url
+        )
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(made, 3.0)
+        session = await RunSession.open(px.url, cassette="n", patience=5)
+        await session.close()
+
+    with recording(tmp_path / "x.db") as (px, _):
+        with pytest.raises(RuntimeError, match="crash"):
+            run(px, Breaks())
+        asyncio.run(cancelled(px))
+
+
+def test_a_proxy_that_is_not_there_is_an_error_of_the_environment() -> None:
+    """Nothing was tested; the events say so, and the adapters were never called."""
+    ear, user = Ear(), User()
+    with pytest.raises(MachineError, match="no llmproxy answers"):
+        asyncio.run(executor(user, proxy=f"http://127.0.0.1:{free_port()}", ear=ear).run())
+    assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
+
+
+def test_a_mode_without_a_proxy_is_refused() -> None:
+    """Who asks for a replay must not be sent to the provider: nobody is called."""
+    ear, user = Ear(), User()
+    with pytest.raises(SettingsError, match="there is none"):
+        asyncio.run(executor(user, proxy=False, mode="replay", ear=ear).run())
+    assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
+
+
+def test_the_environment_names_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLMPROXY_URL, unless the run says otherwise."""
+    with recording(tmp_path / "x.db", step(user="weather?", say="fine", times=None)) as (px, _):
+        monkeypatch.setenv("LLMPROXY_URL", px.url)
+        script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
+        found = asyncio.run(executor(Direct(), script=script).run())
+        without = asyncio.run(executor(User(), proxy=False, max_turns=1).run())
+    assert (found.cassette, without.cassette, without.tool_calls) == ("n", "", None)

@@ -1,0 +1,151 @@
+"""Conversations that have begun already: from values, files and recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.scenario.running.seeding import messages_from, user_lines
+from tests.scenario.people import Agent, User, play, said
+from tests.support.chats import NOW, chat
+
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "hello"},
+    {"role": "user", "content": [{"type": "text", "text": "my order?"}]},
+]
+WEATHER = {"id": "call_9", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+
+
+def recorded(
+    path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]], cassette: str = "shop", sample: int = 1
+) -> Path:
+    """Write what an agent sent and got, exchange by exchange, into a store."""
+    with Store.open(path, writable=True, now=lambda: NOW) as store:
+        for number, (asked, answer) in enumerate(exchanges):
+            made = chat()
+            request = json.dumps({"model": "gpt-4o", "messages": asked}).encode()
+            said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", **answer}}]}).encode()
+            chunk = dataclasses.replace(made.response.chunks[0], data=said)
+            changed = dataclasses.replace(
+                made,
+                key=Key(f"v1:{number:064d}"),
+                cassette=cassette,
+                sample=sample,
+                started_at=NOW + number,
+                request=dataclasses.replace(made.request, body=request),
+                response=dataclasses.replace(made.response, chunks=(chunk,)),
+            )
+            store.add(changed, supersede=False)
+    return path
+
+
+def test_messages_are_copied() -> None:
+    """What the run adds or changes stays in the run."""
+    found = messages_from(TALK)
+    assert found == TALK
+    found[2]["content"][0]["text"] = "changed"
+    assert TALK[2]["content"][0]["text"] == "my order?"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".object.json"])
+def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
+    """A list, a line each, or an object with `messages`, as results are written."""
+    path = tmp_path / f"talk{suffix}"
+    lines = "\n".join(json.dumps(each) for each in TALK)
+    path.write_text({".jsonl": lines, ".json": json.dumps(TALK)}.get(suffix, json.dumps({"messages": TALK})), "utf-8")
+    assert messages_from(path) == messages_from(str(path)) == TALK
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[{"role": "robot"}]', "message 1"),
+        ('["hi"]', "message 1"),
+        ("{", "no JSON"),
+        ("3", "message 1"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    """The error says where and what."""
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    with pytest.raises(SettingsError, match=says):
+        messages_from(path)
+
+
+def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
+    """The user's and the agent's words, without its instructions and tools; with them where they are asked for."""
+    start: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are a shop."},
+        {"role": "user", "content": "Oslo?"},
+    ]
+    called = {"content": None, "tool_calls": [WEATHER]}
+    more = [*start, {"role": "assistant", **called}, {"role": "tool", "tool_call_id": "call_9", "content": '{"c": 12}'}]
+    last = [*more, {"role": "assistant", "content": "12 degrees."}, {"role": "user", "content": "And tomorrow?"}]
+    path = recorded(tmp_path / "x.db", (start, called), (more, {"content": "12 degrees."}), (last, {"content": "13."}))
+    words = [
+        {"role": "user", "content": "Oslo?"},
+        {"role": "assistant", "content": "12 degrees."},
+        {"role": "user", "content": "And tomorrow?"},
+        {"role": "assistant", "content": "13."},
+    ]
+    assert messages_from(f"{path}::shop") == messages_from(f"{path}::shop~1") == words
+    whole = messages_from(f"{path}::shop", tools=True)
+    assert [message["role"] for message in whole] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert whole[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert whole[2] == {"role": "tool", "tool_call_id": "call_1", "content": '{"c": 12}'}
+
+
+def test_an_agent_without_memory(tmp_path: Path) -> None:
+    """It begins a conversation with every question; all of them are one to the user."""
+    path = recorded(
+        tmp_path / "x.db",
+        ([{"role": "user", "content": "one"}], {"content": "1"}),
+        ([{"role": "user", "content": "two"}], {"content": "2"}),
+    )
+    assert [message["content"] for message in messages_from(f"{path}::shop")] == ["one", "1", "two", "2"]
+
+
+def test_samples_are_told_apart(tmp_path: Path) -> None:
+    """`cassette~2` is the second recorded sample; a name that ends so without a number is a name."""
+    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    recorded(path, ([{"role": "user", "content": "two"}], {"content": "2"}), sample=2)
+    assert messages_from(f"{path}::shop~2")[0]["content"] == "two"
+    with pytest.raises(CassetteNotFound, match="shop~x"):
+        messages_from(f"{path}::shop~x")
+
+
+def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    """The error names what there is."""
+    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    with pytest.raises(CassetteNotFound, match="there are: shop"):
+        messages_from(f"{path}::none")
+
+
+def test_a_recording_in_which_nobody_speaks(tmp_path: Path) -> None:
+    """Nothing to go on from is an error, never an empty beginning."""
+    path = recorded(tmp_path / "x.db", ([{"role": "system", "content": "be"}], {"content": ""}))
+    with pytest.raises(SettingsError, match="nobody says anything"):
+        messages_from(f"{path}::shop")
+
+
+def test_a_run_goes_on_from_a_recording(tmp_path: Path) -> None:
+    """Seeded history: what was said before is in the conversation, and the user speaks next."""
+    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    result = play(Agent("2"), User("two"), history=f"{path}::shop", max_turns=1)
+    assert said(result) == ["one", "1", "two", "2"]
+
+
+def test_the_users_lines() -> None:
+    """What is played as a script where the agent and the judge are live."""
+    assert user_lines(TALK) == ["hi", "my order?"]

@@ -1,0 +1,165 @@
+"""Criteria by id: whatever is missing, unknown or invented is never a pass."""
+
+# ruff: noqa: ANN401 (adapters as their users write them; JSON)
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.scenario.values.criteria import Criteria, Finding, Standing, checked, occurs
+
+TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
+
+
+def passed(evidence: str = "") -> dict[str, str]:
+    return {"status": "passed", "evidence": evidence, "reason": "seen"}
+
+
+def statuses(criteria: Criteria, answer: object) -> list[str]:
+    """Return what an answer comes to, criterion by criterion."""
+    return [each.status for each in criteria.judged(criteria.read(answer)[0])]
+
+
+def test_an_answer_in_another_order_means_the_same() -> None:
+    """Row 12: criteria are told apart by id, not by position."""
+    two = Criteria(["first", "second"])
+    assert statuses(two, {"c2": {"status": "failed"}, "c1": passed()}) == ["passed", "failed"]
+
+
+def test_a_missing_criterion_is_inconclusive_and_named() -> None:
+    """Row 12: what the judge did not speak of has not passed."""
+    two = Criteria(["first", "second"])
+    found, problems = two.read({"c1": passed()})
+    assert [each.status for each in two.judged(found)] == ["passed", "inconclusive"]
+    assert problems == ["c2 is missing"]
+
+
+def test_a_criterion_that_there_is_not_is_ignored() -> None:
+    """Row 12: an extra key breaks nothing and passes nothing."""
+    one = Criteria(["first"])
+    assert one.read({"c9": passed(), "c1": {"status": "failed"}}) == ({"c1": Finding(Standing.FAILED)}, [])
+
+
+@pytest.mark.parametrize("status", [True, "true", "yes", None, 1, "success", ["passed"]])
+def test_an_unknown_status_is_not_a_pass(status: object) -> None:
+    """Row 12: only the words of the schema count; a boolean or another word is a problem to repair."""
+    one = Criteria(["first"])
+    found, problems = one.read({"c1": {"status": status}})
+    assert not found
+    assert problems == ["the status of c1 is none of passed, failed, inconclusive"]
+    assert one.judged(found)[0].status == "inconclusive"
+
+
+@pytest.mark.parametrize("answer", [None, "passed", 3, True])
+def test_what_is_no_object_finds_nothing(answer: object) -> None:
+    """A judge that answers anything but an object is told which members are wanted."""
+    found, (problem,) = Criteria(["first"]).read(answer)
+    assert not found
+    assert "c1" in problem
+
+
+def test_the_short_form_and_the_list_are_understood() -> None:
+    """Models that flatten the answer, or make a list of it, are understood all the same."""
+    two = Criteria(["first", "second"])
+    assert statuses(two, {"C1": "Passed", "c2": "failed"}) == ["passed", "failed"]
+    assert statuses(two, [{"id": "c2", "status": "passed"}, {"id": "c1", "status": "failed"}]) == ["failed", "passed"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["same", "same"],
+        ["客服必须道歉", "客服必须退款"],
+        ["x" * 2000, "x" * 1999 + "y"],
+        ["Agent's polite!", "Agents polite"],
+        ["same", "same "],
+    ],
+    ids=["equal", "chinese", "2,000 characters", "punctuation", "white space"],
+)
+def test_criteria_never_collide(texts: list[str]) -> None:
+    """Row 13: equal, foreign and long criteria have their own keys, and each its own status."""
+    criteria = Criteria(texts)
+    assert criteria.schema()["required"] == ["c1", "c2"]
+    judged = criteria.judged(criteria.read({"c1": passed(), "c2": {"status": "failed"}})[0])
+    assert [(each.id, each.text, each.status) for each in judged] == [
+        ("c1", texts[0], "passed"),
+        ("c2", texts[1], "failed"),
+    ]
+    assert all(text in criteria.listed() for text in texts)
+
+
+def test_the_schema_has_string_enums_only() -> None:
+    """Gemini makes an object of an enum with mixed types; every enum here is of strings, every object closed."""
+    seen: list[Any] = []
+
+    def walk(node: Any) -> None:
+        seen.append(node)
+        if node["type"] == "object":
+            assert node["additionalProperties"] is False
+            assert node["required"] == list(node["properties"])
+            for each in node["properties"].values():
+                walk(each)
+        else:
+            assert node["type"] == "string"
+            assert all(isinstance(word, str) for word in node.get("enum", []))
+
+    walk(Criteria(["a", "b"]).schema())
+    assert {"passed", "failed", "inconclusive"} in [set(node.get("enum", ())) for node in seen]
+
+
+def test_criteria_that_are_none_are_refused_at_once() -> None:
+    """An empty criterion is true of everything; a text instead of a list would be judged letter by letter."""
+    with pytest.raises(ValueError, match=r"criteria\[1\] is '  '"):
+        Criteria(["fine", "  "])
+    with pytest.raises(ValueError, match=r"criteria=\['polite'\]"):
+        Criteria("polite")
+    with pytest.raises(ValueError, match=r"criteria\[0\] is 3"):
+        Criteria([3])  # type: ignore[list-item]
+    assert len(Criteria([])) == 0
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "",
+        "N/A",
+        "It is on its way.",
+        '"it is ON its   way"',
+        "assistant: It is on its way",
+        "[2] assistant: It is on its way.",
+        'It arrives "tomorrow"',
+        "**It arrives tomorrow**".replace("tomorrow", "“tomorrow”"),
+        "Where is ... on its way",
+        "Where is my […] arrives",
+        'track({"id":"A-1","fast":true})',
+        "Where is my order?\n[2] assistant: It is on its way.",
+    ],
+)
+def test_a_quotation_is_found(quote: str) -> None:
+    """Case, white space, quotation marks, emphasis, the speaker's name and left-out middles do not matter."""
+    assert occurs(quote, TALK)
+
+
+@pytest.mark.parametrize(
+    "quote", ["It was delivered", "on its way ... Where is", "user: It is gone", "Your order is on its way"]
+)
+def test_an_invented_quotation_is_not_found(quote: str) -> None:
+    """Words that nobody said, and parts in the wrong order, are no quotation."""
+    assert not occurs(quote, TALK)
+
+
+@pytest.mark.parametrize("status", list(Standing))
+def test_invented_evidence_makes_a_criterion_inconclusive(status: Standing) -> None:
+    """A finding whose evidence does not occur is marked, and neither passes nor fails."""
+    found = checked({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
+    assert found.status is Standing.INCONCLUSIVE
+    assert found.evidence == "[not in the conversation] it was delivered"
+    assert f"so he says ({status}, but the quoted evidence" in found.reason
+
+
+def test_true_evidence_changes_nothing() -> None:
+    """A finding with a real quotation, or with none, stays as it is."""
+    given = {"c1": Finding(Standing.PASSED, "on its way"), "c2": Finding(Standing.FAILED)}
+    assert checked(given, TALK) == given

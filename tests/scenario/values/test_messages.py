@@ -1,0 +1,152 @@
+"""What an adapter returns becomes messages, or an error that says what to return."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from llmproxy.scenario import AgentRole
+from llmproxy.scenario.values.messages import as_message, copied, copies, messages_of, not_awaitable, text_of
+
+U, A = AgentRole.USER, AgentRole.AGENT
+
+
+class Answer(BaseModel):
+    """A message whose role is a default of its class."""
+
+    role: str = "assistant"
+    content: str | None = None
+    refusal: str | None = None
+
+
+class Required(BaseModel):
+    """A message that demands everything."""
+
+    role: Literal["assistant"]
+    content: str
+    extra: list[Answer] = []
+
+
+@pytest.mark.parametrize(
+    ("returned", "role", "want"),
+    [
+        ("hi", A, [{"role": "assistant", "content": "hi"}]),
+        ("hi", U, [{"role": "user", "content": "hi"}]),
+        ("hi", AgentRole.JUDGE, [{"role": "assistant", "content": "hi"}]),
+        ("", A, [{"role": "assistant", "content": ""}]),
+        ([], A, []),
+        ({"role": "user", "content": None, "x": [1, {"y": 2}]}, A, [{"role": "user", "content": None, "x": [1, {"y": 2}]}]),
+        ({"role": "tool", "content": iter("ab")}, A, [{"role": "tool", "content": ["a", "b"]}]),
+        (Answer(content="x"), A, [{"role": "assistant", "content": "x"}]),
+        (Answer(), A, [{"role": "assistant"}]),
+        (Answer(role="assistant", content="x", refusal=None), A, [{"role": "assistant", "content": "x"}]),
+        ([Answer(content="x"), {"role": "tool"}], A, [{"role": "assistant", "content": "x"}, {"role": "tool"}]),
+        (Required(role="assistant", content="x", extra=[Answer(content="y")]), A,
+         [{"role": "assistant", "content": "x", "extra": [{"content": "y"}]}]),
+        ({"role": "assistant", "inner": Answer(content="y")}, A, [{"role": "assistant", "inner": {"content": "y"}}]),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_each_type(returned: object, role: AgentRole, want: list[Any]) -> None:
+    """A text takes the role of its author, a dict keeps its own, a model keeps a role that is a default (row 30)."""
+    assert messages_of(returned, role, "Mine") == want
+
+
+def test_messages_of_litellm_work() -> None:
+    """As every example returns them; content None is dropped."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    from litellm import Message
+
+    assert messages_of(Message(content="x"), A, "M") == [{"role": "assistant", "content": "x"}]
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    (found,) = messages_of(Message(content=None, tool_calls=[call]), A, "M")
+    assert found == {"role": "assistant", "tool_calls": [call]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        42,
+        1.5,
+        True,
+        ("a",),
+        b"x",
+        {},
+        {"content": "x"},
+        [None],
+        ["x"],
+        [[]],
+        object(),
+        Answer,
+        {"role": "x", "y": object()},
+    ],
+)
+def test_what_is_no_message_is_refused(wrong: object) -> None:
+    """With the class, what it returned, and what to return instead."""
+    with pytest.raises(ValueError, match="On the call method of the Mine agent adapter, you returned") as caught:
+        messages_of(wrong, A, "Mine")
+    assert repr(wrong)[:100] in str(caught.value)
+    assert "class Mine(scenario.AgentAdapter):" in str(caught.value)
+
+
+def test_long_and_endless_values_are_refused_shortly() -> None:
+    """The error quotes the beginning."""
+    with pytest.raises(ValueError, match="xxx") as caught:
+        messages_of(["x" * 10_000], A, "Mine")
+    assert len(str(caught.value)) < 1500
+    endless: dict[str, Any] = {"role": "user"}
+    endless["self"] = endless
+    with pytest.raises(ValueError, match="you returned"):
+        messages_of(endless, A, "Mine")
+
+
+def test_a_returned_dict_is_copied() -> None:
+    """Its author may go on using it."""
+    own = {"role": "assistant", "content": [{"type": "text"}]}
+    (found,) = messages_of(own, A, "M")
+    assert found == own
+    assert found["content"] is not own["content"]
+
+
+def test_copies_share_nothing_that_can_change() -> None:
+    """Lists and dicts all the way down."""
+    tree: dict[str, Any] = {"a": [{"b": [1, "x"]}], "c": ("t",)}
+    made = copied(tree)
+    made["a"][0]["b"].append(2)
+    assert tree == {"a": [{"b": [1, "x"]}], "c": ("t",)}
+    assert copies([{"role": "user"}]) == [{"role": "user"}]
+
+
+def test_scripted_content_becomes_a_message() -> None:
+    """A text takes the role of the verb; a dict is used as it is, also one that JSON cannot say."""
+    odd = {"role": "system", "content": object()}
+    assert as_message("x", U) == {"role": "user", "content": "x"}
+    assert as_message(odd, U) == odd
+    assert as_message(Answer(content="y"), U) == {"role": "assistant", "content": "y"}
+    with pytest.raises(ValueError, match="you returned"):
+        as_message(5, U)
+
+
+@pytest.mark.parametrize(
+    ("content", "want"),
+    [
+        ("x", "x"),
+        (None, ""),
+        ([{"type": "text", "text": "a"}, {"type": "image_url"}, {"text": "b"}], "a\nb"),
+        (5, "5"),
+        ([], ""),
+    ],
+)
+def test_the_text_of_a_message(content: object, want: str) -> None:
+    """Parts that are no text are left out."""
+    assert text_of({"role": "user", "content": content}) == want
+
+
+def test_a_call_that_is_not_async_is_shown_how() -> None:
+    """The class by its own name."""
+    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in not_awaitable("Mine")
+    assert json.dumps(not_awaitable("Mine"))

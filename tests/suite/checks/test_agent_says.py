@@ -1,0 +1,70 @@
+"""What an agent says about its history counts where the wire cannot tell, and never against what the wire shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmproxy.suite.checks.agent_says import said_by, with_agent
+from llmproxy.suite.wire.processing import Finding, Processing
+
+UNSEEN = Finding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = Finding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = Finding(activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3})
+PROVEN = replace(INFERRED, evidence="proven")
+
+
+def condenser(seen: Finding, said: object) -> Finding:
+    """Return what is known about the condenser."""
+    return with_agent(Processing(seen, UNSEEN, UNSEEN), said_by([said])).condenser
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "activated", "evidence"),
+    [
+        (UNSEEN, True, True, "declared"),
+        (UNSEEN, False, False, "declared"),
+        (UNSEEN, "yes", None, "unobservable"),
+        (INFERRED, True, True, "declared"),
+        (PROVEN, True, True, "proven"),
+        (PROVEN, False, True, "proven"),
+        (INFERRED, False, None, "unobservable"),
+        (IDLE, True, None, "unobservable"),
+        (IDLE, False, False, "proven"),
+    ],
+)
+def test_the_wire_decides_where_it_can(seen: Finding, said: object, activated: bool | None, evidence: str) -> None:
+    """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
+    found = condenser(seen, {"processors": {"condenser": {"activated": said}}})
+    assert (found.activated, found.evidence) == (activated, evidence)
+
+
+def test_silence_and_nonsense_say_nothing() -> None:
+    """Whatever stands there."""
+    nonsense: list[object] = [None, 5, "x", [], {}, {"condenser": 7}, {"processors": {"pruner": True}}]
+    for said in nonsense:
+        assert condenser(UNSEEN, said).activated is None
+
+
+def test_numbers_and_summary() -> None:
+    """What the wire counted stays; the agent's own numbers stand beside it; a truth value is no number."""
+    said: dict[str, Any] = {
+        "condenser": {
+            "activated": True,
+            "condensedMessages": 9,
+            "recentMessages": 2,
+            "totalMessages": True,
+            "summary": "Milk.",
+        }
+    }
+    found = condenser(PROVEN, said)
+    assert found.values == {"condensedMessages": 3, "recentMessages": 2}
+    assert found.summaries == ["Milk."]
+
+
+def test_of_several_answers_one_that_says_yes_is_enough() -> None:
+    """A simulated conversation is one step with many answers."""
+    said = said_by([{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}])
+    assert (said["pruner"].activated, said["pruner"].values) == (True, {"partsRemoved": 2})

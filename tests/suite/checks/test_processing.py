@@ -1,0 +1,82 @@
+"""What is said about history needs evidence; what cannot be observed passes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.processing import check_processing
+from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.schema.expect import MessageProcessing
+from llmproxy.suite.wire.processing import Finding, Processing
+
+PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
+QUIET = Finding(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = Finding(activated=None, evidence="unobservable", reason="the provider keeps it")
+
+
+def active(evidence: str = "proven", **more: Any) -> Finding:  # noqa: ANN401
+    """Return a condenser at work."""
+    values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
+    return Finding(
+        activated=True,
+        evidence=evidence,
+        reason="4 messages are missing",
+        **{"values": values, "summaries": ["The Task was created."]} | more,
+    )
+
+
+def check(finding: Finding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
+    """Check a condenser."""
+    said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
+    return check_processing(said, Processing(finding, QUIET, QUIET), Scope())
+
+
+@pytest.mark.parametrize(
+    ("finding", "activated", "status"),
+    [
+        (active(), True, PASSED), (active(), False, FAILED), (QUIET, True, FAILED), (QUIET, False, PASSED),
+        (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, FAILED),
+        (active("declared"), True, PASSED),
+    ],
+)  # fmt: skip
+def test_activated(finding: Finding, activated: bool, status: Status) -> None:
+    """Unobservable is an error either way; inferred is too little for a pass."""
+    (found,) = check(finding, activated=activated)
+    assert (found.status, found.evidence) == (status, finding.evidence)
+    assert bool(found.message) is (status is not PASSED)
+
+
+def test_less_evidence_can_be_enough() -> None:
+    """If the suite says so."""
+    assert check(active("inferred"), "inferred", activated=True)[0].status is PASSED
+
+
+def test_numbers_and_words_of_a_summary() -> None:
+    """All words, in upper or lower case."""
+    found = check(
+        active(),
+        activated=True,
+        condensedMessages={"gte": 4},
+        summaryContains=["task", "CREATED"],
+        summaryNotContains=["bread"],
+    )
+    assert [each.status for each in found] == [PASSED] * 5
+    assert check(active(), summaryContains="bread")[-1].status is FAILED
+    assert check(active(), condensedMessages=9)[-1].status is FAILED
+
+
+def test_details_of_what_was_not_at_work_do_not_hold() -> None:
+    """A number of condensed messages implies a condenser."""
+    assert {each.status for each in check(QUIET, condensedMessages={"gte": 0})} == {FAILED}
+    assert {each.status for each in check(BLIND, summaryContains="x")} == {ERROR}
+
+
+def test_what_nobody_can_read_is_an_error() -> None:
+    """An encrypted summary, a number that the provider does not tell."""
+    hidden = active("declared", summaries=None, values={"condensedMessages": None})
+    assert check(hidden, summaryContains="x")[-1].status is ERROR
+    assert check(hidden, summaryNotContains="x")[-1].status is ERROR
+    assert check(hidden, condensedMessages={"gte": 0})[-1].status is ERROR

@@ -1,0 +1,130 @@
+"""What is said about tools is checked against the wire, and what was not seen passes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.tools import check_tools, check_total, passed, unseen
+from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.schema.response import ToolExpect
+from tests.suite.wire_chats import Chats, asks, call, result, said, user
+
+ERROR, FAILED, PASSED = Status.ENVIRONMENT_ERROR, Status.FAILED, Status.PASSED
+
+
+def wanted(**tools: object) -> dict[str, ToolExpect]:
+    """Read expectations as the file has them."""
+    return {name: ToolExpect.model_validate(value) for name, value in tools.items()}
+
+
+def step(*calls: Any, results: tuple[str, ...] = (), recorded: bool = True) -> Any:  # noqa: ANN401
+    """Return a step in which a model asked for these calls."""
+    chats = Chats()
+    chats.chat([user("x")], asks(*calls) if calls else said("hi"), recorded=recorded)
+    if results:
+        answers = [result(text, each["id"]) for text, each in zip(results, calls, strict=False)]
+        chats.chat([user("x"), asks(*calls), *answers], said("done"))
+    return chats.wire.step(0)
+
+
+CREATE = call("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, "c1")
+OTHER = call("createTask", {"title": "Buy bread"}, "c2")
+BROKEN = call("createTask", '{"title": "Buy', "c3")
+
+
+@pytest.mark.parametrize(
+    ("tool", "calls", "status", "message"),
+    [
+        (1, [CREATE], PASSED, ""),
+        (1, [], FAILED, "createTask was called never: expected 1, found 0; no tool was called in this step"),
+        (1, [CREATE, OTHER], FAILED, "createTask was called 2 times"),
+        ({"gte": 1}, [], FAILED, "called never"),
+        ({"gte": 1}, [CREATE], PASSED, ""),
+        (0, [CREATE], FAILED, 'createTask(title="Buy milk"'),
+        ({"input": {"title": {"contains": "milk"}}}, [], FAILED, "never called"),
+        ({"input": {"title": {"contains": "milk"}}}, [OTHER, CREATE], PASSED, ""),
+        ({"input": {"title": {"contains": "milk"}}}, [OTHER], FAILED, "does not have this input"),
+        ({"input": {"tags": {"contains": "c"}}}, [CREATE, OTHER], FAILED, "none of 2 calls"),
+        ({"input": {"title": "x"}}, [BROKEN], FAILED, "not JSON"),
+        ({"count": {"gte": 1}, "input": {"title": "Buy milk"}}, [], FAILED, "never"),
+        ({"count": 0, "input": {"title": "Buy milk"}}, [OTHER], PASSED, ""),
+        ({"count": 0, "input": {"title": "Buy milk"}}, [CREATE], FAILED, "should have this input"),
+        ({"every": {"title": {"contains": "Buy"}}}, [CREATE, OTHER], PASSED, ""),
+        ({"every": {"title": {"contains": "milk"}}}, [CREATE, OTHER], FAILED, "milk"),
+        ({"every": {"title": {"contains": "milk"}}}, [], FAILED, "never"),
+        ({"input": {"title": {"ref": "$later.id"}}}, [CREATE], ERROR, "later"),
+    ],
+)
+def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
+    """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
+    found = check_tools(wanted(createTask=tool), step(*calls), Scope(declared=["later"]))
+    worst = next((each for each in found if each.status is not PASSED), None)
+    assert (worst.status if worst else PASSED) is status, found
+    assert message in (worst.message if worst else ""), worst
+
+
+def test_requested_executed_and_errored_are_told_apart() -> None:
+    """The model asked twice; one result came back, and it was an error."""
+    seen = step(CREATE, OTHER, results=('{"error": "no"}',))
+    for status, count in (("requested", 2), ("executed", 1), ("errored", 1)):
+        assert passed(check_tools(wanted(createTask={"count": count, "status": status}), seen, Scope())), status
+    wrong = check_tools(wanted(createTask={"count": 2, "status": "executed"}), seen, Scope())
+    assert "executed once" in wrong[0].message
+
+
+def test_results_can_be_asserted() -> None:
+    """What the tool returned, and whether it failed."""
+    good, bad = step(CREATE, results=('{"id": 7}',)), step(CREATE, results=("Error: full",))
+    assert passed(check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, Scope()))
+    assert not passed(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, Scope()))
+    assert passed(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, Scope()))
+    assert not passed(check_tools(wanted(createTask={"error": True}), good, Scope()))
+    unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), Scope())
+    assert "no result of it was seen" in unanswered[0].message
+
+
+def test_other_tools_may_be_called_unless_only_these_may() -> None:
+    """The world is open; `onlyTools` and ``*`` close it."""
+    seen = step(CREATE, call("deleteTask", {}, "d"))
+    assert passed(check_tools(wanted(createTask=1), seen, Scope()))
+    closed = check_tools(wanted(createTask=1), seen, Scope(), only=True)
+    assert (closed[-1].name, closed[-1].status, "deleteTask" in closed[-1].message) == ("onlyTools", FAILED, True)
+    assert not passed(check_tools(wanted(createTask=1, **{"*": 0}), seen, Scope()))
+    assert passed(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, Scope(), only=True))
+
+
+def test_what_nobody_recorded_is_an_error() -> None:
+    """In passthrough nobody knows what was asked for: not even that a tool was never called."""
+    found = check_tools(wanted(deleteTask=0), step(CREATE, recorded=False), Scope(), only=True)
+    assert {each.status for each in found} == {ERROR}
+    assert {each.status for each in check_total(0, step(CREATE, recorded=False), Scope())} == {ERROR}
+
+
+def test_totals_leave_the_providers_own_tools_out() -> None:
+    """Unless they are asked for."""
+    chats = Chats()
+    output = [
+        {"type": "web_search_call", "id": "w"},
+        {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"},
+    ]
+    chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
+    seen = chats.wire.step(0)
+    assert passed(check_total(1, seen, Scope()))
+    assert passed(check_total(2, seen, Scope(), hosted=True))
+    assert "a()" in check_total(0, seen, Scope())[0].message
+
+
+def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
+    """Each is named."""
+    assert unseen(["tools.a", "usage"], "why") == [
+        Assertion(name="tools.a", status=ERROR, message="why"),
+        Assertion(name="usage", status=ERROR, message="why"),
+    ]
+
+
+def test_an_assertion_says_where_it_was_seen() -> None:
+    """By the recorded interaction."""
+    assert check_tools(wanted(createTask=0), step(CREATE), Scope())[0].where == "interaction 101"

@@ -1,0 +1,88 @@
+"""A recorded conversation as a suite: what was said, and what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteNotFound, SuiteError
+from llmproxy.suite.make.from_session import flow, suite_of, turns_of
+from llmproxy.trace.reading.spans import build
+from tests.suite import rig
+from tests.suite.wire_chats import NOW, Chats, asks, call, result, said, user
+
+CREATE = call("createTask", {"title": "Buy $5 milk", "tags": ["a"]})
+
+
+def talk() -> Chats:
+    """Two turns, a tool call, and a summary that the agent asks for on the way."""
+    chats = Chats()
+    first = [user("buy milk for $5"), asks(CREATE), result("ok"), said("Bought.\nReally.")]
+    chats.chat(first[:1], first[1])
+    chats.chat(first[:3], first[3])
+    chats.chat([user("Summarize: buy milk")], said("milk was bought"), tools=())
+    chats.chat(
+        [*first, user("thanks")],
+        said("You are welcome, and here is a long story about milk that nobody wants to read."),
+    )
+    return chats
+
+
+def made(chats: Chats) -> list[Interaction]:
+    """Return what was recorded."""
+    return [each for _, each in chats.calls if each is not None]
+
+
+def test_turns_are_what_the_user_said() -> None:
+    """With tools, answer and number of calls; calls that are no conversation with the user are told apart."""
+    turns, notes = turns_of(build(made(talk())))
+    assert [(turn.text, [name for name, _ in turn.tools], turn.calls) for turn in turns] == [
+        ("buy milk for $5", ["createTask"], 2), ("thanks", [], 1),
+    ]  # fmt: skip
+    assert turns[0].answer == "Bought.\nReally."
+    assert notes == ["1 more conversations (sub-agents, summaries) are recorded, in which no user speaks"]
+
+
+def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
+    """Dollar signs stay dollar signs; answers are asserted by their beginning."""
+    store = tmp_path / "x.db"
+    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+        for each in made(talk()):
+            opened.add(each, supersede=False)
+    found = suite_of(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
+    (case,) = rig.cases_of(tmp_path, found.text)
+    first, second = case.scenario.steps
+    scope = case.scope()
+    assert first.kind == second.kind == "chat"
+    assert scope.interpolate(getattr(first, "chat")) == "buy milk for $5"  # noqa: B009
+    tools: Any = getattr(first, "tools")  # noqa: B009
+    assert (tools["createTask"].count, scope.resolve(tools["createTask"].input)) == (1, {"title": "Buy $5 milk"})
+    assert 'contains: "You are welcome, and here is a long story about milk that"' in found.text
+    assert (found.turns, found.told) == (2, "1 scenario, 2 messages")
+    with pytest.raises(CassetteNotFound):
+        suite_of(store, "other")
+
+
+def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
+    """There is nothing to test."""
+    chats = Chats()
+    chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
+    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
+        opened.add(made(chats)[0], supersede=False)
+    with pytest.raises(SuiteError, match="nobody speaks"):
+        suite_of(tmp_path / "x.db", "default")
+
+
+def test_values_are_written_as_yaml(tmp_path: Path) -> None:
+    """Whatever they hold, they come back as they were."""
+    from llmproxy.suite.yaml.places import Problems
+    from llmproxy.suite.yaml.reader import read
+
+    value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
+    problems = Problems()
+    ((back, _),) = read(flow(value), "t", problems)
+    assert (back, list(problems)) == (value, [])

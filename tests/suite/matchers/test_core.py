@@ -1,0 +1,51 @@
+"""How findings combine."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from llmproxy.suite.matchers.core import Found, Outcome, Seen, both, by_value, either, judge
+from llmproxy.suite.matchers.table import REGISTRY
+from llmproxy.suite.matchers.variables import Scope
+
+HOLDS, FAILS, UNFIT, UNCLEAR = Outcome
+
+
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(Outcome, repeat=2)))
+def test_all_and_any_over_every_pair(left: Outcome, right: Outcome) -> None:
+    """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
+    pair = {left, right}
+    every = FAILS if FAILS in pair else UNCLEAR if UNCLEAR in pair else UNFIT if UNFIT in pair else HOLDS
+    some = HOLDS if HOLDS in pair else UNCLEAR if UNCLEAR in pair else UNFIT if UNFIT in pair else FAILS
+    assert both([Found(left), Found(right)]).outcome is every
+    assert either([Found(left), Found(right)]).outcome is some
+
+
+def test_reasons_are_kept() -> None:
+    """Of what decided; a list of branches tells each."""
+    assert both([Found(FAILS, "a"), Found(HOLDS), Found(FAILS, "b")]).message == "a; b"
+    assert either([Found(FAILS, "a"), Found(FAILS, "b")]).message == "a; and b"
+    assert both([Found(HOLDS, note="n"), Found(HOLDS)]).note == "n"
+
+
+def test_a_matcher_without_a_key_is_unclear() -> None:
+    """It asserts nothing, so it does not hold."""
+    assert judge({}, Seen(1, Scope())).outcome is UNCLEAR
+
+
+def test_a_text_that_is_a_reference_compares_like_one() -> None:
+    """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
+    scope = Scope({"a": 1})
+    assert [by_value(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+        *["ref"] * 3,
+        *["eq"] * 5,
+    ]
+
+
+def test_a_matcher_is_one_function() -> None:
+    """With its name, schema and help in the table."""
+    assert REGISTRY["contains"].name == "contains"
+    assert REGISTRY["regex"].raw
+    assert all(known.rule.__doc__ or known.name in {"gt", "gte", "lt", "lte"} for known in REGISTRY.values())

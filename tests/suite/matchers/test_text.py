@@ -1,0 +1,65 @@
+"""Patterns: of Python's dialect, with a time limit."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from llmproxy.report.events import Status
+from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.text import compile_pattern, search
+from llmproxy.suite.matchers.variables import Scope, StepError
+
+ENDLESS = "^(a|aa)+$"
+
+
+def test_a_pattern_that_never_ends_is_an_error() -> None:
+    """After a second; neither a pass nor a failure, denied or not."""
+    began = time.monotonic()
+    for matcher in ({"regex": ENDLESS}, {"not": {"regex": ENDLESS}}):
+        (found,) = check("x", "a" * 60 + "!", matcher, Scope())
+        assert found.status is Status.ENVIRONMENT_ERROR
+        assert "did not come to an end within 1 s on a text of 61 characters" in found.message
+    assert time.monotonic() - began < 20
+
+
+def test_a_schema_with_such_a_pattern_is_an_error_too() -> None:
+    """JSON Schema has patterns of its own."""
+    (found,) = check("x", '"' + "a" * 60 + '!"', {"jsonSchema": {"pattern": ENDLESS}}, Scope())
+    assert found.status is Status.ENVIRONMENT_ERROR
+
+
+@pytest.mark.parametrize("pattern", ["([", "(?P<a", "*", "a" * 30_000, r"\1"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    """With the reason."""
+    with pytest.raises(StepError, match="pattern"):
+        compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "flags"),
+    [
+        ("b", "abc", ""),
+        ("^b", "a\nb", "m"),
+        ("a.b", "a\nb", "s"),
+        ("a b # c", "ab", "x"),
+        ("A", "a", "i"),
+        (r"\d{2,3}(?=€)", "120€", ""),
+        (r"(?P<q>['\"]).*?(?P=q)", "say 'x'", ""),
+        ("(?i)A", "a", ""),
+    ],
+)
+def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> None:
+    """Searched for anywhere, with its flags."""
+    assert search(pattern, text, flags)
+    letters = {"m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "i": re.IGNORECASE, "": re.NOFLAG}
+    assert re.search(pattern, text, letters[flags])
+    assert not search(pattern, "~", flags)
+
+
+def test_case_is_folded_for_every_language() -> None:
+    """Not only ASCII."""
+    (found,) = check("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, Scope())
+    assert found.status is Status.PASSED

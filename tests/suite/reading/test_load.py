@@ -1,0 +1,272 @@
+"""From paths to what is run, or to everything that is wrong."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.reading.load import Loaded, load
+from llmproxy.suite.yaml.places import Problems
+from llmproxy.suite.yaml.reader import read_file
+
+GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
+STEPS = "steps: [{chat: hi, totalToolCalls: 1}]"
+
+
+def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refused(folder: Path, text: str, name: str = "suite.yaml") -> list[str]:
+    with pytest.raises(SuiteError) as caught:
+        load([write(folder, text, name)])
+    return str(caught.value).replace(f"{folder}/", "").splitlines()
+
+
+def ids(loaded: Loaded) -> list[str]:
+    return [case.id for case in loaded.scenarios]
+
+
+def test_inline_scenarios_are_not_dropped(tmp_path: Path) -> None:
+    """B0: the origin's runner found none in its own complete example, and called that a success."""
+    example = GUIDE.read_text(encoding="utf-8").rpartition("yaml:\n")[2]
+    loaded = load([write(tmp_path, "\n".join(line[2:] for line in example.splitlines()))])
+    (case,) = loaded.scenarios
+    assert (case.id, case.title, case.tags, case.suite.name) == (
+        "task-001",
+        "Create and complete task",
+        ("smoke", "tasks"),
+        "Task Management Suite",
+    )
+    assert case.captures == {"setupTask", "newTask"}
+    assert loaded.warnings == ()
+
+
+def test_a_bare_scenario_is_a_suite_of_one(tmp_path: Path) -> None:
+    """Named after its file; several documents of a file belong together."""
+    loaded = load([write(tmp_path, f"id: a\n{STEPS}\n---\nid: b\n{STEPS}\n", "login.yaml")])
+    assert ids(loaded) == ["a", "b"]
+    assert [suite.name for suite in loaded.suites] == ["login"]
+
+
+def test_a_file_may_hold_suites_and_scenarios(tmp_path: Path) -> None:
+    """Each document is what its keys say."""
+    loaded = load(
+        [
+            write(
+                tmp_path,
+                f"name: one\nscenarios: [{{id: a, {STEPS}}}]\n---\nname: two\nscenarios: [{{id: b, {STEPS}}}]\n---\nid: c\n{STEPS}\n",
+            )
+        ]
+    )
+    assert [(case.id, case.suite.name) for case in loaded.scenarios] == [("a", "one"), ("b", "two"), ("c", "suite")]
+
+
+def test_scenarios_come_from_files_and_globs_too(tmp_path: Path) -> None:
+    """Relative to baseDir, which is relative to the suite; a file that two entries mean is read once, the suite itself never."""
+    write(tmp_path, f"id: b\n{STEPS}\n", "parts/b.yaml")
+    write(tmp_path, f"id: c\n{STEPS}\n---\nid: d\n{STEPS}\n", "parts/deep/c.yaml")
+    path = write(tmp_path, f"name: s\nbaseDir: ./parts\nscenarios: [deep/c.yaml, {{id: a, {STEPS}}}, '**/*.yaml']\n")
+    loaded = load([path])
+    assert ids(loaded) == ["c", "d", "a", "b"]
+    assert {case.folder for case in loaded.scenarios} == {tmp_path}
+    assert loaded.scenarios[0].path.name == "c.yaml"
+    own = load([write(tmp_path, f"name: s\nscenarios: ['*.yaml', {{id: a, {STEPS}}}]\n")])
+    assert ids(own) == ["a"]
+
+
+def test_two_suites_may_share_a_folder_of_parts(tmp_path: Path) -> None:
+    """Then the ids stand twice, and that is said, not hidden."""
+    write(tmp_path, f"id: b\n{STEPS}\n", "parts/b.yaml")
+    for name in ("x.suite.yaml", "y.suite.yaml"):
+        write(tmp_path, "name: s\nscenarios: [parts/b.yaml]\n", name)
+    with pytest.raises(SuiteError, match="the id `b` stands here twice"):
+        load([tmp_path])
+
+
+def test_all_files_are_read_before_anything_is_said(tmp_path: Path) -> None:
+    """Names, keys, ids, missing files and syntax, of every file, in their order."""
+    write(tmp_path, "id: x\nsteps: [{caht: hi}]\n", "parts/bad.yaml")
+    told = refused(
+        tmp_path,
+        f"name: s\nscenarios:\n- {{id: a, steps: [{{chat: $x.y}}]}}\n- {{id: a, {STEPS}}}\n- parts/bad.yaml\n- no.yaml\n- 5\n- {{id: b, {STEPS}, tag: x}}\n",
+    )
+    expected = [
+        "suite.yaml:3:26: $x.y: nothing is called $x",
+        "suite.yaml:4:8: the id `a` stands here twice",
+        "suite.yaml:6:3: no.yaml: no file is called so",
+        "suite.yaml:7:3: a scenario is a mapping",
+        "suite.yaml:8:51: unknown key `tag` (did you mean `tags`?)",
+        "parts/bad.yaml:2:9: a step has one of",
+    ]
+    assert [start for start in expected if not any(line.startswith(start) for line in told)] == []
+    assert len(told) == len(expected)
+
+
+def test_an_id_that_stands_twice_is_told_with_what_is_wrong_in_its_scenarios(tmp_path: Path) -> None:
+    """Neither waits until the other is mended."""
+    told = refused(tmp_path, f"name: s\nscenarios:\n- {{id: a, {STEPS}, tag: x}}\n- {{id: a, {STEPS}, tag: x}}\n")
+    assert [line.partition(" (")[0] for line in told] == [
+        "suite.yaml:3:51: unknown key `tag`",
+        "suite.yaml:4:8: the id `a` stands here twice, first at suite.yaml:3:8",
+        "suite.yaml:4:51: unknown key `tag`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "suite.yaml:1:1: the file is empty"),
+        ("# nothing", "nothing but comments"),
+        ("5", "this is a plain value, neither a suite nor a scenario"),
+        ("- id: a", "this is a list, neither a suite nor a scenario"),
+        ("name: s", "suite.yaml:1:1: this is neither a suite (it has no `scenarios`) nor a scenario"),
+        ("name: s\nscenarois: []", "(did you mean `scenarios`?)"),
+        ("name: s\nscenarios: ", "takes a list"),
+        ("name: s\nscenarios: {}", "takes a list"),
+        ("name: s\nscenarios: []", "at least one item"),
+        (f"scenarios: [{{id: a, {STEPS}}}]", "`name` is missing"),
+        (f"name: s\nbaseDir: 5\nscenarios: [{{id: a, {STEPS}}}]", "`baseDir` takes a text"),
+        (
+            f"name: s\nscenarios: [{{id: a, {STEPS}}}, {{id: a, {STEPS}}}]",
+            "the id `a` stands here twice, first at suite.yaml:2:18 (ids are unique in a run)",
+        ),
+        (f"id: a\n{STEPS}\nid: b", "`id` stands here twice, first at line 1, column 1"),
+        ("id: a\n\tsteps: []", "indented with a tab"),
+        (f"id: a\n{STEPS}\nskip: no", "takes true, false or a reason"),
+        (f"id: a\nvars: {{no-name: 1}}\n{STEPS}", "is no name for a variable"),
+        ("id: a\nsteps: [{chat: hi, response: {regex: '(['}}]", "suite.yaml:2:38: `regex`: the pattern '(['"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """One line with its place."""
+    told = refused(tmp_path, text)
+    assert len(told) == 1
+    assert words in told[0]
+
+
+def test_a_suite_is_no_scenario(tmp_path: Path) -> None:
+    """Suites are named on the command line, not in other suites."""
+    write(tmp_path, f"name: t\nscenarios: [{{id: a, {STEPS}}}]\n", "other.yaml")
+    told = refused(tmp_path, "name: s\nscenarios: [other.yaml]\n")
+    assert told == ["other.yaml:1:1: this is a suite, where a scenario is expected (it is named at suite.yaml:2:13)"]
+
+
+def test_anchors_and_merges_make_scenarios(tmp_path: Path) -> None:
+    """What is shared is written once, defaults and captures stay apart."""
+    text = f"""\
+name: s
+defaults: {{runs: 2}}
+scenarios:
+- &base {{id: a, tags: [x], {STEPS}}}
+- {{<<: *base, id: b, runs: 3}}
+"""
+    loaded = load([write(tmp_path, text)])
+    assert [(case.id, case.tags, case.scenario.runs) for case in loaded.scenarios] == [
+        ("a", ("x",), 2),
+        ("b", ("x",), 3),
+    ]
+
+
+PARAMETRIZED = """\
+id: a
+name: Buy $what
+vars: {shop: corner}
+parametrize:
+%s
+steps: [{chat: "buy $what at $shop", totalToolCalls: $n}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "made"),
+    [
+        ("- {what: milk, n: 1}\n- {what: bread, n: 2}", ["a[milk-1]", "a[bread-2]"]),
+        ("- {id: one, what: milk, n: 1}\n- {what: bread, n: 2}", ["a[one]", "a[bread-2]"]),
+        ("- {what: milk, n: 1}\n- {what: milk, n: 1}", ["a[1]", "a[2]"]),
+        ("- {what: {x: 1}, n: 1}", ["a[1]"]),
+        (f"- {{what: {'x' * 60}, n: 1}}", ["a[1]"]),
+    ],
+)
+def test_each_set_of_parameters_is_a_case(tmp_path: Path, sets: str, made: list[str]) -> None:
+    """Named by its id, else by its values if they are short and differ, else by its number."""
+    loaded = load([write(tmp_path, PARAMETRIZED % sets)])
+    assert ids(loaded) == made
+
+
+def test_parameters_are_variables_that_keep_their_type(tmp_path: Path) -> None:
+    """They win over others; titles are written with them."""
+    case = load([write(tmp_path, PARAMETRIZED % "- {id: m, what: milk, n: 2, shop: mall}")]).scenarios[0]
+    scope = case.scope(run=3, user="u-3", env={})
+    assert scope.interpolate("$what $shop $userId $runIndex $scenarioId") == "milk mall u-3 3 a[m]"
+    assert scope.lookup("$n") == 2
+    assert case.title == "Buy milk"
+    assert case.scope(env={}).lookup("$userId") == "test-user"
+
+
+def test_every_set_has_to_have_the_names(tmp_path: Path) -> None:
+    """A set that lacks one is found at load, and ids have to differ."""
+    told = refused(
+        tmp_path,
+        (PARAMETRIZED % "- {what: milk, n: 1}\n- {what: bread}").replace(
+            "totalToolCalls: $n", "response: {contains: '${n}'}"
+        ),
+    )
+    assert any("${n}: nothing is called $n" in line for line in told)
+    told = refused(tmp_path, PARAMETRIZED % "- {id: x, what: a, n: 1}\n- {id: x, what: b, n: 1}")
+    assert told == [
+        "suite.yaml:6:3: the id `a[x]` stands here twice, first at suite.yaml:5:3 (ids are unique in a run)"
+    ]
+
+
+def test_doubts_do_not_stop_anything(tmp_path: Path) -> None:
+    """They are told beside what was read."""
+    loaded = load([write(tmp_path, "id: a\nsteps: [{chat: costs $price}]\n")])
+    assert [str(doubt).partition(": ")[2][:40] for doubt in loaded.warnings] == [
+        "nothing is asserted: the scenario passes",
+        "$price is sent as it is: nothing is call",
+    ]
+
+
+def test_no_path_means_nothing() -> None:
+    """A misspelt file is an error, never an empty run."""
+    with pytest.raises(SuiteError, match="there is no such file"):
+        load(["nowhere/suite.yaml"])
+    assert load([]).scenarios == ()
+
+
+def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
+    """In little time and memory; alone on the machine it is a fifth of a second."""
+    one = "- id: t-{0}\n  steps:\n  - chat: add task {0}\n    tools: {{create: 1}}\n    created: [{{entity: t, as: $t, fields: {{title: '{0}'}}}}]\n  - {{chat: finish $t.title, continueConversation: true, tools: {{update: {{gte: 1}}}}}}\n"
+    path = write(tmp_path, "name: s\nscenarios:\n" + "".join(one.format(i) for i in range(200)))
+    tracemalloc.start()
+    began = time.process_time()
+    loaded = load([path])
+    seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(loaded.scenarios) == 200
+    assert seconds < 10
+    assert peak < 20_000_000
+
+
+def test_a_five_megabyte_file_is_refused_with_a_reason(tmp_path: Path) -> None:
+    """Within two seconds."""
+    began = time.process_time()
+    told = refused(tmp_path, "name: s\nscenarios:\n" + f"- {{id: a, {STEPS}}}\n" * 110_000)
+    assert time.process_time() - began < 2
+    assert "MB, and at most 1.0 MB are read" in told[0]
+
+
+def test_the_guide_is_read_as_it_is() -> None:
+    """It is a file of fragments, not of suites: each document is told apart."""
+    problems = Problems()
+    assert len(read_file(GUIDE, problems)) == 18
+    with pytest.raises(SuiteError, match="neither a suite"):
+        load([GUIDE])

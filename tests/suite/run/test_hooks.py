@@ -1,0 +1,73 @@
+"""What a suite runs around its scenarios."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import LLMProxyError, MachineError, SuiteError
+from llmproxy.suite.run.hooks import run_hook
+from llmproxy.suite.schema.suite import Hook
+
+MODULE = """
+from pathlib import Path
+def note(env):
+    Path("noted").write_text(env["A"])
+async def later():
+    Path("later").write_text("x")
+def fail():
+    raise KeyError("oops")
+text = "no function"
+"""
+
+
+def run(folder: Path, **hook: object) -> None:
+    """Run a hook."""
+    asyncio.run(run_hook(Hook.model_validate(hook), folder, {"A": "b c"}, "beforeEach"))
+
+
+def test_commands_run_in_the_folder_with_the_environment(tmp_path: Path) -> None:
+    """As a command line, or as words."""
+    run(tmp_path, command=["sh", "-c", 'printf "%s" "$A" > out'])
+    assert (tmp_path / "out").read_text() == "b c"
+    run(tmp_path, command="cp out copy")
+    assert (tmp_path / "copy").is_file()
+
+
+def test_functions_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the environment if they take it; async ones too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_hooks.py").write_text(MODULE)
+    run(tmp_path, python="own_hooks.py:note")
+    run(tmp_path, python="own_hooks.py:later")
+    assert ((tmp_path / "noted").read_text(), (tmp_path / "later").is_file()) == ("b c", True)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ({"command": "false"}, "ended with 1"),
+        ({"command": ["sh", "-c", "echo why >&2; exit 3"]}, "ended with 3:\nwhy"),
+        ({"command": "no-such-program-here"}, "cannot be executed"),
+        ({"python": "own_hooks.py:fail"}, "KeyError"),
+        ({"python": "own_hooks.py:text"}, "no function"),
+        ({"python": "own_hooks.py:nothing"}, "nothing"),
+    ],
+)
+def test_a_hook_that_fails_says_why(tmp_path: Path, hook: dict[str, object], message: str) -> None:
+    """With what it wrote."""
+    (tmp_path / "own_hooks.py").write_text(MODULE)
+    with pytest.raises(LLMProxyError, match=message) as caught:
+        run(tmp_path, **hook)
+    assert isinstance(caught.value, MachineError | SuiteError)
+
+
+def test_a_hook_that_hangs_is_ended(tmp_path: Path) -> None:
+    """With everything that it started."""
+    since = time.monotonic()
+    with pytest.raises(MachineError, match=r"did not end within 0\.2 s"):
+        run(tmp_path, command=["sh", "-c", "sleep 30 & sleep 30"], timeout=200)
+    assert time.monotonic() - since < 10

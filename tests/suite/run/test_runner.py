@@ -1,0 +1,282 @@
+"""Suites run: nothing passes by accident, everything is cleaned up, and the end says what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Selected, Started, Status
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.run.runner import run_cases
+from llmproxy.suite.run.world import World
+from tests.suite import rig
+
+STORE = "{memory: {}, entities: {tasks: {columns: [id, title, status, userId], user: userId}}}"
+
+
+def suite(agent: str, *steps: str, more: str = "", scenario: str = "", store: str = STORE) -> str:
+    """Return a suite of one scenario; steps are YAML on one line."""
+    listed = "\n".join(f"      - {step}" for step in steps)
+    head = f"name: t\nagent: {agent}\n{more}" + (f"store: {store}\n" if store else "")
+    return f"{head}scenarios:\n  - id: one\n{scenario}    steps:\n{listed}\n"
+
+
+def run(folder: Path, *steps: str, body: str = 'return "An error failed"', **more: Any) -> rig.Result:  # noqa: ANN401
+    """Run one scenario against an agent in Python that asks no model, without a proxy."""
+    keys = {name: more.pop(name) for name in ("more", "scenario", "store") if name in more}
+    return rig.run(rig.cases_of(folder, suite(rig.echo(folder, body), *steps, **keys)), **more)
+
+
+# Every construct of the guide that the program it comes from lets pass although it should not (B0), run the same way: an agent that
+# answers "An error failed" and calls nothing.
+VACUOUS = [
+    ("{chat: x, tools: {createTask: {gte: 1}}}", "environment_error"),
+    ("{chat: x, tools: {createTask: {count: 1, input: {title: {contains: milk}}}}}", "environment_error"),
+    ("{chat: x, tools: {deleteTask: 0}}", "environment_error"),
+    ("{chat: x, totalToolCalls: {gte: 5}}", "environment_error"),
+    ('{chat: x, response: {regex: "Task .* created"}}', "failed"),
+    ('{chat: x, response: {notContains: ["error", "failed"]}}', "failed"),
+    ("{chat: x, messageProcessing: {condenser: {activated: true}}}", "environment_error"),
+    ("{chat: x, messageProcessing: {pruner: {activated: false}}}", "environment_error"),
+    ("{chat: x, usage: {inputTokens: {gte: 0}}}", "environment_error"),
+    ('{chat: x, created: [{entity: tasks, fields: {title: "Old"}}]}', "failed"),
+    ('{verify: {entity: tasks, filters: {title: Old}, fields: {title: {regex: "^O.*d$"}, status: {notContains: x}}}}', "passed"),
+    ("{verify: {entity: tasks, filters: {nothing: 1}, count: 0}}", "environment_error"),
+    ("{verify: {entity: nothing, filters: {id: 1}, count: 0}}", "environment_error"),
+    ("{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60, pollInterval: 20}}", "failed"),
+    ("{wait: {entity: tasks, id: $old.id, until: {title: Old}, timeout: 60, pollInterval: 20}}", "passed"),
+]  # fmt: skip
+SETUP = '    setup:\n      - {insert: tasks, data: {title: "Old", status: todo}, as: $old}\n'
+
+
+@pytest.mark.parametrize(("step", "status"), VACUOUS, ids=[str(n) for n in range(len(VACUOUS))])
+def test_nothing_passes_by_accident(tmp_path: Path, step: str, status: str) -> None:
+    """What cannot be evaluated is an error, what does not hold a failure; only what holds passes."""
+    found = run(tmp_path, step, scenario=SETUP)
+    assert found.statuses == [status], found.why
+    assert (
+        found.tested.exit_code == {"passed": 0, "failed": 1}.get(status, found.tested.exit_code) or status == "passed"
+    )
+    assert (found.tested.exit_code == 0) is (status == "passed")
+
+
+def test_captured_rows_are_sent_resolved(tmp_path: Path) -> None:
+    """Setup's rows are read from the store; their columns stand in messages and in other rows."""
+    setup = SETUP + '      - {insert: tasks, data: {title: {ref: "$old.title"}}, as: $copy}\n'
+    found = run(
+        tmp_path,
+        '{chat: "Finish $old.title of $userId", response: {eq: "you said Finish Old of test-user"}}',
+        "{verify: {entity: tasks, id: $copy.id, fields: {title: Old, userId: test-user}}}",
+        body='return "you said " + message',
+        scenario=SETUP.replace("$old}", "$old}") + setup.splitlines(keepends=True)[-1],
+    )
+    assert found.statuses == ["passed"], found.why
+    assert found.told.said[0] == "Finish Old of test-user"
+
+
+def test_a_name_without_a_value_is_never_sent(tmp_path: Path) -> None:
+    """The step that should have captured it did not: the run is an error and the agent hears nothing of it."""
+    found = run(
+        tmp_path,
+        "{chat: first, created: [{entity: tasks, as: $new}]}",
+        '{chat: "Finish $new.title"}',
+        keep_going=True,
+        body='return "ok"',
+    )
+    assert found.statuses == ["failed"], found.why
+    assert "has no value yet" in found.told.steps[1].message
+    assert found.told.said == ["first", "ok"]
+
+
+def test_all_assertions_of_a_step_are_shown(tmp_path: Path) -> None:
+    """Not only the first that does not hold; and a message quotes what was seen."""
+    found = run(tmp_path, '{chat: x, response: {contains: ["created", "ok"], regex: "^Task", notContains: failed}}')
+    assert {each.name for each in found.told.wrong} == {"response.contains", "response.regex", "response.notContains"}
+    assert all("An error failed" in each.message for each in found.told.wrong)
+
+
+def test_a_failed_step_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
+    """Later steps are told as skipped."""
+    steps = ("{chat: x, response: {contains: nope}}", "{chat: y}", "{chat: z}")
+    stopped = run(tmp_path, *steps)
+    assert [step.status for step in stopped.told.steps] == [Status.FAILED, Status.SKIPPED, Status.SKIPPED]
+    went_on = run(tmp_path, *steps, keep_going=True)
+    assert [step.status for step in went_on.told.steps] == [Status.FAILED, Status.PASSED, Status.PASSED]
+    assert went_on.statuses == ["failed"]
+
+
+def test_runs_are_independent(tmp_path: Path) -> None:
+    """Each has its own user, rows, names and conversations; they are told apart by their sample."""
+    found = run(
+        tmp_path,
+        '{chat: "$userId $runIndex", conversation: c, response: {regex: "^test-user(~[23])? [123] thread_"}}',
+        "{verify: {entity: tasks, filters: {title: Old}, count: 1}}",
+        body='return message + " " + thread_id',
+        scenario=SETUP,
+        runs=3,
+    )
+    assert found.statuses == ["passed"] * 3, found.why
+    assert [each.sample for each in found.told.events if isinstance(each, Started)] == [1, 2, 3]
+    said = [text for text in found.told.said if "thread_" in text]
+    assert len({text.rpartition(" ")[2] for text in said}) == 3
+    assert found.told.completed.scenarios[0]["told"].startswith("3 of 3 runs passed")
+
+
+def test_runs_that_differ_are_flaky(tmp_path: Path) -> None:
+    """Which is a failure, unless the scenario asks for less."""
+    body = 'return "even" if message.endswith("2") else "odd"'
+    step = '{chat: "run $runIndex", response: {contains: odd}}'
+    assert run(tmp_path, step, body=body, runs=3).told.completed.scenarios[0]["status"] == "flaky"
+    enough = run(tmp_path, step, body=body, runs=3, scenario="    minPassRate: 0.6\n")
+    assert (enough.told.completed.scenarios[0]["status"], enough.tested.exit_code) == ("passed", 0)
+
+
+def test_skip_and_xfail(tmp_path: Path) -> None:
+    """Skipped is not run; expected to fail passes only if it fails."""
+    skipped = run(tmp_path, "{chat: x}", scenario="    skip: not ready\n")
+    assert (skipped.statuses, skipped.told.finished[0].reasoning, skipped.told.said) == (["skipped"], "not ready", [])
+    assert run(tmp_path, "{chat: x, response: {contains: nope}}", scenario="    xfail: bug 7\n").statuses == ["passed"]
+    passed = run(tmp_path, "{chat: x}", scenario="    xfail: bug 7\n")
+    assert (passed.statuses, "bug 7" in passed.told.finished[0].reasoning) == (["failed"], True)
+
+
+def test_rows_are_removed_whatever_happened(tmp_path: Path) -> None:
+    """The second scenario finds the store as the first one did."""
+    text = suite(rig.echo(tmp_path), "{chat: x, response: {contains: nope}}", scenario=SETUP)
+    text += "  - id: two\n    steps: [{verify: {entity: tasks, filters: {id: {exists: true}}, count: 0}}]\n"
+    found = rig.run(rig.cases_of(tmp_path, text))
+    assert found.statuses == ["failed", "passed"], found.why
+
+
+def test_a_crash_is_the_agents_fault(tmp_path: Path) -> None:
+    """And an answer that is none, and one that takes too long."""
+    assert run(tmp_path, "{chat: x}", body="raise KeyError('oops')").statuses == ["agent_error"]
+    empty = run(tmp_path, "{chat: x}", body='return "  "')
+    assert (empty.statuses, "empty answer" in empty.why) == (["agent_error"], True)
+    slow = run(tmp_path, "{chat: x, timeout: 50}", body="import time; time.sleep(1); return 'x'")
+    assert (slow.statuses, "0.05 s" in slow.why) == (["agent_error"], True)
+    late = run(tmp_path, "{chat: x}", body="import time; time.sleep(1); return 'x'", scenario="    timeout: 50\n")
+    assert (late.statuses, "did not end within 0.05 s" in late.why) == (["agent_error"], True)
+    assert late.tested.exit_code == 1
+
+
+def test_an_agent_that_is_not_there_is_an_error_of_the_environment(tmp_path: Path) -> None:
+    """Nothing was tested, so nothing failed."""
+    found = rig.run(rig.cases_of(tmp_path, suite('{http: "http://127.0.0.1:9/v1"}', "{chat: x}", store="")))
+    assert (found.statuses, found.tested.exit_code) == (["environment_error"], 3)
+    assert "cannot be reached" in found.why
+    nobody = rig.run(rig.cases_of(tmp_path, "name: t\nscenarios: [{id: one, steps: [{chat: x}]}]\n"))
+    assert (nobody.statuses, "no agent is described" in nobody.why) == (["environment_error"], True)
+    assert nobody.tested.exit_code == 2
+
+
+def test_a_suite_without_a_store_cannot_look_at_entities(tmp_path: Path) -> None:
+    """An error, also where nothing is expected to be there."""
+    found = run(tmp_path, "{verify: {entity: tasks, filters: {id: 1}, count: 0}}", store="")
+    assert found.statuses == ["environment_error"]
+    assert "no store is configured" in found.why
+
+
+def test_hooks_run_around_everything(tmp_path: Path) -> None:
+    """In their order, with the run in their environment; one that fails before keeps scenarios from running."""
+    note = '{command: [sh, -c, "echo %s $LLMPROXY_SCENARIO >> log"]}'
+    hooks = (
+        "hooks: {"
+        + ", ".join(f"{name}: [{note % name}]" for name in ("beforeAll", "beforeEach", "afterEach", "afterAll"))
+        + "}\n"
+    )
+    assert run(tmp_path, "{chat: x}", more=hooks).statuses == ["passed"]
+    assert (tmp_path / "log").read_text().split("\n")[:4] == [
+        "beforeAll",
+        "beforeEach one",
+        "afterEach one",
+        "afterAll",
+    ]
+    broken = run(tmp_path, "{chat: x}", more='hooks: {beforeAll: [{command: [sh, -c, "echo no luck; exit 3"]}]}\n')
+    assert (broken.statuses, broken.tested.exit_code) == ([], 3)
+    assert "no luck" in broken.told.completed.notes[0]
+
+
+def test_runs_with_users_of_their_own_go_on_at_the_same_time(tmp_path: Path) -> None:
+    """Those that share a user, or a store that knows no users, do not."""
+    body = "import time; time.sleep(0.3); return 'x'"
+    scenarios = "".join(
+        f"  - {{id: s{n}, userId: u%s, steps: [{{chat: x}}, {{verify: {{entity: tasks, filters: {{title: x}}, count: 0}}}}]}}\n"
+        % n
+        for n in range(4)
+    )
+    text = f"name: t\nagent: {rig.echo(tmp_path, body)}\nstore: {STORE}\nscenarios:\n{scenarios}"
+
+    def seconds(text: str) -> tuple[float, rig.Result]:
+        cases = rig.cases_of(tmp_path, text)
+        since = time.monotonic()
+        found = rig.run(cases, parallel=4)
+        assert set(found.statuses) == {"passed"}, found.why
+        return time.monotonic() - since, found
+
+    together, _ = seconds(text)
+    apart, found = seconds(text.replace(", user: userId", ", user: null"))
+    assert together < 1.1 < apart
+    assert "ran one at a time" in found.told.completed.notes[0]
+
+
+def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) -> None:
+    """Ctrl-C: the run under way removes its rows, the end is told with 130, and no thread is left waiting."""
+    wait = "{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60000, pollInterval: 30000}}"
+    cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), wait, scenario=SETUP))
+    told = rig.Told()
+    world = World(options=Options(), proxy=None, handlers=[told])
+
+    async def live() -> None:
+        task = asyncio.ensure_future(run_cases(world, cases))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    since = time.monotonic()
+    asyncio.run(live())
+    assert time.monotonic() - since < 10
+    made = world.store_for(cases[0])
+    assert made is not None
+    assert made[0].list("tasks") == []
+    assert told.completed.exit_code == 130
+    assert [each.status for each in told.finished] == [Status.ENVIRONMENT_ERROR]
+    assert not [
+        each for each in threading.enumerate() if "asyncio" in each.name and each.is_alive() and not each.daemon
+    ]
+
+
+def test_everything_is_told_in_order(tmp_path: Path) -> None:
+    """Selected, then for each run Started ... Finished, at last Completed; all of it is JSON."""
+    from llmproxy.report.story import plain
+
+    found = run(tmp_path, "{chat: x, label: first}")
+    kinds = [type(each).__name__ for each in found.told.events]
+    assert kinds == ["Selected", "Started", "Message", "Message", "Step", "Finished", "Completed"]
+    assert isinstance(found.told.events[0], Selected)
+    assert (found.told.events[0].scenarios, found.told.steps[0].label) == (1, "first")
+    json.dumps([plain(each) for each in found.told.events])
+
+
+def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:
+    """The run goes on, the others hear everything."""
+
+    class Broken:
+        def handle(self, event: object) -> None:
+            raise RuntimeError(event)
+
+        def close(self) -> None:
+            pass
+
+    told = rig.Told()
+    cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}"))
+    world = World(options=Options(), proxy=None, handlers=[Broken(), told])
+    assert asyncio.run(run_cases(world, cases)).exit_code == 0
+    assert told.completed.exit_code == 0

@@ -1,0 +1,88 @@
+"""Expectations about tools and answers: short forms, and the part that matchers evaluate."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.reading.fragment import load_fragment
+
+
+def test_short_forms_of_tools_are_counts() -> None:
+    """A number, comparisons and a reference mean the same as `count`."""
+    made = load_fragment(
+        "tools",
+        "{a: 1, b: {gte: 1}, c: {count: 0, input: {x: 1}}, d: {input: {q: {contains: x}}}, e: $n.count}",
+        declared=["n"],
+    )
+    assert [made[name].count for name in "abcde"] == [1, {"gte": 1}, 0, None, "$n.count"]
+    assert made["d"].input == {"q": {"contains": "x"}}
+    assert made["a"].status == "requested"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{a: {gte: 1, input: {x: 1}}}", "write it below `count`"),
+        ("{a: true}", "takes a whole number"),
+        ("{a: [1]}", "takes how often the tool is called"),
+        ("{a: null}", "takes how often the tool is called"),
+        ("{a: {status: executed}}", "nothing is asserted here"),
+        ("{a: {count: 1, status: done}}", "takes one of 'requested', 'executed' or 'errored'"),
+        ("{a: {input: {}}}", "asserts nothing"),
+        ("{a: {input: {x: {contains: []}}}}", "an empty list asserts nothing"),
+    ],
+)
+def test_tools_that_cannot_be_meant(text: str, words: str) -> None:
+    """Each with its reason."""
+    with pytest.raises(SuiteError) as caught:
+        load_fragment("tools", text)
+    assert words in str(caught.value)
+
+
+def test_a_response_gives_its_matcher() -> None:
+    """As `matchers.check` takes it; JSON by paths, judges and snapshots are apart."""
+    made = load_fragment(
+        "response",
+        "{contains: [a], regex: '^x', flags: s, ignoreCase: true, json: {a.b: 1}, judge: it is polite, snapshot: true, anyOf: [{contains: y}]}",
+    )
+    assert made.matcher == {
+        "contains": ["a"],
+        "regex": "^x",
+        "flags": "s",
+        "ignoreCase": True,
+        "anyOf": [{"contains": "y"}],
+    }
+    assert made.json_ == {"a.b": 1}
+    assert made.judge.criteria == ("it is polite",)
+    assert made.snapshot
+    assert load_fragment("response", "{snapshot: true}").matcher == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("{regex: '(['}", "1:9", "does not compile"),
+        ("{regex: [ok, '([']}", "1:9", "does not compile"),
+        ("{contains: [a], flags: i}", "1:17", "changes nothing here"),
+        ("{judge: {criteria: []}}", "1:20", "at least one item"),
+        ("{judge: []}", "1:9", "at least one item"),
+        ("{json: {}}", "1:8", "asserts nothing"),
+        ("{snapshot: yes}", "1:12", "only true and false"),
+        ("{anyOf: []}", "1:9", "at least one"),
+        ("{not: {foo: 1}}", "1:8", "there is no matcher `foo`"),
+        ("just text", "1:1", "takes a mapping"),
+    ],
+)
+def test_a_response_that_cannot_be_meant(text: str, place: str, words: str) -> None:
+    """With its place."""
+    with pytest.raises(SuiteError) as caught:
+        load_fragment("response", text)
+    assert words in str(caught.value)
+    assert f"fragment:{place}: " in str(caught.value)
+
+
+def test_judging_takes_short_forms() -> None:
+    """One statement, several, or everything."""
+    for text in ("{judge: a}", "{judge: [a]}", "{judge: {criteria: [a], judges: 1}}"):
+        assert load_fragment("response", text).judge.criteria == ("a",)

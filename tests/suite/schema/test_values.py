@@ -1,0 +1,67 @@
+"""Values say what they take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from llmproxy.suite.schema.values import Capture, Count, Flag, Milliseconds, Pause, Reason, Share, Text, Texts, Times
+
+TAKEN: list[tuple[Any, object, object]] = [
+    (Milliseconds, 30000, 30000.0),
+    (Milliseconds, "30s", 30000.0),
+    (Milliseconds, "500ms", 500.0),
+    (Milliseconds, "1.5 m", 90000.0),
+    (Milliseconds, "1h", 3600000.0),
+    (Pause, 0, 0.0),
+    (Texts, "a", ("a",)),
+    (Texts, ["a", "b"], ("a", "b")),
+    (Times, 3, 3),
+    (Share, 1, 1.0),
+    (Capture, "$task", "task"),
+    (Capture, "task", "task"),
+    (Reason, True, True),
+    (Reason, "because", "because"),
+    (Count, {"gte": 1}, {"gte": 1}),
+    (Flag, False, False),
+]
+REFUSED: list[tuple[Any, object, str]] = [
+    (Milliseconds, 0, "more than 0"),
+    (Milliseconds, "30", 'a text such as "30s"'),
+    (Milliseconds, "30 sec", 'a text such as "30s"'),
+    (Milliseconds, True, "not a boolean true"),
+    (Milliseconds, "100h", "takes milliseconds"),
+    (Pause, -1, "0 or more"),
+    (Text, "", "not empty"),
+    (Text, "  ", "not empty"),
+    (Text, None, "takes a text, not null"),
+    (Times, 0, "a whole number from 1"),
+    (Times, "5", "a whole number from 1"),
+    (Times, True, "a whole number from 1"),
+    (Times, 1.5, "a whole number from 1"),
+    (Share, 1.1, "from 0 to 1"),
+    (Share, "1", "from 0 to 1"),
+    (Capture, "$a.b", "takes a name such as $task"),
+    (Capture, "ä", "takes a name such as $task"),
+    (Capture, "$userId", "is built in"),
+    (Flag, "no", "takes true or false"),
+    (Flag, 1, "takes true or false"),
+    (Reason, "yes", "takes true, false or a reason"),
+    (Count, {"min": 1}, "unknown key `min`"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "made"), TAKEN, ids=lambda value: repr(value)[:40])
+def test_values_are_read(kind: type, value: object, made: object) -> None:
+    """Durations in milliseconds or with a unit, one text or several, names with or without a dollar sign."""
+    assert TypeAdapter(kind).validate_python(value) == made
+
+
+@pytest.mark.parametrize(("kind", "value", "words"), REFUSED, ids=lambda value: repr(value)[:40])
+def test_values_of_another_kind_are_refused(kind: type, value: object, words: str) -> None:
+    """Nothing is converted: the text "5" is not the number 5."""
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        TypeAdapter(kind).validate_python(value)

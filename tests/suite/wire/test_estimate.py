@@ -1,0 +1,27 @@
+"""A rough number of tokens, where somebody asked for one."""
+
+from __future__ import annotations
+
+from llmproxy.suite.wire.estimate import estimated
+from tests.suite.wire_chats import Chats, said, user
+
+
+def test_four_characters_are_a_token() -> None:
+    """Of what was asked and answered; what was reported is taken as it is."""
+    chats = Chats()
+    chats.chat([user("x" * 40)], said("y" * 8), usage={})
+    chats.chat([user("z" * 40)], said("y" * 8), usage={"prompt_tokens": 7, "completion_tokens": 1})
+    step = chats.wire.step(0)
+    assert (estimated("inputTokens", step), estimated("outputTokens", step), estimated("totalTokens", step)) == (
+        17,
+        3,
+        20,
+    )
+
+
+def test_what_cannot_be_estimated_is_none() -> None:
+    """Cached tokens; and anything that nobody recorded."""
+    chats = Chats()
+    chats.chat([user("x")], said("y"), recorded=False)
+    assert estimated("inputTokens", chats.wire.step(0)) is None
+    assert estimated("cacheReadTokens", Chats().wire.step(0)) is None

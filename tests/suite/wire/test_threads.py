@@ -1,0 +1,79 @@
+"""Two histories are compared message by message, as they survive a client's hands."""
+
+from __future__ import annotations
+
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.suite.wire.threads import changes, common, items_of, system_of
+
+USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
+CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))
+RESULT = Message("tool", "a long result", tool_call_id="c1")
+NEXT = Message("user", "What is left?")
+
+
+def test_layout_does_not_count() -> None:
+    """White space, and the order of arguments, are the same message."""
+    other = Message("assistant", "", (ToolCall("other-id", "create", '{"b":2,"a":1}'),))
+    assert [item.mark for item in items_of([USER, CALL])] == [
+        item.mark for item in items_of([Message("user", " Buy  milk "), other])
+    ]
+
+
+def test_an_answer_in_pieces_is_one() -> None:
+    """A text and its calls may be sent as two messages; system prompts are no history."""
+    pieces = [Message("system", "Be brief."), Message("assistant", "I will."), CALL]
+    whole = Message("assistant", "I will.", CALL.tool_calls)
+    assert [item.mark for item in items_of(pieces)] == [item.mark for item in items_of([whole])]
+    assert system_of(pieces) == "Be brief."
+
+
+def test_shared_ends_are_counted() -> None:
+    """From the beginning, and from the end, no message twice."""
+    one = items_of([USER, SAID, NEXT])
+    assert (common(one, one), common(one, one[1:]), common(one, [])) == (3, 2, 0)
+
+
+def test_nothing_changed() -> None:
+    """What was expected is there; the rest is new."""
+    change = changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT]))
+    assert (change.gaps, change.pruned, change.expected, [item.text for item in change.new]) == (
+        (),
+        0,
+        3,
+        ["What is left?"],
+    )
+
+
+def test_a_gap_knows_what_stands_in_it() -> None:
+    """Missing messages, the text in their place, and what was kept after them."""
+    summary = Message("user", "Summary: milk was bought.")
+    change = changes(items_of([USER, SAID, NEXT, SAID]), items_of([summary, NEXT, SAID, Message("user", "And now?")]))
+    (gap,) = change.gaps
+    assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
+        ["Buy milk", "Created."], ["Summary: milk was bought."], 2,
+    )  # fmt: skip
+
+
+def test_parts_that_are_gone_are_counted() -> None:
+    """A result that became shorter, calls of an answer that has words as well."""
+    spoken = Message("assistant", "I will.", CALL.tool_calls)
+    short = Message("tool", "[gone]", tool_call_id="c1")
+    assert changes(items_of([USER, CALL, RESULT, SAID]), items_of([USER, CALL, short, SAID, NEXT])).pruned == 1
+    assert (
+        changes(items_of([USER, spoken, SAID]), items_of([USER, Message("assistant", "I will.Created."), NEXT])).pruned
+        == 1
+    )
+
+
+def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
+    """Thoughts that were never sent are no loss."""
+    thought = Message("assistant", "Created.", reasoning="hm")
+    assert changes(items_of([USER, thought]), items_of([USER, SAID, NEXT])).pruned == 1
+    assert changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT])).pruned == 0
+
+
+def test_what_was_added_to_a_system_prompt_is_told() -> None:
+    """The lines that are new."""
+    change = changes([], [], before="Be brief.", after="Be brief.\nSummary: milk.")
+    assert change.grown == "Summary: milk."
+    assert changes([], [], before="It is 10:31.", after="It is 10:32.").grown == ""

@@ -1,0 +1,211 @@
+"""YAML 1.2, its places and its limits."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.suite.yaml.places import Map, Problems, place_of
+from llmproxy.suite.yaml.reader import MAX_BYTES, read, read_file
+
+
+def one(text: str) -> object:
+    """Read one document in which nothing is wrong."""
+    problems = Problems()
+    documents = read(text, "f.yaml", problems)
+    assert not list(problems)
+    assert len(documents) == 1
+    return documents[0][0]
+
+
+def wrong(text: str | bytes) -> list[str]:
+    """Return what is wrong."""
+    problems = Problems()
+    read(text, "f.yaml", problems)
+    return [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
+        ("true", True),
+        ("FALSE", False),
+        ("tRUE", "tRUE"),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("None", "None"),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("190:20:30", "190:20:30"),
+        ("2026-01-02", "2026-01-02"),
+        ("2026-01-02T10:00:00Z", "2026-01-02T10:00:00Z"),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("0b11", "0b11"),
+        ("017", 17),
+        ("-5", -5),
+        ("+5", 5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1.2.3", "1.2.3"),
+        ("-.inf", -math.inf),
+        ("-", "-"),
+        ("=", "="),
+        ("'1'", "1"),
+        ('"true"', "true"),
+        ("!!str 5", "5"),
+        ("!!float 5", 5.0),
+        ("!!int '5'", 5),
+        ("|\n  no\n", "no\n"),
+    ],
+)
+def test_plain_values_are_those_of_the_core_schema(written: str, value: object) -> None:
+    """Only true and false are booleans; dates, times and 1_000 are texts; quotes make texts."""
+    if written == "-":
+        written = "'-'"
+    made = one(f"key: {written}\n")
+    assert isinstance(made, Map)
+    assert type(made["key"]) is type(value)
+    assert made["key"] == value
+
+
+def test_not_a_number_is_read() -> None:
+    """It equals nothing, itself included."""
+    made = one("a: .nan")
+    assert isinstance(made, Map)
+    assert math.isnan(made["a"])
+
+
+def test_keys_are_texts_as_written() -> None:
+    """`no`, 1 and true are names of columns and tools like all others."""
+    assert one("{no: 1, 1: 2, true: 3, ~: 4}") == {"no": 1, "1": 2, "true": 3, "~": 4}
+
+
+def test_everything_knows_its_place() -> None:
+    """File, line and column of mapping, key, value and item."""
+    made = one("a: 1\nb:\n  - x\n  - {c: d}\n")
+    assert isinstance(made, Map)
+    assert str(place_of(made, "b", key=True)) == "f.yaml:2:1"
+    assert str(place_of(made["b"], 0)) == "f.yaml:3:5"
+    assert str(place_of(made["b"][1], "c")) == "f.yaml:4:9"
+
+
+def test_a_column_is_a_character() -> None:
+    """Not a byte."""
+    made = one("{ä: x, ö: y}")
+    assert str(place_of(made, "ö", key=True)) == "f.yaml:1:8"
+
+
+def test_equal_keys_are_refused_with_both_places() -> None:
+    """All of them in the file, also those that look different."""
+    told = wrong("a: 1\nb: {x: 1, 'x': 2}\na: 3\n")
+    assert told == [
+        "f.yaml:2:11: `x` stands here twice, first at line 2, column 5 (keep one)",
+        "f.yaml:3:1: `a` stands here twice, first at line 1, column 1 (keep one)",
+    ]
+
+
+def test_anchors_and_merges_work() -> None:
+    """What stands there wins, then the first of a list; merged members keep their places."""
+    made = one("x: &x {a: 1, b: 1}\ny: &y {b: 2, c: 2}\nz: {<<: [*x, *y], a: 0}\nw: *x\n")
+    assert isinstance(made, Map)
+    assert made["z"] == {"a": 0, "b": 1, "c": 2}
+    assert made["w"] is made["x"]
+    assert str(place_of(made["z"], "c")) == "f.yaml:2:17"
+
+
+def test_a_quoted_merge_key_is_a_key() -> None:
+    """Only the plain << merges."""
+    assert one("{'<<': 1}") == {"<<": 1}
+
+
+def test_several_documents_are_read_and_empty_ones_left_out() -> None:
+    """A line of dashes too many does no harm."""
+    documents = read("---\na: 1\n---\n---\nb: 2\n---\n", "f.yaml", Problems())
+    assert [value for value, _ in documents] == [{"a": 1}, {"b": 2}]
+    assert str(documents[1][1]) == "f.yaml:5:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("", "1:1", "the file is empty"),
+        ("  \n\n", "1:1", "the file is empty"),
+        ("# nothing\n", "1:1", "nothing but comments"),
+        ("a: [*b]", "1:5", "*b names no anchor above"),
+        ("a: &a [*a]", "1:8", "it would never end"),
+        ("a: {<<: 1}", "1:9", "merges mappings"),
+        ("a: {<<: *x, <<: *x}\n", "1:9", "*x names no anchor"),
+        ("x: &x {}\na: {<<: *x, <<: *x}\n", "2:13", "`<<` stands here twice"),
+        ("? [a]\n: b\n", "1:3", "a key must be a plain text"),
+        ("a: !include x.yaml", "1:4", "the tag !include is not known"),
+        ("a: !!python/name:os.system x", "1:4", "!!python/name:os.system is not known"),
+        ("a: !!timestamp 2026-01-01", "1:4", "!!timestamp is not known"),
+        ("a: !!int x", "1:4", "'x' is no int"),
+        ("a: " + "9" * 500, "1:4", "this number has 500 digits"),
+        ("[" * 5000, "1:62", "nested more than 60 deep"),
+        (b"\xff\xfe\x00", "1:3", "not UTF-8"),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_its_place(text: str | bytes, place: str, words: str) -> None:
+    """Empty files, tags, endless and missing anchors, odd keys, depth."""
+    told = wrong(text)
+    assert len(told) == 1
+    assert told[0].startswith(f"f.yaml:{place}: ")
+    assert words in told[0]
+
+
+def test_a_bomb_of_aliases_is_refused_at_once() -> None:
+    """Ten aliases of ten aliases of ...: counted before anybody expands them."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    began = time.process_time()
+    told = wrong("\n".join(lines))
+    assert time.process_time() - began < 1
+    assert len(told) == 1
+    assert "300,000 values once its aliases are expanded" in told[0]
+
+
+def test_a_large_file_is_refused_at_once(tmp_path: Path) -> None:
+    """5 MB: the reason, and what to do, without reading them."""
+    path, problems = tmp_path / "big.yaml", Problems()
+    path.write_text("# " + "x" * 5_000_000, encoding="utf-8")
+    began = time.process_time()
+    assert read_file(path, problems) == []
+    assert time.process_time() - began < 1
+    assert "5.0 MB, and at most 1.0 MB are read (split it" in str(*problems)
+
+
+def test_the_largest_file_is_read_in_time() -> None:
+    """What is not refused for its size does not take long."""
+    text = "- {id: aaaa, steps: [{chat: hello there}]}\n" * (MAX_BYTES // 45)
+    began = time.process_time()
+    assert len(read(text, "f.yaml", Problems())) == 1
+    assert time.process_time() - began < 10  # alone on the machine: under one
+
+
+def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
+    """Not a traceback."""
+    problems = Problems()
+    assert read_file(tmp_path / "no.yaml", problems) == []
+    assert "No such file" in str(*problems)
+
+
+def test_zeros_that_get_lost_are_doubted() -> None:
+    """01234 is a number in YAML 1.2; whoever means a postal code hears of it."""
+    problems, doubts = Problems(), Problems()
+    read("zip: 01234\nn: 0\nm: '007'\n", "f.yaml", problems, doubts)
+    assert [str(doubt) for doubt in doubts] == [
+        "f.yaml:1:6: 01234 is read as the number 1234 (put it in quotes to keep its zeros)"
+    ]
+    assert not list(problems)

@@ -1,0 +1,65 @@
+"""Names of attributes are OpenTelemetry's."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.core.dialects.messages import ToolCall
+from llmproxy.core.traffic.interaction import Usage
+from llmproxy.trace.reading.attributes import (
+    call_attributes,
+    operation_name,
+    request_attributes,
+    response_attributes,
+    usage_attributes,
+)
+from llmproxy.trace.reading.exchange import opened, provider_name
+from llmproxy.trace.reading.history import History
+from tests.trace.runs import chat, says, user
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        ("chat.completions", "chat"),
+        ("responses", "chat"),
+        ("messages", "chat"),
+        ("generateContent", "generate_content"),
+        ("completions", "text_completion"),
+        ("v2.embed", "embeddings"),
+        ("embedContent", "embeddings"),
+        ("v1.rerank", "v1.rerank"),
+    ],
+)
+def test_operations(operation: str, name: str) -> None:
+    """Four well-known ones; what has no name keeps ours."""
+    assert operation_name(operation) == name
+
+
+def test_providers() -> None:
+    """The conventions' spelling where there is one."""
+    assert [provider_name(name) for name in ("openai", "bedrock", "azure", "mystery")] == [
+        "openai", "aws.bedrock", "azure.ai.openai", "mystery",
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """No attribute says 0 or null for it."""
+    assert usage_attributes(Usage(output=0)) == {"gen_ai.usage.output_tokens": 0}
+    assert call_attributes(ToolCall(None, "t", "")) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "t",
+    }
+    found = opened(chat(1, [user("x")], says("y"), model=None, upstream=""), History())
+    assert "gen_ai.request.model" not in request_attributes(found)
+    assert "server.address" not in request_attributes(found)
+
+
+def test_of_a_request_and_an_answer() -> None:
+    """Where it went, what came."""
+    found = opened(chat(1, [user("x")], says("y")), History())
+    asked, answered = request_attributes(found), response_attributes(found)
+    assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")
+    assert (asked["llmproxy.operation"], asked["llmproxy.occurrence"]) == ("chat.completions", 1)
+    assert (answered["gen_ai.response.id"], answered["http.response.status_code"]) == ("chatcmpl-1", 200)
+    assert "gen_ai.response.time_to_first_chunk" not in answered

@@ -1,0 +1,70 @@
+"""Reading a conversation once gives what reading it anew gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from hypothesis import given, settings, strategies as st
+
+from llmproxy.core.dialects.conversation import asked
+from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.trace.reading.exchange import CHAT
+from llmproxy.trace.reading.history import History, Plain
+from tests.support.traffic import exchanges
+from tests.trace.runs import Json, call, calling, chat, result, says, user
+
+
+def body_of(body: Json) -> Interaction:
+    """Return an exchange with this request."""
+    made = chat(1, [], says(""))
+    return dataclasses.replace(made, request=dataclasses.replace(made.request, body=json.dumps(body).encode()))
+
+
+MESSAGES = st.lists(
+    st.sampled_from([user("a"), user("b"), says("c"), calling(call()), result(), {"role": "user", "content": None}, 7,
+                     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+    max_size=6,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(MESSAGES, max_size=8))
+def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
+    """Whatever came before."""
+    history = History()
+    for messages in requests:
+        made = body_of({"messages": messages})
+        assert list(history.messages(made, {"messages": messages})) == asked(
+            "openai", "chat.completions", made.request.body
+        )
+
+
+def test_over_real_traffic(traffic: Path) -> None:
+    """In every dialect."""
+    history = History()
+    for each in exchanges(traffic):
+        if each.route is None or each.route.operation not in CHAT:
+            continue
+        tree = parsed(each.asked)
+        made = dataclasses.replace(body_of({}), provider=each.route.provider.name, operation=each.route.operation)
+        made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
+        family = family_of(made.provider, made.operation)
+        expected = asked(family, made.operation, each.asked)
+        assert list(history.messages(made, tree if isinstance(tree, dict) else {})) == expected
+
+
+def test_what_was_read_is_used_again() -> None:
+    """The same message is the same object, and has the same plain form."""
+    history, plain = History(), Plain()
+    one = history.messages(body_of({}), {"messages": [user("a")]})
+    two = history.messages(body_of({}), {"messages": [user("a"), says("b"), calling(call()), result()]})
+    assert one[0] is two[0]
+    assert plain.of(one[0]) is plain.of(two[0])
+    assert [plain.of(message) for message in two[2:]] == [
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'}]},
+        {"role": "tool", "content": '{"temp": 18}', "tool_call_id": "call_1"},
+    ]  # fmt: skip

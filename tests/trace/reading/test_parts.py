@@ -1,0 +1,65 @@
+"""Parts of spans: tokens, arguments, results, ids."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from llmproxy.core.dialects.messages import ToolCall
+from llmproxy.core.traffic.interaction import Usage
+from llmproxy.trace import Span, TokenUsage
+from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage
+from tests.trace.runs import Json, chat, says, user
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage(100, 20, 30, 40, 5), TokenUsage(30, 20, 120, 30, 40)),
+        (Usage(100, 20), TokenUsage(100, 20, 120, None, None)),
+        (Usage(None, 6), TokenUsage(None, 6, None, None, None)),
+        (Usage(5, 0, 9), TokenUsage(0, 0, 5, 9, None)),
+    ],
+)
+def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
+    """None is never taken for 0, and a total of something unknown is unknown."""
+    assert token_usage(usage) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [('{"a": 1}', {"a": 1}), (" [1]", [1]), ("18", "18"), ("", ""), ("{broken", "{broken"), ('"x"', '"x"')],
+)
+def test_results_are_objects_lists_or_texts(text: str, value: Json) -> None:
+    """A number in a text stays the text that the tool answered with."""
+    assert result_value(text) == value
+
+
+def test_arguments_of_any_depth_are_kept() -> None:
+    """What the JSON reader gives up on stays text."""
+    span = Span()
+    deep = "[" * 100_000
+    set_arguments(span, ToolCall(None, "t", deep))
+    assert (span.input, span.tool_args) == (deep, None)
+
+
+def test_ids_depend_on_what_is_recorded() -> None:
+    """Not on the row, and not on chance."""
+    one = chat(1, [user("x")], says("y"))
+    assert span_id(one, "call0") == span_id(dataclasses.replace(one, id=99), "call0")
+    others = [
+        dataclasses.replace(one, occurrence=2),
+        dataclasses.replace(one, cassette="b"),
+        dataclasses.replace(one, sample=2),
+    ]
+    assert len({span_id(each, "call0") for each in [one, *others]} | {span_id(one, "call1")}) == 5
+
+
+def test_texts_within_a_value() -> None:
+    """All of them, not deeper than makes sense."""
+    assert texts({"a": "x", "b": ["y", {"c": "z"}], "d": 1}) == "x\ny\nz\n"
+    deep: Json = "x"
+    for _ in range(50):
+        deep = [deep]
+    assert texts(deep) == ""

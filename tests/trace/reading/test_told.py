@@ -1,0 +1,65 @@
+"""What a proxy told, as interactions, exchanges and spans."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.client.control.told import Call
+from llmproxy.core.cassettes.plain import to_json
+from llmproxy.errors import CassetteCorrupt
+from llmproxy.trace.reading.told import cassette, exchanges, interactions, plain_spans, spans
+from llmproxy.trace.values.model import SpanKind
+from tests.support.chats import chat
+
+
+def call(seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1) -> dict[str, object]:
+    """Return a call as the proxy tells it."""
+    made = to_json(chat(text, f"re {text}", party=party))
+    return {"seq": seq, "party": party, "occurrence": occurrence, "recording": made if recorded else None}
+
+
+def test_calls_recordings_and_their_json_are_taken_alike() -> None:
+    """`Control.walk` gives values, the endpoint objects, an export lines."""
+    told = call(1, "hi")
+    plain = chat("hi", "re hi")
+    assert interactions([told]) == [plain]
+    assert interactions([Call.of(told)]) == [plain]
+    assert interactions([to_json(plain)]) == [plain]
+
+
+def test_calls_without_a_recording_are_left_out() -> None:
+    """A refusal said nothing."""
+    assert [each.messages[-1].text for each in exchanges([call(1, "a", recorded=False), call(2, "b")])] == ["b"]
+
+
+def test_the_agents_exchanges_are_told_apart() -> None:
+    """What simulator and judges said is no behaviour of the agent."""
+    told = [call(1, "a"), call(2, "b", party="judge")]
+    assert [each.messages[-1].text for each in exchanges(told)] == ["a"]
+    assert len(list(exchanges(told, party=None))) == 2
+    outputs = [span.output for span in spans(told) if span.kind is SpanKind.AGENT_OUTPUT]
+    assert outputs == ["re a"]
+
+
+def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
+    """Ids are those of calls: nothing is lost in a table of them."""
+    made = spans([call(1, "a"), call(2, "a", occurrence=2)])
+    assert len({span.id for span in made}) == len(made) > 4
+
+
+def test_spans_are_plain_values_for_the_control_api() -> None:
+    """JSON, as a file has them."""
+    assert {span["kind"] for span in plain_spans([chat()])} >= {"llm_request", "llm_response"}
+
+
+def test_what_is_no_recording_is_said() -> None:
+    """Of a proxy of another version."""
+    with pytest.raises(CassetteCorrupt, match="recording 1"):
+        interactions([{"recording": {"llmproxy": 1}}])
+
+
+def test_calls_are_a_trace_at_the_times_of_this_run() -> None:
+    """A replayed answer is as old as its recording, and was given now."""
+    made = cassette([call(1, "a") | {"at": 5.0}, call(2, "b"), call(3, "c", party="judge")], "run")
+    assert (made.name, made.output_text, made.created_at) == ("run", "re b", 5.0)
+    assert made.llm_call_count == 4
