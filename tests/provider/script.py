@@ -13,8 +13,9 @@ said), which is rendered in the dialect that the request speaks. As JSON:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -36,6 +37,28 @@ class Reply:
 
     say: str = ""
     call: tuple[Call, ...] = ()
+    takes: Mapping[str, str] = field(default_factory=dict)
+    """Values that the model names again, by name: the last match (first group) of each pattern in the tools' results
+    stands for ``{name}`` in what is said and in the arguments."""
+
+    def filled(self, seen: Seen) -> Reply:
+        """Return it with the values that this request holds; ValueError if one is nowhere."""
+        if not self.takes:
+            return self
+        values = {}
+        for name, pattern in self.takes.items():
+            found = re.findall(pattern, "\n".join(seen.tool_results))
+            if not found:
+                raise ValueError(f"no {name} ({pattern}) in {seen.tool_results}")
+            values[f"{{{name}}}"] = found[-1]
+
+        def fill(text: Any) -> Any:  # noqa: ANN401 - an argument may be anything
+            for name, value in values.items():
+                text = text.replace(name, value) if isinstance(text, str) else text
+            return text
+
+        calls = tuple(Call(c.name, {key: fill(value) for key, value in c.arguments.items()}) for c in self.call)
+        return Reply(fill(self.say), calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +74,9 @@ class Step:
     method: str | None = None
     stream: bool | None = None
     tool_result: str | None = None
-    """Text that the tool's result contains with which the request ends."""
+    """Text that the tool's result contains with which the request ends; empty for any."""
+    results: int | None = None
+    """How many results of tools the conversation holds."""
     contains: str | None = None
     """Text that the body contains, as UTF-8."""
     sends: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +93,7 @@ class Step:
                 ("model", self.model, seen.model),
                 ("method", self.method, seen.method),
                 ("stream", self.stream, seen.stream),
+                ("results", self.results, len(seen.tool_results)),
             )
             if want is not None and want != got
         ]
@@ -77,11 +103,22 @@ class Step:
         if self.path is not None and not fnmatchcase(seen.path, self.path):
             wrong.append(f"path: expected {self.path!r}, got {seen.path!r}")
         result = seen.tool_result
-        if (self.tool_result is None) != (result is None) or (self.tool_result or "") not in (result or ""):
+        # Where their number is expected, the request may end with whatever the client says behind the last one.
+        surprising = self.results is None and (self.tool_result is None) != (result is None)
+        if surprising or (self.tool_result or "") not in (result or ""):
             wrong.append(f"tool_result: expected {self.tool_result!r}, got {result!r}")
         if self.contains is not None and self.contains.encode() not in seen.body:
             wrong.append(f"body: expected to contain {self.contains!r}")
         return wrong
+
+    def filled(self, seen: Seen) -> Step | str:
+        """Return it with the values that its reply takes from this request, or say which of them is nowhere."""
+        if isinstance(self.answer, Answer) or not self.answer.takes:
+            return self
+        try:
+            return replace(self, answer=self.answer.filled(seen))
+        except ValueError as error:
+            return str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +144,11 @@ class Play:
             if step.times is not None and self.played[number] >= step.times:
                 continue
             wrong = step.differs(seen)
-            if not wrong:
+            ready = None if wrong else step.filled(seen)
+            if isinstance(ready, Step):
                 self.played[number] += 1
-                return step
+                return ready
+            wrong = wrong or [str(ready)]
             reasons.append(f"  step {number + 1}: " + "; ".join(wrong))
             if self.script.ordered and (step.times is not None or self.played[number] == 0):
                 break
@@ -137,9 +176,10 @@ def step(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
     json: object = None,
+    takes: Mapping[str, str] | None = None,
     **facts: Any,  # noqa: ANN401 - the members of Step
 ) -> Step:
-    """Make a step from plain values: `say`/`call` is a reply, `status`/`headers`/`json` an exact answer, the rest is expected."""
+    """Make a step from plain values: `say`/`call`/`takes` is a reply, `status`/`headers`/`json` an exact answer, the rest is expected."""
     unknown = set(facts) - {f.name for f in fields(Step)}
     if unknown:
         raise ValueError(f"unknown member of a step: {', '.join(sorted(unknown))}")
@@ -147,4 +187,4 @@ def step(
         return Step(json_answer(json, status or 200, *(headers or {}).items()), **facts)
     if "answer" in facts:
         return Step(**facts)
-    return Step(Reply(say, tuple(Call(c["name"], c.get("arguments", {})) for c in call)), **facts)
+    return Step(Reply(say, tuple(Call(c["name"], c.get("arguments", {})) for c in call), takes or {}), **facts)

@@ -97,6 +97,11 @@ class Seen:
         role, text = self._said[-1] if self._said else ("", "")
         return text if role == "tool" else None
 
+    @property
+    def tool_results(self) -> list[str]:
+        """What the tools returned in the whole conversation, in order."""
+        return [text for role, text in self._said if role == "tool"]
+
     @cached_property
     def _said(self) -> list[tuple[str, str]]:
         read = READERS.get(self.dialect)
@@ -137,7 +142,7 @@ def _input(fields: dict[str, Any]) -> list[tuple[str, str]]:
         return [("user", " ".join(map(str, given)))]
     return [
         ("tool", _text(i.get("output")))
-        if i.get("type") == "function_call_output"
+        if str(i.get("type")).endswith("_call_output")
         else (i.get("role", ""), _text(i.get("content")))
         for i in given
     ]

@@ -1,0 +1,72 @@
+"""The coding agents of the lab, one row each: package, command, variables.
+
+A row says how a real agent from npm is started without anybody at the terminal, which of its tools runs a shell command, and which
+requests it makes on the side. Everything else (the dialogue, the folders, what must be true) is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ASK = "What do my notes say?"
+
+COMMON = {
+    "ANTHROPIC_API_KEY": "sk-ant-test",
+    "OPENAI_API_KEY": "sk-test",
+    "IS_SANDBOX": "1",
+}
+"""Variables that every agent gets: keys (the provider takes any), and that root may let it run commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One coding agent."""
+
+    name: str
+    package: str
+    """Of npm, and the folder `node/NAME` that holds its lock."""
+    command: tuple[str, ...]
+    """How it is asked ASK; ``$NAME`` is a variable of its environment (llmproxy's base URLs), ``{home}`` its home."""
+    tool: str
+    """The tool that runs a shell command."""
+    argument: str
+    """The tool's argument that holds the command."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Its own, beside COMMON; ``{home}`` is its home."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Other arguments that the tool wants."""
+    installer: str = ""
+    """Script of its package that must run after the installation."""
+    aside: tuple[Mapping[str, Any], ...] = ()
+    """Steps of the script for what it asks on the side, as often as it likes."""
+
+
+AGENTS = (
+    Agent(
+        "claude",
+        "@anthropic-ai/claude-code",
+        ("claude", "-p", ASK, "--allowedTools", "Bash", "--dangerously-skip-permissions"),
+        "Bash",
+        "command",
+        {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        {"description": "look"},
+        "install.cjs",
+        ({"method": "HEAD", "path": "/"}, {"path": "*/count_tokens"}, {"stream": False, "say": "ok"}),
+    ),
+    Agent(
+        "codex",
+        "@openai/codex",
+        (
+            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-m", "gpt-5"),
+            *("-c", "model_provider=x", "-c", "model_providers.x.name=x"),
+            *("-c", "model_providers.x.base_url=$OPENAI_BASE_URL", "-c", "model_providers.x.env_key=OPENAI_API_KEY"),
+            *("-c", "model_providers.x.wire_api=responses", ASK),
+        ),
+        "exec_command",
+        "cmd",
+        {"CODEX_HOME": "{home}"},
+        aside=({"method": "GET", "path": "*/models"},),
+    ),
+)

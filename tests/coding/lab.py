@@ -1,0 +1,214 @@
+"""Record a real coding agent in one place, let `llmproxy learn` try it in a second, replay it in a third, and say what is not as it must be.
+
+A place is a folder with notes and a git repository, a home, a folder for temporary files, and what the machine says of itself
+(user, time zone). In replay the provider is dead: its port is closed, and the whole run is cut off from every network where the
+system lets a user make a network namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.provider import Provider
+from tests.support.process import clean_env
+
+from .agents import ASK, COMMON, Agent
+from .dialogue import NOTE, UUID, script
+from .environments import programs_of
+
+SECONDS = 240
+"""An agent that takes longer hangs."""
+AWAY = ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
+"""Runs a command where no network is but its own loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where an agent runs."""
+
+    cwd: Path
+    home: Path
+    tmp: Path
+    user: str = "ann"
+    timezone: str = "UTC"
+    branch: str = "main"
+    more_commits: int = 0
+    """Commits of before, beyond the first."""
+    dirty: bool = False
+    """A file lies there that git does not know."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def prepare(self, name: str) -> None:
+        """Make the folders, the notes and the repository, all of them anew."""
+        for folder in (self.cwd, self.home, self.tmp):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self.cwd / "notes.txt").write_text(f"{NOTE}\n")
+        config = f"[user]\n\tname = {self.user}\n\temail = {self.user}@example.com\n[init]\n\tdefaultBranch = {self.branch}\n"
+        (self.home / ".gitconfig").write_text(config)
+        git = ["git", "-c", f"user.name={self.user}", "-c", f"user.email={self.user}@example.com"]
+        (self.cwd / ".gitignore").write_text(".ids\n")
+        _do(*git, "init", "-q", "-b", self.branch, ".", cwd=self.cwd)
+        _do(*git, "add", ".gitignore", cwd=self.cwd)
+        for number in range(1 + self.more_commits):
+            _do(*git, "commit", "-q", "--allow-empty", "-m", f"Begin, {number}", cwd=self.cwd)
+        if self.dirty:
+            (self.cwd / "left-here.txt").write_text(f"by {name}\n")
+
+    def words(self, recorded: Where | None = None) -> dict[str, str]:
+        """Return what must not be found in another place: folders, and the ids that were made here."""
+        del recorded
+        found = {"cwd": str(self.cwd), "home": str(self.home), "tmp": str(self.tmp)}
+        ids = self.cwd / ".ids"
+        made = re.findall(rf"{UUID}|[0-9a-f]{{40}}|token=[0-9a-f]{{16}}|[^/\s]*(?:tmp\.\w{{10}}|run-\w{{6}})", ids.read_text()) if ids.exists() else []
+        return found | {f"id {number}": value for number, value in enumerate(made)}
+
+
+def _do(*command: str, cwd: Path) -> None:
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True)
+
+
+@dataclass(slots=True)
+class Ran:
+    """How a run of an agent ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    upstream: int = 0
+    """Requests that reached the provider."""
+
+    @property
+    def said(self) -> list[str]:
+        """What llmproxy said, line by line."""
+        return [line for line in self.stderr.splitlines() if line.startswith(("llmproxy:", "  miss:", "  refused:"))]
+
+    def count(self, word: str) -> int:
+        """Return a number of the summary: hits, misses, recorded."""
+        found = re.search(rf"llmproxy: .*?\b([0-9,]+) {word}", self.stderr)
+        return int(found[1].replace(",", "")) if found else 0
+
+
+@dataclass(slots=True)
+class Lab:
+    """One agent, one dialogue, one store."""
+
+    agent: Agent
+    folder: Path
+    turns: int
+    cut_off: bool = True
+    provider: Provider | None = None
+    recorded: Where | None = None
+    runs: list[Ran] = field(default_factory=list)
+
+    @property
+    def store(self) -> Path:
+        """Where it is recorded."""
+        return self.folder / "llmproxy.db"
+
+    def record(self, where: Where) -> Ran:
+        """Record the dialogue there."""
+        where.prepare("record")
+        with Provider(script(self.agent, str(where.cwd), self.turns), check=False) as up:
+            ran = self.run(where, up.url, "run", "--mode", "record")
+            ran.upstream = len(up.requests)
+            for seen in up.refused:
+                ran.stderr += f"\nprovider refused {seen.method} {seen.target}\n{seen.refused}"
+        self.recorded = where
+        return ran
+
+    def learn(self, where: Where, *accept: str) -> Ran:
+        """Let the recording be tried there."""
+        where.prepare("learn")
+        return self.run(where, DEAD, "learn", self.agent.name, *accept, cut_off=self.cut_off)
+
+    def replay(self, where: Where, *options: str) -> Ran:
+        """Replay it there, with nobody to ask."""
+        where.prepare("replay")
+        return self.run(where, DEAD, "run", *options, cut_off=self.cut_off)
+
+    def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
+        """Run the agent under a command of llmproxy."""
+        own = {name: value.replace("{home}", str(where.home)) for name, value in self.agent.variables.items()}
+        path = f"{programs_of(self.agent.name)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        env = clean_env(
+            {**COMMON, **own, "HOME": str(where.home), "TMPDIR": str(where.tmp), "USER": where.user, "LOGNAME": where.user}
+            | {"TZ": where.timezone, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **where.variables}
+        )
+        options = ["--store", str(self.store)]
+        options += ["--cassette", self.agent.name] if words[0] == "run" else []
+        options += [word for name in ("openai", "anthropic", "gemini") for word in ("--upstream", f"{name}={upstream}")]
+        asked = _shell(self.agent.command)
+        command = [sys.executable, "-m", "llmproxy", *words, *options, "--", "sh", "-c", asked]
+        if cut_off and can_cut_off():
+            command = [*AWAY, *command]
+        done = subprocess.run(
+            command, cwd=where.cwd, env={**env, "PWD": str(where.cwd)}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        ran = Ran(done.returncode, done.stdout, done.stderr)
+        self.runs.append(ran)
+        return ran
+
+    def problems(self, ran: Ran, where: Where) -> list[str]:
+        """Say what of a replay is not as it must be; empty if all is."""
+        wrong = [] if ran.code == 0 else [f"exit {ran.code}"]
+        misses, hits, wanted = ran.count("miss"), ran.count("hit"), self.runs[0].count("recorded")
+        if misses or hits != wanted:
+            wrong.append(f"{hits} hits of {wanted}, {misses} misses")
+        if NOTE not in ran.stdout:
+            wrong.append(f"answer not seen: {ran.stdout[-300:]!r}")
+        return wrong + self.files_left(where) if self.turns > 2 else wrong
+
+    def files_left(self, where: Where) -> list[str]:
+        """Say what the agent left that it should not have, or did not leave."""
+        assert self.recorded is not None
+        wrong = []
+        made = re.findall(UUID, (where.cwd / ".ids").read_text()) if (where.cwd / ".ids").exists() else []
+        if not made:
+            wrong.append("no id was made")
+        elif self.turns > 3:
+            file = where.cwd / f"{made[0]}.txt"
+            if not file.exists() or file.read_text() != f"for {made[0]}\n":
+                wrong.append(f"{file.name} is not there")
+        here = where.words()
+        for name, word in self.recorded.words().items():
+            if word in here.values() or any(word in value for value in here.values()):
+                continue
+            for root in {where.cwd, where.home, where.tmp}:
+                wrong += [f"{name} of the recording ({word}) in {path}" for path in sorted(root.rglob("*")) if _holds(path, word)]
+        return wrong
+
+
+def _holds(path: Path, word: str) -> bool:
+    # git packs what it keeps: what the repository holds is found in its files and refs.
+    if path.is_symlink() or not path.is_file() or ".git" in path.parts and "objects" in path.parts:
+        return word in path.name
+    return word in path.name or word.encode() in path.read_bytes()
+
+
+DEAD = "http://127.0.0.1:9"
+"""Nobody is there."""
+
+
+def _shell(words: Sequence[str]) -> str:
+    """Write a command for a shell, with its variables in force."""
+    return " ".join(f'"{word}"' for word in words)
+
+
+@cache
+def can_cut_off() -> bool:
+    """Tell whether this system lets us make a network namespace."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return subprocess.run([*AWAY, "true"], capture_output=True, check=False).returncode == 0
+
+
+__all__ = ["ASK", "Lab", "Ran", "Where", "can_cut_off", "json"]
