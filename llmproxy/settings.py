@@ -169,6 +169,11 @@ class Settings(_Frozen):
     fail_on_miss: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False, description="End with exit code 4 if a request was refused because it was not recorded."
     )
+    strict: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+        default=False,
+        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
+        "was bound, not exact.",
+    )
     miss_status: Annotated[Literal[400, 404, 501, 503], BeforeValidator(read_status), _Form("400|404|501|503")] = Field(
         404, description="HTTP status of a miss; SDKs do not retry 404."
     )

@@ -29,6 +29,8 @@ COMMANDS = {
         "replay", "Run an agent on its recording, with results of tools or answers of the model overridden."
     ),
     "fork": Listed("replay", "Make a new cassette that begins as another one does."),
+    "status": Listed("running", "Say whether a proxy runs, in which mode, and what its sessions came to so far."),
+    "stop": Listed("running", "End a running proxy in order: open answers may finish, recordings are kept."),
     "env": Listed("env", 'Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)".'),
     "doctor": Listed("doctor", "Find out why an agent does not use the proxy, and what to do about it."),
     "demo": Listed("demo", "See a recording replayed to a real SDK client: no key, no network, nothing left behind."),

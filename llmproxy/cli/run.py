@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
     from llmproxy.settings import Loaded
 
-_OF_THE_CHILD = ("fail_on_miss", "quiet", "mode", "cassette", "speed", "exhausted", "verbose")
+_OF_THE_CHILD = ("fail_on_miss", "strict", "quiet", "mode", "cassette", "speed", "exhausted", "verbose")
 """Options that make sense with a proxy that runs already."""
 _SUMMARY = re.compile(r"^[0-9][0-9,]* hits?, .*$", re.MULTILINE)
 _CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS)\b", re.MULTILINE)
@@ -253,19 +253,32 @@ class Ending:
         if self.misses:
             typed = f" --store {shlex.quote(str(store))}" if self.loaded.sources["store"].startswith("flag") else ""
             _say(f"  `llmproxy why{typed}` says what each asked for and which recording is nearest.")
-        if not self.report.calls and not _CALLS.search(log) and code not in ENDED_BY_USER:
+        used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
+        if not used:
             _say(*never_used(plan, self.proxy.url))
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
             _say("llmproxy: an answer could not be recorded: this recording is incomplete.")
-        if self.loaded.settings.fail_on_miss and (self.report.misses or _missed(line)):
+        if doubts := self._doubts(self.report, line, used=bool(used)):
+            named = "--strict" if self.loaded.settings.strict else "--fail-on-miss"
+            _say(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
+    def _doubts(self, report: Report, line: str, *, used: bool) -> tuple[str, ...]:
+        """Return why this run proves nothing, where a proof was asked for."""
+        from llmproxy.core.sessions.certify import Came, find_doubts
 
-def _missed(line: str) -> bool:
+        settings = self.loaded.settings
+        unused = None if report.unused is None else len(report.unused)
+        came = Came(requests=int(used), misses=report.misses or _count_misses(line), unused=unused)
+        return find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
+
+
+def _count_misses(line: str) -> int:
+    """Return the misses of a summary, those of other sessions among them."""
     found = _MISSES.search(line)
-    return found is not None and found[1] != "0"
+    return int(found[1].replace(",", "")) if found else 0
 
 
 NAMED = 6

@@ -20,7 +20,8 @@ import time
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Totals
+from llmproxy.core.sessions.certify import Came, find_doubts
+from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary, Totals
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import build, shown
 from llmproxy.mitm.faster.late_tls import LateTls
@@ -38,6 +39,8 @@ PATIENCE = 5.0
 """Seconds that open answers get after the signal to end."""
 CLOSING = 1.0
 """Seconds that cut connections get to run their last hooks."""
+ANSWERED = 0.05
+"""Seconds in which who asked us over HTTP to end hears that we will."""
 HEARTBEAT = 5.0
 """Seconds between signs of life in the leases that this process holds."""
 
@@ -93,22 +96,42 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    endings = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        endings.append(signal.SIGHUP)  # the terminal was closed
+    for number in endings:
         loop.add_signal_handler(number, stop.set)
+
+    def ending() -> Summary:
+        return totals.summary(duration=time.monotonic() - began, unused=shell.engine.unused())
+
+    def end_soon() -> int:
+        loop.call_later(ANSWERED, stop.set)
+        return exit_code(settings, ending(), losses=shell.losses)[0]
+
+    shell.stop = end_soon
     beat = asyncio.create_task(_heartbeat(shell))
     await stop.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a second one ends us at once
+    for number in endings:  # a second one ends us at once
         loop.remove_signal_handler(number)
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     await proxy.end()
-    summary = totals.summary(duration=time.monotonic() - began, unused=shell.engine.unused())
+    summary = ending()
     await built.close()
     report.finished(summary)
-    if shell.losses:
-        return Exit.ENVIRONMENT
-    return Exit.MISS if settings.fail_on_miss and summary.misses else Exit.OK
+    code, doubts = exit_code(settings, summary, losses=shell.losses)
+    if settings.strict and doubts:
+        report.note(f"--strict: {', '.join(doubts)}")
+    return code
+
+
+def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
+    """Return the exit code that this comes to, and why, where a proof was asked for; `losses` are answers that could not be recorded."""
+    came = Came(requests=summary.requests, misses=summary.misses, unused=summary.unused)
+    doubts = find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict, must_be_used=False)
+    return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 
 
 def claim_port(host: str, port: int) -> None:

@@ -90,6 +90,8 @@ class Shell:
     """Path of that authority together with everything else that is trusted."""
     spans_of: Callable[[Sequence[Interaction]], list[object]] = plain_spans
     """Makes the spans that the control API tells."""
+    stop: Callable[[], int] | None = None
+    """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of another one."""
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))

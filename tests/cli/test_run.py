@@ -129,6 +129,27 @@ def test_a_child_that_never_used_the_proxy_is_said_loudly(tmp_path: Path) -> Non
     assert "llmproxy doctor" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--fail-on-miss", "--strict"])
+def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, tmp_path: Path) -> None:
+    """Whoever wants to be told of misses is told that nothing was asked at all."""
+    done = run(option, "--store", str(tmp_path / "x.db"), "--", "true")
+    assert done.returncode == 4
+    assert f"llmproxy: {option}: no request came" in done.stderr
+
+
+def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
+    """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0."""
+    store = ["--store", str(tmp_path / "x.db")]
+    with Provider([step(user="hi", say="hello"), step(user="you", say="me")]) as provider:
+        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+        assert run("--mode", "record", "--strict", *store, *asking("hi", "you"), env=env).returncode == 0
+    half = run("--strict", *store, *asking("hi"))
+    assert half.returncode == 4
+    assert "llmproxy: --strict: 1 recording unused: exit code 4." in half.stderr
+    assert run("--fail-on-miss", *store, *asking("hi")).returncode == 0
+    assert run("--strict", *store, *asking("hi", "you")).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [(["nosuch-command"], 127), (["--mode", "x", "true"], 2), ([], 2), (["--no-base-urls", "true"], 2)],

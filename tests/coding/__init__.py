@@ -1,0 +1,1 @@
+"""Real coding agents from npm, recorded in one place and replayed in another."""

@@ -22,7 +22,17 @@ HERE = Path(__file__).resolve().parent / "node"
 def environment_of(name: str) -> Environment:
     """Return where an agent's packages lie, and how they come there."""
     folder = HERE / name
-    install = ("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error", "--prefix", str(folder))
+    install = (
+        "npm",
+        "ci",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--loglevel",
+        "error",
+        "--prefix",
+        str(folder),
+    )
     agent = next(agent for agent in AGENTS if agent.name == name)
     after = ("node", str(folder / "node_modules" / agent.package / agent.installer)) if agent.installer else ()
     commands = (install, after) if after else (install,)

@@ -68,7 +68,13 @@ class Where:
         del recorded
         found = {"cwd": str(self.cwd), "home": str(self.home), "tmp": str(self.tmp)}
         ids = self.cwd / ".ids"
-        made = re.findall(rf"{UUID}|[0-9a-f]{{40}}|token=[0-9a-f]{{16}}|[^/\s]*(?:tmp\.\w{{10}}|run-\w{{6}})", ids.read_text()) if ids.exists() else []
+        made = (
+            re.findall(
+                rf"{UUID}|[0-9a-f]{{40}}|token=[0-9a-f]{{16}}|[^/\s]*(?:tmp\.\w{{10}}|run-\w{{6}})", ids.read_text()
+            )
+            if ids.exists()
+            else []
+        )
         return found | {f"id {number}": value for number, value in enumerate(made)}
 
 
@@ -138,9 +144,18 @@ class Lab:
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
         """Run the agent under a command of llmproxy."""
         own = {name: value.replace("{home}", str(where.home)) for name, value in self.agent.variables.items()}
-        path = f"{programs_of(self.agent.name)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = (
+            f"{programs_of(self.agent.name)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
         env = clean_env(
-            {**COMMON, **own, "HOME": str(where.home), "TMPDIR": str(where.tmp), "USER": where.user, "LOGNAME": where.user}
+            {
+                **COMMON,
+                **own,
+                "HOME": str(where.home),
+                "TMPDIR": str(where.tmp),
+                "USER": where.user,
+                "LOGNAME": where.user,
+            }
             | {"TZ": where.timezone, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **where.variables}
         )
         options = ["--store", str(self.store)]
@@ -151,7 +166,14 @@ class Lab:
         if cut_off and can_cut_off():
             command = [*AWAY, *command]
         done = subprocess.run(
-            command, cwd=where.cwd, env={**env, "PWD": str(where.cwd)}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+            command,
+            cwd=where.cwd,
+            env={**env, "PWD": str(where.cwd)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
         ran = Ran(done.returncode, done.stdout, done.stderr)
         self.runs.append(ran)
@@ -183,13 +205,17 @@ class Lab:
             if word in here.values() or any(word in value for value in here.values()):
                 continue
             for root in {where.cwd, where.home, where.tmp}:
-                wrong += [f"{name} of the recording ({word}) in {path}" for path in sorted(root.rglob("*")) if _holds(path, word)]
+                wrong += [
+                    f"{name} of the recording ({word}) in {path}"
+                    for path in sorted(root.rglob("*"))
+                    if _holds(path, word)
+                ]
         return wrong
 
 
 def _holds(path: Path, word: str) -> bool:
     # git packs what it keeps: what the repository holds is found in its files and refs.
-    if path.is_symlink() or not path.is_file() or ".git" in path.parts and "objects" in path.parts:
+    if path.is_symlink() or not path.is_file() or (".git" in path.parts and "objects" in path.parts):
         return word in path.name
     return word in path.name or word.encode() in path.read_bytes()
 

@@ -68,6 +68,10 @@ class Control:
             raise ProxyGone(f"what answers at {self.url} is not llmproxy.")
         return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
 
+    def stop(self) -> int:
+        """Ask the proxy to end, soon, and return its exit code. Raises ControlError where it is part of another program."""
+        return int(self._ask("POST", "stop", {}).get("exit_code") or 0)
+
     def sessions(self) -> tuple[Report, ...]:
         """Return all sessions that are open."""
         return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])

@@ -84,10 +84,14 @@ def answer(
     ca: str = "",
     ca_bundle: str = "",
     spans_of: SpansOf | None = None,
+    stop: Callable[[], int] | None = None,
 ) -> tuple[int, bytes, str]:
-    """Serve one control request: (status, body, content type). Errors are JSON too. `spans_of` makes the spans of a session."""
+    """Serve one control request: (status, body, content type). Errors are JSON too.
+
+    `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code.
+    """
     try:
-        status, value = _serve(engine, asked, token, (ca, ca_bundle), spans_of)
+        status, value = _serve(engine, asked, token, (ca, ca_bundle), (spans_of, stop))
     except LLMProxyError as error:
         status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     if isinstance(value, bytes):
@@ -120,7 +124,13 @@ def _query(target: str) -> dict[str, str]:
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
 
 
-def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str], spans_of: SpansOf | None) -> tuple[int, Json]:
+def _serve(
+    engine: Engine,
+    asked: Asked,
+    token: str,
+    ca: tuple[str, str],
+    able: tuple[SpansOf | None, Callable[[], int] | None],
+) -> tuple[int, Json]:
     words, shape = _split(asked.target)
     path = asked.target.partition("?")[0]
     refusal = _refusal(asked, token)
@@ -134,7 +144,7 @@ def _serve(engine: Engine, asked: Asked, token: str, ca: tuple[str, str], spans_
     if handler is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    call = _Call(name, read_object(asked.body), _query(asked.target), ("", "") if refusal else ca, spans_of)
+    call = _Call(name, read_object(asked.body), _query(asked.target), ("", "") if refusal else ca, *able)
     return handler(engine, call)
 
 
@@ -164,6 +174,7 @@ class _Call:
     ca: tuple[str, str]
     """Paths of the certificate authority: alone, and with everything else that is trusted."""
     spans_of: SpansOf | None = None
+    stop: Callable[[], int] | None = None
 
     def limit(self) -> int:
         """Return how many rows are wanted."""
@@ -279,10 +290,17 @@ def _openapi(_engine: Engine, _call: _Call) -> tuple[int, Json]:
     return 200, (files("llmproxy") / "data" / "openapi.json").read_bytes()
 
 
+def _stop(_engine: Engine, call: _Call) -> tuple[int, Json]:
+    if call.stop is None:
+        raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
+    return 200, {"stopping": True, "exit_code": call.stop()}
+
+
 Handler = Callable[[Engine, _Call], tuple[int, Json]]
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("health",): {"GET": _health},
+    ("stop",): {"POST": _stop},
     ("sessions",): {"GET": _sessions, "POST": _open},
     ("sessions", "*"): {"GET": _get},
     ("sessions", "*", "reset"): {"POST": _reset},

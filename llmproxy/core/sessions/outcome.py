@@ -102,6 +102,11 @@ class Summary:
     duration: float = 0.0
     """Seconds."""
 
+    @property
+    def requests(self) -> int:
+        """Requests that came, whatever became of them."""
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
+
 
 class Reporter(Protocol):
     """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""

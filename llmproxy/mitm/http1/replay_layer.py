@@ -327,7 +327,13 @@ class ReplayLayer(layer.Layer):
                 return
         waited = self._state is State.ASKED
         status, data, kind = control.answer(
-            shell.engine, asked, token=shell.token, ca=shell.ca, ca_bundle=shell.ca_bundle, spans_of=shell.spans_of
+            shell.engine,
+            asked,
+            token=shell.token,
+            ca=shell.ca,
+            ca_bundle=shell.ca_bundle,
+            spans_of=shell.spans_of,
+            stop=shell.stop,
         )
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._finish(whole, close=not head.keep_alive)

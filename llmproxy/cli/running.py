@@ -1,0 +1,79 @@
+"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container it was started."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.errors import MachineError
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Control
+
+PATIENCE = 20.0
+"""Seconds that a proxy gets to end: open answers may take some of them."""
+LOOK = 0.05
+_URL = typer.Option("", "--url", metavar="URL", help="Where it runs. [LLMPROXY_URL; default as `llmproxy start`]")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("status")(status)
+    app.command("stop")(stop)
+
+
+def status(url: str = _URL) -> None:
+    """Say whether a proxy runs, in which mode, and what its sessions came to so far."""
+    from llmproxy.client.control.summary import one_line
+
+    control = _control(url)
+    health = control.health()
+    typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
+    for report in control.sessions():
+        mode = "" if report.mode == health.mode else f" ({report.mode})"
+        typer.echo(f"  session {report.name}{mode}: {one_line(report)}")
+
+
+def stop(url: str = _URL) -> None:
+    """End a running proxy in order: open answers may finish, recordings are kept.
+
+    The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
+    """
+    control = _control(url)
+    code = control.stop()
+    _wait(control)
+    typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))
+    raise typer.Exit(code)
+
+
+def _control(url: str) -> Control:
+    """Return the control API of the proxy that is meant."""
+    from llmproxy.cli.env import address
+    from llmproxy.client.control.client import Control
+
+    return Control(url.rstrip("/") or address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
+
+
+def _wait(control: Control) -> None:
+    """Wait until nobody answers any more.
+
+    Raises:
+        MachineError: it still does.
+
+    """
+    from llmproxy.client.control.client import ProxyGone
+
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            control.health(timeout=1.0)
+        except ProxyGone:
+            return
+        time.sleep(LOOK)
+    raise MachineError(
+        f"the proxy at {control.url} still answers after {PATIENCE:g} s; it was asked to end.",
+        hint="A second SIGTERM ends it at once.",
+    )

@@ -1,0 +1,94 @@
+"""``llmproxy status`` and ``llmproxy stop``, with a real proxy; and how a proxy that is ended ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request
+
+import pytest
+
+from llmproxy.cli import main
+from tests.provider import Provider, step
+from tests.support.process import free_port
+from tests.support.proxy import DIRECT, Proxy, proxy
+
+
+def ask(px: Proxy, text: str) -> int:
+    """Ask the model, and return the status."""
+    body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "%s"}]}' % text.encode()
+    asked = Request(f"{px.url}/v1/chat/completions", body, {"content-type": "application/json"})
+    try:
+        with DIRECT.open(asked, timeout=20) as answer:
+            answer.read()
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_status_says_what_runs_and_stop_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mode, sessions and sums; afterwards nobody answers, everything is stored, and the exit code is 0."""
+    with (
+        Provider([step(user="hi", say="hello")]) as up,
+        proxy("record", tmp_path / "x.db", upstreams={"openai": up.url}) as px,
+    ):
+        assert ask(px, "hi") == 200
+        assert main(["status", "--url", px.url]) == 0
+        said = capsys.readouterr().out
+        assert f"{px.url}  mode record" in said
+        assert "session default: 0 hits, 0 misses, 1 recorded" in said
+        assert main(["stop", "--url", px.url]) == 0
+        assert capsys.readouterr().out == f"{px.url}  stopped\n"
+        assert px.wait(20) == 0
+    assert "0 hits, 0 misses, 1 recorded" in px.stdout
+    with proxy("replay", tmp_path / "x.db") as px:
+        assert ask(px, "hi") == 200
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_where_nothing_runs_it_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, and the address that was asked."""
+    url = f"http://127.0.0.1:{free_port()}"
+    assert main([command, "--url", url]) == 3
+    assert f"no llmproxy answers at {url}" in capsys.readouterr().err
+
+
+ENDINGS: dict[str, Callable[[Proxy], object]] = {
+    "SIGINT": lambda px: px.popen.send_signal(signal.SIGINT),
+    "SIGTERM": lambda px: px.popen.send_signal(signal.SIGTERM),
+    "SIGHUP": lambda px: px.popen.send_signal(signal.SIGHUP),
+    "stop": lambda px: px.control("stop", {}),
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on-miss",), 4), (("--strict",), 4)])
+def test_however_a_proxy_is_ended_its_exit_code_says_what_came(
+    how: str, options: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    """A miss was refused: 4 where that was asked for, else 0; never a signal's number."""
+    with proxy("replay", tmp_path / "x.db", options=options) as px:
+        assert ask(px, "hi") in (400, 404)
+        ENDINGS[how](px)
+        assert px.wait(20) == code
+    assert "0 hits, 1 miss" in px.stdout
+
+
+def test_stop_ends_with_the_proxy_s_own_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that the last step of a CI job certifies what the proxy saw."""
+    with proxy("replay", tmp_path / "x.db", options=("--fail-on-miss",)) as px:
+        ask(px, "hi")
+        assert main(["stop", "--url", px.url]) == 4
+        assert px.wait(20) == 4
+    assert "stopped with exit code 4" in capsys.readouterr().out
+
+
+def test_a_web_page_cannot_stop_a_proxy(tmp_path: Path) -> None:
+    """What a browser sends names its page: refused, and the proxy serves on."""
+    with proxy("replay", tmp_path / "x.db") as px:
+        asked = Request(f"{px.url}/_llmproxy/stop", b"{}", {"origin": "http://evil.example"})
+        with pytest.raises(HTTPError, match="403"):
+            DIRECT.open(asked, timeout=10)
+        assert px.is_healthy()
