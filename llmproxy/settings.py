@@ -35,6 +35,8 @@ from llmproxy.values import (
     read_hosts,
     read_mode,
     read_name,
+    read_names,
+    read_origins,
     read_port,
     read_size,
     read_speed,
@@ -156,7 +158,17 @@ class Settings(_Frozen):
         description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
     )
     allow_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
-        (), description="Host that forwarded traffic may reach even in replay."
+        (), description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it."
+    )
+    answer_to: Annotated[tuple[str, ...], BeforeValidator(read_names), _Form("NAME", repeat=True)] = Field(
+        (),
+        description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
+        "page can let a name of its own point here.",
+    )
+    allow_origin: Annotated[tuple[str, ...], BeforeValidator(read_origins), _Form("ORIGIN", repeat=True)] = Field(
+        (),
+        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
+        "refused.",
     )
     allow_live: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False, description="Let clients of a replay proxy open sessions in modes that reach the network."

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from llmproxy.protocol import VCR_MODES, Exhausted, Mode
@@ -94,7 +96,7 @@ def read_name(value: object) -> object:
 
 def read_host(value: object) -> object:
     """Read a host name or an address."""
-    if not isinstance(value, str) or not re.fullmatch(r"\[?[A-Za-z0-9_.:%*-]+\]?", value.strip()):
+    if not isinstance(value, str) or not re.fullmatch(r"\[?[A-Za-z0-9_.:%-]+\]?", value.strip()):
         raise ValueError(f"{value!r} is not a host name or address")
     return value.strip().lower()
 
@@ -109,8 +111,44 @@ def _words(value: object) -> list[str]:
 
 
 def read_hosts(value: object) -> object:
-    """Read a list of hosts."""
-    return tuple(read_host(word) for word in _words(value))
+    """Read a list of hosts; ``*.example.com`` is every name below that one, ``*`` is every host."""
+    return tuple(word if word == "*" else _host(word) for word in _words(value))
+
+
+def read_names(value: object) -> object:
+    """Read a list of host names, none of them a pattern."""
+    return tuple(_host(word, patterns=False).removesuffix(".") for word in _words(value))
+
+
+def _host(word: str, *, patterns: bool = True) -> str:
+    """Read a host without port: what it is compared with has none."""
+    name, beginning = word.strip().lower(), "*." if patterns else ""
+    bare = name.removeprefix(beginning)
+    with suppress(ValueError):
+        return str(ip_address(bare.removeprefix("[").removesuffix("]")))
+    if re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?", bare):
+        return name
+    may = ", or *.NAME for every name below it" if patterns else ""
+    raise ValueError(f"{word!r} is not a host: a name or an address, without scheme and port{may}")
+
+
+def host_matches(patterns: Iterable[str], host: str) -> bool:
+    """Tell whether a host (lower case, without port) is one of those that `read_hosts` read."""
+    return any(
+        each in (host, "*") or (each.startswith("*.") and host.endswith(each[1:]) and len(host) > len(each[1:]))
+        for each in patterns
+    )
+
+
+def read_origins(value: object) -> object:
+    """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
+    found = tuple(word.lower().rstrip("/") for word in _words(value))
+    for word in found:
+        if word not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", word):
+            raise ValueError(
+                f"{word!r} is not an origin: SCHEME://HOST[:PORT] (* stands for anything), null, or * for all"
+            )
+    return found
 
 
 def read_upstreams(value: object) -> dict[str, str]:

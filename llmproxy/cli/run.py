@@ -229,12 +229,16 @@ class Ending:
         from llmproxy.client.control.client import ControlError
         from llmproxy.protocol import Decision
 
+        found: list[str] = []
         with suppress(ControlError):
+            if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
+                strays = self.proxy.control.refused()
+                found += [f"{each.method} {each.target}: {each.text}" for each in strays if each.at >= self.since]
             told = self.proxy.control.report(self.session)
             if told.refused:
                 calls = self.proxy.control.walk(self.session, max(0, told.arrived - LOOKED_AT))
-                return tuple(call.note for call in calls if call.decision == Decision.REFUSE and not call.miss)
-        return ()
+                found += [call.note for call in calls if call.decision == Decision.REFUSE and not call.miss]
+        return tuple(found)
 
     def tell(self, code: int, log: str, plan: Plan) -> int:
         """Say what it came to, and return the exit code."""

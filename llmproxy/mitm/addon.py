@@ -20,7 +20,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.build import Built, build
+from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder, deny
@@ -70,13 +70,15 @@ class RecordReplay:
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            self._built = build(from_environment(load(self._flags(), os.environ, Path.cwd()), os.environ), self._say)
+            loaded = from_environment(load(self._flags(), os.environ, Path.cwd()), os.environ)
+            self._built = build(loaded, self._say)
         except LLMProxyError as error:
             log.error("llmproxy: %s", error)  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
         shell = self._built.shell
+        shell.forward, shell.guard = True, guard_of(loaded.settings, ctx.options.listen_host)
         self.addons = [FirstChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)

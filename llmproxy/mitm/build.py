@@ -15,6 +15,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
@@ -92,8 +93,26 @@ def build(loaded: Loaded, say: Callable[[Outcome], None]) -> Built:
         journal.close()
         raise
     notes = [note for note in (*filed, journal.note, *engine.notes()) if note]
-    exposed = loaded.settings.host != "localhost" and not is_loopback(loaded.settings.host)
-    return Built(Shell(engine, say, token=loaded.settings.token, exposed=exposed), journal, tuple(notes))
+    settings = loaded.settings
+    shell = Shell(
+        engine,
+        say,
+        token=settings.token,
+        exposed=is_exposed(settings.host),
+        guard=guard_of(settings, settings.host),
+        forward=settings.forward,
+    )
+    return Built(shell, journal, tuple(notes))
+
+
+def is_exposed(host: str) -> bool:
+    """Tell whether who listens there is reached from other machines."""
+    return host != "localhost" and not is_loopback(host)
+
+
+def guard_of(settings: Settings, host: str) -> Guard:
+    """Return what tells web pages from clients, for a listener at `host`."""
+    return Guard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
 
 
 def check_store(config: Config) -> None:

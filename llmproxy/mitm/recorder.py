@@ -131,8 +131,10 @@ class Recorder(SocketHooks):
                 raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, _headers(response))
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
-            others = (field for field in response.headers.fields if field[0].lower() != CACHE_NAME)
-            response.headers = Settled((*others, (CACHE_NAME, said)))
+            ours = ((CACHE_NAME, said), *((name.encode(), value.encode()) for name, value in exchange.grants))
+            replaced = {name for name, _ in ours}
+            others = (field for field in response.headers.fields if field[0].lower() not in replaced)
+            response.headers = Settled((*others, *ours))
             if response.status_code != SWITCHING:
                 response.stream = self._tap(exchange)
         except Exception as why:  # noqa: BLE001 - as above

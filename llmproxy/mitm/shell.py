@@ -22,6 +22,7 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
 from llmproxy.core.traffic.response_bytes import head_bytes
+from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.protocol import CACHE_HEADER, Decision
 
@@ -84,6 +85,10 @@ class Shell:
     """Opens the control API to peers that are not on this machine; empty: closed to them."""
     exposed: bool = False
     """Bound beyond loopback: the control API then wants the token from everybody."""
+    guard: Guard = field(default_factory=Guard)
+    """Tells web pages from clients."""
+    forward: bool = False
+    """Whether clients may use us as their proxy for hosts out of scope."""
     ca: str = ""
     """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
@@ -102,14 +107,16 @@ class Shell:
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
-    def refusal(self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST") -> tuple[int, bytes]:
-        """Write an error as its provider would say it: (status, whole response)."""
+    def refusal(
+        self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", grants: Headers = ()
+    ) -> tuple[int, bytes]:
+        """Write an error as its provider would say it: (status, whole response); `grants` let a page read it."""
         plain = isinstance(error, MissError) and error.status == MissError.status
         status = self.engine.config.miss_status if plain else error.status
         if status == 204:
             return status, head_bytes(204, "No Content", (("connection", "close"),) if close else ())
         headers, body = envelope(family, status, error.code, self.engine.redactor.text(str(error)))
-        extra: Headers = ((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()
+        extra: Headers = (*grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, whole_response(status, (*headers, *extra), body, close=close, method=method)

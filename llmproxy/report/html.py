@@ -1,14 +1,18 @@
 """One self-contained HTML page: an overview of the scenarios, and each run with its conversation, checks, criteria and cost.
 
-No script, nothing loaded from elsewhere: the file can be mailed, attached to a build, and opened in ten years. Every text is escaped; what
-agents and models say is data.
+No script, nothing loaded from elsewhere: the file can be mailed, attached to a build, and opened in ten years. What agents and models say
+is data: every text is escaped, the page's own policy forbids scripts, pictures, forms and other styles, and what a terminal would obey (ESC,
+BEL) or what would turn the order of letters round is written as its number.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -29,6 +33,10 @@ NAMES = {
 }
 
 
+UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls, marks that turn the direction of text, and halves of surrogate pairs: nothing that a page has to hold."""
+
+
 def page(story: Story) -> str:
     """Return a story as one HTML document."""
     scenarios = story.scenarios()
@@ -40,11 +48,20 @@ def page(story: Story) -> str:
             *(line for number, each in enumerate(scenarios) for line in _scenario(number, each)),
         ]
     )
-    return (
+    ours = f"\n{style}"
+    text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(ours)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(story.title)}</title>\n<style>\n{style}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<title>{escape(story.title)}</title>\n<style>{ours}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def policy(style: str) -> str:
+    """Return the page's Content-Security-Policy: its one style, and nothing else."""
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def _status(status: Status) -> str:

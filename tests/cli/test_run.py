@@ -270,6 +270,22 @@ def test_a_client_whose_base_url_cannot_change_is_intercepted(client: str, tmp_p
     assert "0 hits, 1 miss, 0 recorded  (replay, cassette a/b c)" in done.stderr
 
 
+def test_a_host_that_was_refused_is_named_with_what_allows_it(tmp_path: Path) -> None:
+    """A tunnel belongs to no session: without the name nobody could tell why the agent's tool failed, nor what to type."""
+    code = """
+import httpx
+for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
+    try:
+        print(httpx.get(url).status_code)
+    except httpx.HTTPError as error:
+        print(type(error).__name__)
+"""
+    done = intercepted(tmp_path, sys.executable, "-c", code)
+    assert "refused: CONNECT tools.example.com:443: in replay nothing leaves the machine" in done.stderr, done.stderr
+    assert "refused: GET http://tools.example.com/y: tools.example.com is not in the provider table" in done.stderr
+    assert done.stderr.count("--allow-host tools.example.com") == 2
+
+
 def test_java_is_intercepted_by_options_of_its_own(tmp_path: Path) -> None:
     """It reads neither proxy nor certificate variables."""
     if shutil.which("java") is None or shutil.which("keytool") is None:

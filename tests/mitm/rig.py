@@ -24,7 +24,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.mitm.build import config_of
+from llmproxy.mitm.build import config_of, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -138,7 +138,8 @@ class Rig:
             now=time.time,
             clock=time.monotonic,
         )
-        self.shell = shell(made, self.outcomes.append)
+        guard = guard_of(self.settings, self.settings.host)
+        self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
         proxy = Proxy(self.shell, self.settings, ours, self._front)
         self.port = await proxy.listen()

@@ -64,7 +64,7 @@ def test_a_body_that_says_nothing_is_a_miss_like_any_other(player: Rig, raw: byt
 
 REFUSED = {
     "unknown path": (request(b"{}", "/nowhere"), 400, "/openai"),
-    "unknown host": (chat("hi", "http://example.org/v1/chat/completions"), 400, "example.org"),
+    "unknown host": (chat("hi", "http://example.org/v1/chat/completions"), 403, "example.org"),
     "endless session name": (chat("hi", f"/s/{'x' * 500}{CHAT}"), 400, "printable characters"),
     "session name of bytes": (chat("hi", f"/s/%ff{CHAT}"), 400, "UTF-8"),
     "empty session name": (chat("hi", f"/s/{CHAT}"), 400, "empty session"),

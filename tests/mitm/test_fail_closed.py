@@ -66,7 +66,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 BEFORE = [
     *(("engine", name) for name in ("place", "begin", "identify", "_known", "_request")),
-    *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_forward")),
+    *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_admit", "_forward")),
     *(("recorder", name) for name in ("requestheaders", "_address")),
     *(("shell", name) for name in ("begin",)),
 ]
@@ -123,7 +123,8 @@ def test_what_raises_before_the_release_keeps_the_request_here(
     tmp_path: Path, mode: str, part: str, method: str
 ) -> None:
     """500 or a closed connection in reasonable time, and not one connection upstream."""
-    with Provider(check=False) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url}, **broken(part, method)) as rig:
+    parts = broken(part, method)
+    with Provider(check=False) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url}, **parts, forward=True) as rig:
         for raw in (chat("new"), chunked(body_of("new"), 20), chat("new", "http://127.0.0.1:1/v1/chat/completions")):
             with rig.client(5) as c:
                 answer = c.ask(raw)

@@ -115,7 +115,9 @@ def test_the_region_that_signed_is_where_it_goes(tmp_path: Path) -> None:
     from tests.mitm.https.test_intercept import intercepted
 
     store, host = tmp_path / "x.db", "bedrock-runtime.us-west-2.amazonaws.com"
-    raw = bedrock("converse").replace(b"/bedrock/model", b"/model").replace(b"host: x", f"host: {host}".encode())
+    raw = (
+        bedrock("converse").replace(b"/bedrock/model", b"/model").replace(b"host: 127.0.0.1", f"host: {host}".encode())
+    )
     with Provider(always(Reply("hello"))) as p:
         with Rig("record", store, {"bedrock": p.url}, forward=True) as rig, intercepted(rig, host) as c:
             assert c.ask(raw).status == 200

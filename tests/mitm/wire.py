@@ -24,7 +24,7 @@ def request(
     body: bytes = b"", target: str = CHAT, method: str = "POST", version: str = "HTTP/1.1", **headers: str
 ) -> bytes:
     """Format a request with its length; `_` in a header's name stands for `-`."""
-    fields = {"host": "x", "content-type": "application/json", "content-length": str(len(body))}
+    fields = {"host": "127.0.0.1", "content-type": "application/json", "content-length": str(len(body))}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [f"{method} {target} {version}", *(f"{name}: {value}" for name, value in fields.items() if value)]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body

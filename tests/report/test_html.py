@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
 from llmproxy.report.at_end import AtEnd
+from llmproxy.report.events import Completed
 from llmproxy.report.html import page
 from llmproxy.report.story import Story
 from tests.report import samples
@@ -54,7 +58,7 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
     text = read(out.read_text("utf-8")).text
     for run in samples.story().runs.values():
         for message in run.messages:
-            assert message.message["content"].replace("\x00", "\ufffd") in text.replace("\x00", "\ufffd")
+            assert message.message["content"].replace("\x00", "\\u0000").replace("\x1b", "\\u001b") in text
         for criterion in run.criteria:
             assert criterion.text in text
             assert criterion.reason in text
@@ -74,6 +78,33 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     ]
     assert "url(" not in page(samples.story())
     assert "@import" not in page(samples.story())
+
+
+def test_the_page_forbids_what_it_does_not_need() -> None:
+    """Should markup ever get through, the page's own policy runs no script and loads nothing; its one style is named by its digest."""
+    text = page(samples.story())
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert found is not None
+    assert found[1] == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert text.count("<style") == 1
+    assert "style=" not in text
+
+
+def test_what_an_agent_says_cannot_drive_a_terminal_or_turn_text_round() -> None:
+    """A page is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
+    story = samples.story()
+    unseen = [
+        *map(chr, [*range(9), *range(0x0B, 0x0D), *range(0x0E, 0x20), *range(0x7F, 0xA0)]),
+        "\u202e",
+        "\u2066",
+        "\ud800",
+    ]
+    story.completed = Completed(exit_code=1, seconds=1, notes=(f"<{''.join(unseen)}>",))
+    text = page(story)
+    assert not set(unseen) & set(text)
+    assert all(f"\\u{ord(each):04x}" in text for each in unseen)
 
 
 def test_failed_runs_are_open_and_passed_ones_of_many_closed() -> None:

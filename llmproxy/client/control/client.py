@@ -13,14 +13,26 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control.told import Call, Health, Miss, Party, Report, Unused
+from llmproxy.client.control.told import Call, Health, Miss, Party, Refused, Report, Unused
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
 
-__all__ = ["Call", "Control", "ControlError", "Health", "Miss", "Party", "ProxyGone", "Report", "Unused", "session_url"]
+__all__ = [
+    "Call",
+    "Control",
+    "ControlError",
+    "Health",
+    "Miss",
+    "Party",
+    "ProxyGone",
+    "Refused",
+    "Report",
+    "Unused",
+    "session_url",
+]
 
 CONFLICT = 409
 CREATED = 201
@@ -136,6 +148,12 @@ class Control:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._ask("GET", query)["misses"]
         return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
+
+    def refused(self, limit: int = 100) -> tuple[Refused, ...]:
+        """Return the last requests that were refused before they belonged to a session: hosts, web pages."""
+        rows = self._ask("GET", f"refused?limit={limit}")["refused"]
+        words = ("method", "target", "text")
+        return tuple(Refused(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
     def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2 s at most.

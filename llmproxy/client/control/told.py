@@ -130,6 +130,17 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """One request that was refused before it belonged to a session."""
+
+    at: float
+    method: str
+    target: str
+    text: str
+    """Why, and what would allow it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One exchange that a session made: the agent's or another party's."""
 

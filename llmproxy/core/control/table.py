@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from urllib.parse import parse_qsl, unquote
 
@@ -34,13 +34,11 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.strangers import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode
 
 MOST_LISTED = 10_000
-
-HOSTS = ("127.0.0.1", "localhost", "::1", "")
-"""Hosts of a request for us; only these names, since any other may be a page's own that points here. HTTP/1.0 may send none."""
 
 
 class Forbidden(RefusedError):
@@ -74,6 +72,8 @@ class Asked:
     body: bytes
     loopback: bool
     """Whether the peer is on this machine, and that is enough to trust it."""
+    guard: Guard = field(default_factory=Guard)
+    """Knows our names."""
 
 
 def answer(
@@ -158,12 +158,12 @@ def _refusal(asked: Asked, token: str) -> Forbidden | None:
     if not asked.loopback:
         why = "it needs the header" if token else "start the proxy with a token, and send it in the header"
         return Forbidden(f"llmproxy: the control API is for this machine; from elsewhere {why} {TOKEN_HEADER}.")
-    host = (header(asked.headers, "host") or "").lower()
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
-    if name not in HOSTS or page:
-        return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.")
-    return None
+    try:
+        asked.guard.check_host(asked.headers)
+    except ForeignHost:
+        page = True
+    return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,10 @@ def _misses(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
+def _refused(engine: Engine, call: _Call) -> tuple[int, Json]:
+    return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
+
+
 def _walk(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
@@ -309,6 +313,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions", "*", "unbind"): {"POST": _unbind},
     ("interactions",): {"GET": _interactions},
     ("misses",): {"GET": _misses},
+    ("refused",): {"GET": _refused},
     ("walk",): {"GET": _walk},
     ("spans",): {"GET": _spans},
     ("openapi.json",): {"GET": _openapi},

@@ -12,7 +12,9 @@ The memory maps a digest of what arrived to the *key*, never to an answer; recor
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
@@ -25,6 +27,7 @@ from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import Known, Memory, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
 from llmproxy.core.misses.explain import Miss
+from llmproxy.core.providers.routing import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.calls import Ended
 from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Place
@@ -52,9 +55,24 @@ __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
 SHOWN_TARGETS = 1000
 """Targets whose redacted form is remembered."""
+STRAYS, LONGEST_STRAY = 200, 200
+"""How many refused requests are remembered, and how many characters of each target."""
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
 )
+
+
+class Stray(NamedTuple):
+    """A request that was refused before it belonged to a session."""
+
+    at: float
+    """Unix seconds."""
+    method: str
+    target: str
+    """Redacted and shortened, as all of it."""
+    status: int
+    text: str
+    """Why, and what would allow it."""
 
 
 class Engine:
@@ -88,6 +106,8 @@ class Engine:
         self.hits = Hits(self, self._memory, self._plans, self._prices)
         """The short way, for whole requests."""
         self._targets: tuple[int, dict[str, str]] = (0, {})
+        self.strays: deque[Stray] = deque(maxlen=STRAYS)
+        """The last requests that were refused before they belonged to a session."""
         self._store: Store | None = None
         if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
             self._store = Store.open(config.store, writable=True, now=now)
@@ -155,6 +175,10 @@ class Engine:
     def holds(self, place: Place) -> bool:
         """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
         return self._placing.holds(place)
+
+    def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
+        """Return the dialect in which a request is refused that must leave no trace."""
+        return self._placing.family_of(method, target, host, headers)
 
     def in_scope(self, host: str, port: int) -> bool:
         """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
@@ -497,6 +521,10 @@ class Engine:
             at=self.now(),
         )
         self.journal.decision(outcome)
+        said = self.redactor.text(str(error)).removeprefix("llmproxy: ").replace("\n", " ")
+        self.strays.append(
+            Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+        )
         return outcome
 
     def notes(self) -> list[str]:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.providers.aws_signature import check_signature
 from llmproxy.core.providers.hosts import port_of, provider_of_host
-from llmproxy.core.providers.routing import Route, route, route_host, split_session
+from llmproxy.core.providers.routing import Family, Route, route, route_host, split_session
 from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, Place
@@ -17,6 +17,7 @@ from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
 from llmproxy.protocol import OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
+from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 
@@ -64,6 +65,13 @@ class Placing:
         session = self._sessions.known(name)
         return session.upstreams if session is not None else NO_UPSTREAMS
 
+    def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
+        """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
+        try:
+            return self._route(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
+        except LLMProxyError:
+            return "openai"
+
     def in_scope(self, host: str, port: int) -> bool:
         """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
@@ -102,7 +110,7 @@ class Placing:
             if found.provider.name in self._config.redirected and f"{scheme}://{name}" in found.upstream:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
-        if mode is not Mode.REPLAY or name in self._config.allow_host:
+        if mode is not Mode.REPLAY or host_matches(self._config.allow_host, name):
             stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False

@@ -114,6 +114,8 @@ class Exchange:
     redacted: tuple[int, Request] | None = None
     """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
     interaction: int | None = None
+    grants: Headers = ()
+    """Fields of the answer that let a web page read it; see `strangers`."""
     _recording: Recording | None = None
 
     @property

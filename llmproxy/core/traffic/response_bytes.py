@@ -151,7 +151,8 @@ def _head(
     bodiless: bool,
     close: bool,
 ) -> bytes:
-    fields = [(name, value) for name, value in response.headers if name.lower() not in NOT_REPLAYED]
+    gone = NOT_REPLAYED.union(name for name, _ in extra)  # ours stand for a recorded one of the name
+    fields = [(name, value) for name, value in response.headers if name.lower() not in gone]
     if not speed and is_transient(response.status):
         fields = _without_waiting(fields)
     fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, "hit"), *extra]

@@ -27,6 +27,7 @@ from llmproxy.core.sessions.exchange import Exchange, Place
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.core.traffic.strangers import Guard, Seen
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.faster.handler import Handler, Hooks, Straight
 from llmproxy.mitm.http1.framing import FramingError, Head, parse_head
@@ -253,8 +254,9 @@ class Known(NamedTuple):
 class Heads:
     """Heads that were parsed before, by their bytes without the number of the body's; only plain ones, which the front may serve."""
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
+    def __init__(self, guard: Guard) -> None:
+        """Know nothing yet; `guard` tells which heads nobody may serve."""
+        self._guard = guard
         self._known: dict[bytes, Plain] = {}
 
     def get(self, raw: bytes) -> Known | None:
@@ -269,7 +271,7 @@ class Heads:
                 head = parse_head(raw)
             except FramingError:
                 return None
-            if not is_plain(head):
+            if not is_plain(head) or not self._guard.admits(Seen(head.headers)):
                 return None
             if len(self._known) >= REMEMBERED_HEADS:
                 self._known.clear()
@@ -278,7 +280,10 @@ class Heads:
 
 
 def is_plain(head: Head) -> bool:
-    """Tell whether a request may be served by the front: in origin form, its body announced once by length, nothing asked of the hop."""
+    """Tell whether a request may be served by the front: in origin form, its body announced once by length, nothing asked of the hop.
+
+    What a web page asks is the layer's: its answer says that the page may read it.
+    """
     return (
         head.length is not None
         and head.target.startswith("/")
@@ -286,6 +291,7 @@ def is_plain(head: Head) -> bool:
         and not (head.expects or head.upgrade or head.http10)
         and head.method != "CONNECT"
         and header(head.headers, "proxy-authorization") is None
+        and header(head.headers, "origin") is None
         and sum(name.lower() == "content-length" for name, _ in head.headers) == 1
     )
 
@@ -326,7 +332,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
-        heads, self._hooks = Heads(), Hooks(ctx.master.addons)
+        heads, self._hooks = Heads(manager.shell.guard), Hooks(ctx.master.addons)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

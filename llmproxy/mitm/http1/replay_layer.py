@@ -29,7 +29,9 @@ from llmproxy.core.control.table import Asked
 from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.core.traffic.strangers import Seen
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.faster.forwarder import Forwarder
@@ -110,6 +112,9 @@ class ReplayLayer(layer.Layer):
         self._exchange: Exchange | None = None
         self._raw, self._body = bytearray(), bytearray()
         self._refusal: LLMProxyError | None = None
+        self._family: Family = "openai"
+        self._grants: Headers = ()
+        self._preflight: Headers | None = None
         self._uploading = False
         self._overflow = False
         self._continued = False
@@ -246,8 +251,10 @@ class ReplayLayer(layer.Layer):
         if head.target.startswith(CONTROL_PREFIX) and self._origin is None:
             return
         try:
-            check_servable(head)
             target, named = absolute(head)
+            if self._admit(head, target, self._origin or named):
+                return
+            check_servable(head)
             host = self._origin or (named and meant(self._shell, self.context.client, named, head.headers))
             user = self._shell.users.get(self.context.client.id) or proxy_user(head.headers)
             exchange = self._from_front() or self._shell.engine.arrive(head.method, target, host, head.headers, user)
@@ -257,12 +264,30 @@ class ReplayLayer(layer.Layer):
             self._refusal = error  # said when the body was read, so that the connection can go on
             return
         self._exchange = exchange
+        exchange.grants = self._grants
         self._shell.begin(exchange)
         if exchange.decision in (Decision.RECORD, Decision.PASS) and exchange.body is None:
             if not self._reader.waiting:
                 yield from self._continue(head)
             yield from self._forward(head.raw, uploading=True)
             yield from self._upload()
+
+    def _admit(self, head: Head, target: str, named: tuple[str, str, int] | None) -> bool:
+        """Tell web pages from clients, before anything is looked up or counted; True if this is a preflight, which we answer.
+
+        Raises:
+            RefusedError: nobody allowed this page, or the request is for another name.
+
+        """
+        guard, scheme = self._shell.guard, "https" if self.context.client.tls_established else "http"
+        try:
+            guard.check(Seen(head.headers, scheme, named))
+        except RefusedError:
+            self._family = self._shell.engine.family_of(head.method, target, named, head.headers)
+            raise
+        self._grants = guard.grants(head.headers)
+        self._preflight = guard.preflight(head.method, head.headers)
+        return self._preflight is not None
 
     def _from_front(self) -> Exchange | None:
         """Take over the exchange that the front has counted already, if the bytes that it handed over begin with one."""
@@ -276,6 +301,10 @@ class ReplayLayer(layer.Layer):
             raise AssertionError("a body without a head")
         if self._refusal is not None:
             yield from self._refuse(self._refusal, close=not head.keep_alive)
+            return
+        if self._preflight is not None:
+            whole = whole_response(200, self._preflight, b"", close=not head.keep_alive, method=head.method)
+            yield from self._finish(whole, close=not head.keep_alive)
             return
         if exchange is None:
             yield from self._control(head, body)
@@ -314,10 +343,9 @@ class ReplayLayer(layer.Layer):
 
     def _control(self, head: Head, body: bytes) -> Commands:
         peer = self.context.client.peername[0]
-        asked = Asked(
-            head.method, head.target, head.headers, body, loopback=is_loopback(peer) and not self._shell.exposed
-        )
         shell = self._shell
+        here = is_loopback(peer) and not shell.exposed
+        asked = Asked(head.method, head.target, head.headers, body, loopback=here, guard=shell.guard)
         session, now = control.about(shell.engine, asked), shell.engine.clock()
         if session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
@@ -342,9 +370,9 @@ class ReplayLayer(layer.Layer):
 
     def _refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         exchange = self._exchange
-        family: Family = exchange.family if exchange else "openai"
+        family: Family = exchange.family if exchange else self._family
         method = self._head.method if self._head else "POST"
-        status, data = self._shell.refusal(error, family, close=close, method=method)
+        status, data = self._shell.refusal(error, family, close=close, method=method, grants=self._grants)
         self._shell.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
@@ -392,7 +420,7 @@ class ReplayLayer(layer.Layer):
     def _replay(self, exchange: Exchange, head: Head) -> Commands:
         engine = self._shell.engine
         client = Client(head.method, http10=head.http10, keep_alive=head.keep_alive)
-        laid_out = engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
+        laid_out = engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""), *self._grants))
         self._answering = True
         self._close_after = laid_out.close
         if len(laid_out.pieces) == 1 and laid_out.pieces[0][0] == 0:

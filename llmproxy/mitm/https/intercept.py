@@ -23,10 +23,12 @@ from urllib.parse import unquote_to_bytes
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import Mode
+from llmproxy.values import host_matches
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,13 @@ LONGEST = 100
 """Characters of a host's name that are shown."""
 NEEDS_TOKEN = "from another machine this needs the proxy's token as the password in HTTPS_PROXY"  # noqa: S105 - a text about one
 ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
+
+
+class NotForwarded(RefusedError):
+    """The host is none of ours to serve, and nobody asked us to forward to others."""
+
+    code = "llmproxy_not_forwarded"
+    status = 403
 
 
 class Credentials(NamedTuple):
@@ -90,11 +99,19 @@ def meant(
 
     Raises:
         RefusedError: the client is on another machine, and may not go there through us.
+        NotForwarded: the host is out of scope, and we do not forward.
 
     """
-    _, host, port = named
+    scheme, host, port = named
     if is_us(client, host, port):
         return None
+    if not shell.forward and not shell.engine.in_scope(host, port):
+        shown = printable(host[:LONGEST])
+        msg = (
+            f"llmproxy: {shown} is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
+        )
+        hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
+        raise NotForwarded(msg, hint=hint)
     if is_loopback(client.peername[0]):
         return named
     if not _is_token(proxy_credentials(headers).password, shell.token):
@@ -153,7 +170,8 @@ class Intercept:
             return ""
         if not local:
             return ONLY_SCOPE
-        if self._shell.engine.mode_of(user) is Mode.REPLAY and host not in self._shell.engine.config.allow_host:
+        allowed = host_matches(self._shell.engine.config.allow_host, host)
+        if self._shell.engine.mode_of(user) is Mode.REPLAY and not allowed:
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
         self._shell.tunnels[client.id] = (flow.request.host, port)
         return ""

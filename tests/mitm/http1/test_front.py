@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.traffic.strangers import Guard
 from llmproxy.mitm.http1.framing import parse_head
 from llmproxy.mitm.http1.front import MAX_HELD, Front, Heads, is_plain
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -207,12 +208,12 @@ def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> N
         rig.wait_idle()
 
 
-HEAD = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nX-A: b\r\n\r\n"
+HEAD = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nX-A: b\r\n\r\n"
 
 
 def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
     """The length is the request's own, whatever was remembered."""
-    heads = Heads()
+    heads = Heads(Guard())
     first, second = heads.get(HEAD % 5), heads.get(HEAD % 1234)
     assert first is not None
     assert second is not None
@@ -223,24 +224,24 @@ def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
-        b"POST /v1/x HTTP/1.0\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
-        b"POST http://api.openai.com/v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
-        b"POST /_llmproxy/sessions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
-        b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 5\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"POST /v1/x HTTP/1.0\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+        b"POST http://api.openai.com/v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+        b"POST /_llmproxy/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 5\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nHost : a\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX: 1\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX: 1\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
     ],
 )
 def test_odd_heads_are_the_layers(raw: bytes) -> None:
     """Whatever is not plain, or could be read in two ways, is not served here; also after a plain head was remembered."""
-    heads = Heads()
+    heads = Heads(Guard())
     assert heads.get(HEAD % 5) is not None
     assert heads.get(raw) is None
     assert heads.get(raw) is None
@@ -248,7 +249,7 @@ def test_odd_heads_are_the_layers(raw: bytes) -> None:
 
 def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
     """The number that is cut out is one; a head with another of them is another head, and refused."""
-    heads = Heads()
+    heads = Heads(Guard())
     assert heads.get(HEAD % 5) is not None
     twice = HEAD.replace(b"X-A: b", b"Content-Length: 7")
     for first, second in pairwise([5, 6, 7]):

@@ -1,0 +1,217 @@
+"""Who may ask: a web page on the user's own machine reaches every port of it, so what a page could have sent is told from a client.
+
+A page cannot leave out or forge three fields, and no SDK sends them on its own:
+
+    Host             of a page with a name of its own that was made to point here (DNS rebinding): the page's name, never ours
+    Origin           of every request with a body, every WebSocket, every answer that a page may read: where the page came from
+    Sec-Fetch-Site   of the rest (pictures, links, forms): how the page's place and ours are related
+
+So on a port bound to loopback a request must name us: a loopback name, an address (a page cannot own one), a container's name for its
+host, or what ``--answer-to`` adds. A port bound beyond that takes any name. On every port, and of every form of request, an Origin must
+be our own or one that ``--allow-origin`` names; without one the browser must not have said that another place asks.
+
+The theory and its limits: SECURITY.md. This knows no connection: the shell says how the request came.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import RefusedError
+
+__all__ = ["ForeignHost", "ForeignPage", "Guard", "Seen", "is_loopback_name"]
+
+CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
+"""How a container names the machine that it runs on; nobody can own a name under `internal`."""
+OWN_SITE = frozenset({"none", "same-origin"})
+"""Values of Sec-Fetch-Site that say: the user typed it, or our own page asks."""
+PREFLIGHT_SECONDS = 600
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
+_ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
+"""Origins that may be repeated in a message, and in a command to paste."""
+_TOKENS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
+
+
+class ForeignHost(RefusedError):
+    """The request is for a name that is not ours."""
+
+    code = "llmproxy_foreign_host"
+    status = 403
+
+
+class ForeignPage(RefusedError):
+    """A web page asks, and nobody allowed it."""
+
+    code = "llmproxy_foreign_origin"
+    status = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a request came."""
+
+    headers: Headers
+    scheme: str = "http"
+    """Of the way to us: https where TLS ends here."""
+    target: tuple[str, str, int] | None = None
+    """(scheme, host, port) that a client of a proxy named, by absolute form or CONNECT; None in origin form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The rule of one proxy."""
+
+    answer_to: tuple[str, ...] = ()
+    """Further names of ours."""
+    allow_origin: tuple[str, ...] = ()
+    """Origins of pages that may ask; ``*`` in one stands for anything."""
+    any_host: bool = False
+    """Bound beyond loopback: who connects may know us by any name."""
+
+    def check(self, seen: Seen) -> None:
+        """See that a request may be served.
+
+        Raises:
+            ForeignHost: it names somebody else.
+            ForeignPage: a page asks that nobody allowed.
+
+        """
+        if seen.target is None and not self.any_host:
+            self.check_host(seen.headers)
+        origins = _values(seen.headers, "origin")
+        for origin in origins:
+            if not self._is_allowed(origin) and not self._is_own(origin, seen):
+                raise _page(origin)
+        if not origins and self._asked_elsewhere(seen.headers):
+            raise _page("")
+
+    def admits(self, seen: Seen) -> bool:
+        """Tell whether a request may be served."""
+        try:
+            self.check(seen)
+        except RefusedError:
+            return False
+        return True
+
+    def check_host(self, headers: Headers) -> None:
+        """See that a request names us. Raises ForeignHost."""
+        said = _values(headers, "host")
+        for host in said:
+            name, _ = split_host(host)
+            if name is None or not self.is_ours(name):
+                raise _host(name)
+
+    def is_ours(self, name: str) -> bool:
+        """Tell whether a host's name, in lower case, is one of ours."""
+        return is_loopback_name(name) or is_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
+
+    def allowed_origin(self, headers: Headers) -> str | None:
+        """Return the Origin of a page that ``--allow-origin`` lets ask, as it must be repeated to it; None for every other client."""
+        origins = _values(headers, "origin")
+        return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
+
+    def grants(self, headers: Headers) -> Headers:
+        """Return the fields that let an allowed page read its answer; none for every other client."""
+        if not self.allow_origin or (origin := self.allowed_origin(headers)) is None:
+            return ()
+        return (("access-control-allow-origin", origin), ("access-control-expose-headers", "*"), ("vary", "Origin"))
+
+    def preflight(self, method: str, headers: Headers) -> Headers | None:
+        """Return the fields that answer an allowed page's preflight; None where the request is none."""
+        wanted = header(headers, "access-control-request-method")
+        if method.upper() != "OPTIONS" or wanted is None or not (grants := self.grants(headers)):
+            return None
+        fields = _tokens(header(headers, "access-control-request-headers") or "")
+        private = header(headers, "access-control-request-private-network") is not None
+        return (
+            *grants,
+            ("access-control-allow-methods", _tokens(wanted) or "POST"),
+            *((("access-control-allow-headers", fields),) if fields else ()),
+            *((("access-control-allow-private-network", "true"),) if private else ()),
+            ("access-control-max-age", str(PREFLIGHT_SECONDS)),
+        )
+
+    def _is_allowed(self, origin: str) -> bool:
+        return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
+
+    def _is_own(self, origin: str, seen: Seen) -> bool:
+        """Tell whether an Origin is the place that the request itself is for: a page that we, or the site asked for, have served."""
+        if seen.target is not None:
+            return _place(origin) == seen.target
+        name, port = split_host(header(seen.headers, "host") or "")
+        if not name or not self.is_ours(name):
+            return False
+        return _place(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
+
+    def _asked_elsewhere(self, headers: Headers) -> bool:
+        """Tell whether a browser says that a page elsewhere asks, of a kind that names no Origin: a link, a picture."""
+        if "*" in self.allow_origin:
+            return False
+        return any(site.lower() not in OWN_SITE for site in _values(headers, "sec-fetch-site"))
+
+
+def is_loopback_name(name: str) -> bool:
+    """Tell whether a name, in lower case, can only mean this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
+    name = name.removesuffix(".")
+    return name in ("", "localhost") or name.endswith(".localhost")
+
+
+def is_address(name: str) -> bool:
+    """Tell whether a host is an IP address: no page owns one, so that its name can only be ours."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(256)
+def split_host(host: str) -> tuple[str | None, int | None]:
+    """Split the value of a Host field into (name in lower case and without brackets, port); the name is None if it is no such value."""
+    found = _HOST.fullmatch(host.strip())
+    if found is None:
+        return None, None
+    return found["name"].lower().strip("[]"), int(found["port"]) if found["port"] else None
+
+
+def _place(origin: str) -> tuple[str, str, int] | None:
+    """Return (scheme, host, port) of an Origin, comparable with a request's target; None if it has none."""
+    scheme, mark, rest = origin.lower().partition("://")
+    name, port = split_host(rest) if mark else (None, None)
+    if not name or (port is None and scheme not in DEFAULT_PORTS):
+        return None
+    return scheme, name, DEFAULT_PORTS[scheme] if port is None else port
+
+
+def _values(headers: Headers, name: str) -> Sequence[str]:
+    return [value for field, value in headers if field.lower() == name]
+
+
+def _tokens(text: str) -> str:
+    return text if _TOKENS.fullmatch(text) else ""
+
+
+@lru_cache(256)
+def _pattern(allowed: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, allowed.split("*"))))
+
+
+def _host(name: str | None) -> ForeignHost:
+    shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
+    named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
+    hint = f"If that name is this proxy's: llmproxy start --answer-to {shown or 'NAME'}"
+    return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
+
+
+def _page(origin: str) -> ForeignPage:
+    known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
+    who = f"a web page of {known}" if known else "a web page"
+    hint = f"If the page is yours: llmproxy start --allow-origin '{known or 'ORIGIN'}'"
+    return ForeignPage(f"llmproxy: {who} asks, and it is not allowed to; nothing was sent.", hint=hint)
