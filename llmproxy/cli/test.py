@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -19,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.errors import Exit, SettingsError
+from llmproxy.errors import Exit, LLMProxyError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
-    from llmproxy.report.events import Handler
+    from llmproxy.report.events import Event, Handler
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import Case, Loaded
     from llmproxy.suite.run.runner import Tested
@@ -87,7 +90,8 @@ def run_tests(
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
         max_cost=_money(max_cost), reports=tuple(report), agent=agent, store=entity_store,
     )  # fmt: skip
-    raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
+    with _interruptible():
+        raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
 
 
 def _money(text: str) -> Decimal | None:
@@ -131,28 +135,40 @@ class Asked:
         """
         from llmproxy.report.choices import handler_of
         from llmproxy.suite.checks.update import refuse_in_ci
-        from llmproxy.suite.reading.load import load
 
         if self.update:
             refuse_in_ci(env)
-        settings = gather(self.flags)
-        loaded = load(self.paths)
+        reports = [handler_of(text) for text in self.reports]
+        ended = Ended()
+        try:
+            return self._tested([*reports, ended], env)
+        except (LLMProxyError, KeyboardInterrupt) as error:
+            ended.tell(reports, error)
+            raise
+        finally:
+            for report in reports:
+                report.close()
+
+    def _tested(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
+        from llmproxy.report.events import Completed
+        from llmproxy.suite.choose.last_failed import remember
+        from llmproxy.suite.reading.load import load
+
+        settings, loaded = gather(self.flags), load(self.paths)
         cases = self.selected(loaded)
-        handlers = [console(verbose=settings.settings.verbose), *map(handler_of, self.reports)]
         for doubt in loaded.warnings:
             typer.echo(f"llmproxy: {doubt}", err=True)
         if not cases:
-            typer.echo(
-                f"llmproxy: nothing selected: none of {len(loaded.scenarios)} scenarios is what was asked for", err=True
-            )
+            nothing = f"nothing selected: none of {len(loaded.scenarios)} scenarios is what was asked for"
+            typer.echo(f"llmproxy: {nothing}", err=True)
+            for report in reports:
+                report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
+        shown = console(verbose=settings.settings.verbose)
         try:
-            tested = self.run(cases, settings, handlers, env)
+            tested = self.run(cases, settings, [shown, *reports], env)
         finally:
-            for handler in handlers:
-                handler.close()
-        from llmproxy.suite.choose.last_failed import remember
-
+            shown.close()
         remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
@@ -237,19 +253,85 @@ class Asked:
         return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
-async def _until_signal(pending: Coroutine[Any, Any, Tested]) -> Tested:
-    """Take SIGTERM for Ctrl-C: what is under way cleans up."""
-    import signal
+class Ended:
+    """Knows whether reports were told how the test ended, and tells them where an error came before that."""
 
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
+    def __init__(self) -> None:
+        """Nothing ended yet."""
+        self._told, self._since = False, time.monotonic()
+
+    def handle(self, event: Event) -> None:
+        """Notice the end."""
+        from llmproxy.report.events import Completed
+
+        self._told = self._told or isinstance(event, Completed)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def tell(self, reports: Sequence[Handler], error: BaseException) -> None:
+        """Tell that an error ended the test, unless its end was told."""
+        from llmproxy.report.events import Completed
+
+        code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
+        note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
+        for report in () if self._told else reports:
+            report.handle(Completed(exit_code=code, seconds=time.monotonic() - self._since, notes=(note,)))
+
+
+_ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals that end a test: Ctrl-C, a CI that gives up, a terminal that is closed."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Take every signal that ends a test for Ctrl-C, so that what was started is ended: a proxy, agents, reports."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
     try:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    except (NotImplementedError, ValueError):  # no such signals here
-        return await task
-    try:
-        return await task
+        for number in _signals():
+            with suppress(ValueError):  # not the main thread
+                before[number] = signal.signal(number, interrupt)
+        yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
+
+
+async def _until_signal(pending: Coroutine[Any, Any, Tested]) -> Tested:
+    """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
+    heard = 0
+
+    def interrupt() -> None:
+        nonlocal heard
+        heard += 1
+        typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
+        task.cancel()
+
+    before = {number: signal.getsignal(number) for number in _signals()}
+    try:
+        for number in before:
+            loop.add_signal_handler(number, interrupt)
+    except (NotImplementedError, ValueError, RuntimeError):  # no such signals here
+        before = {}
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if heard:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def console(*, verbose: bool) -> Handler:

@@ -79,7 +79,7 @@ def _head(story: Story) -> Iterator[str]:
     if story.completed:
         about += [seconds(story.completed.seconds), f"exit code {story.completed.exit_code}"]
     else:
-        about.append("interrupted")
+        about.append("the test did not end")
     yield f'<p class="soft">{escape(" · ".join(filter(None, about)))}</p>'
     counts = Counter(run.status for run in story.runs.values())
     yield '<ul class="totals">'
@@ -147,7 +147,7 @@ def _scenario(number: int, scenario: Scenario) -> Iterator[str]:
 
 def _taken(run: Run) -> str:
     if run.finished is None:
-        return "interrupted"
+        return "did not end"
     done = run.finished
     said = [
         seconds(done.total_seconds),

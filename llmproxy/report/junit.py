@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
+from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.story import Run, Scenario, Story
 from llmproxy.report.words import conversation, told
@@ -28,12 +29,32 @@ def document(story: Story) -> bytes:
     scenarios = story.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
         root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
+    if (why := _untold(story)) and not any(root.iter("error")):
+        root.append(_whole(story.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     seconds = story.completed.seconds if story.completed else sum(float(suite.get("time", "0")) for suite in root)
     root.set("time", f"{seconds:.3f}")
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _untold(story: Story) -> str:
+    """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing selected)."""
+    if story.completed is None:
+        return "the test did not end"
+    if story.completed.exit_code in (Exit.OK, Exit.FAILED):
+        return ""
+    return "\n".join([*story.completed.notes, f"the test ended with exit code {story.completed.exit_code:d}"])
+
+
+def _whole(title: str, why: str) -> ET.Element:
+    """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a success."""
+    suite = ET.Element("testsuite", name=_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000")
+    case = ET.SubElement(suite, "testcase", name="the test as a whole", classname=_text(title))
+    kind = Status.ENVIRONMENT_ERROR.value
+    ET.SubElement(case, "error", type=kind, message=_text(why.partition("\n")[0])).text = _text(why)
+    return suite
 
 
 def _suite(name: str, scenarios: list[Scenario], story: Story) -> ET.Element:

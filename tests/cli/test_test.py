@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -108,6 +109,32 @@ def test_update_is_refused_in_ci(
     assert "refused in CI" in capsys.readouterr().err
 
 
+ENDS = [
+    ("nothing selected", ["--grep", "nowhere"], 5),
+    ("no scenario has the tag", ["--tag", "nowhere"], 2),
+    ("1:", ["broken.suite.yaml"], 2),
+    ("nonsense", ["--upstream", "nonsense"], 2),
+]
+
+
+@pytest.mark.parametrize(("said", "words", "code"), ENDS, ids=[each[0] for each in ENDS])
+def test_reports_are_whole_however_it_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, words: list[str], code: int
+) -> None:
+    """Nothing ran, and each report says why: it is neither empty nor that of the last run, and JUnit shows an error."""
+    monkeypatch.chdir(folder)
+    (folder / "broken.suite.yaml").write_text("name: [")
+    kinds = ("junit", "html", "json", "jsonl")
+    for kind in kinds:
+        (folder / f"out.{kind}").write_text("all passed, last time")
+    where = [] if words[0].endswith(".yaml") else ["t.suite.yaml"]
+    assert main(["test", *where, *words, *(f"--report={kind}=out.{kind}" for kind in kinds)]) == code
+    texts = {kind: (folder / f"out.{kind}").read_text() for kind in kinds}
+    assert all(said in text for text in texts.values()), texts
+    assert json.loads(texts["json"])["exit_code"] == json.loads(texts["jsonl"])["exit_code"] == code
+    assert ET.fromstring(texts["junit"]).get("errors") == "1"
+
+
 def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
     """With the command that records it; the agent was not even started."""
     text = 'name: t\nagent: {command: [sh, -c, "touch started; cat"]}\nscenarios: [{id: a, steps: [{chat: hi}]}]\n'
@@ -119,14 +146,15 @@ def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / CASSETTES).glob("*"))
 
 
-def test_ctrl_c_cleans_up_and_ends_with_130(tmp_path: Path) -> None:
-    """Agent and proxy are gone, the end is told."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: signal.Signals) -> None:
+    """Ctrl-C, or a CI that gives up: agent and proxy are gone, the end is told, in the report as well; no traceback."""
     agent = "import sys, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
     (tmp_path / "agent.py").write_text(agent)
     suite = f"name: t\nagent: {{command: [{sys.executable}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
     (tmp_path / "t.suite.yaml").write_text(suite)
     with (tmp_path / "out").open("wb") as out:
-        command = [sys.executable, "-m", "llmproxy", "test", "t.suite.yaml"]
+        command = [sys.executable, "-m", "llmproxy", "test", "t.suite.yaml", "--report", "json=out.json"]
         env = clean_env({"PYTHONPATH": str(ROOT)})
         child = subprocess.Popen(
             command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -137,11 +165,12 @@ def test_ctrl_c_cleans_up_and_ends_with_130(tmp_path: Path) -> None:
             child.kill()
             pytest.fail(f"{child.wait()}: {(tmp_path / 'out').read_text()}")
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(how)
     assert child.wait(60) == 130, (tmp_path / "out").read_text()
     said = (tmp_path / "out").read_text()
     assert "Traceback" not in said, said
     assert "interrupted: 0 of 1 runs were over" in said, said
+    assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

@@ -63,7 +63,7 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
             assert criterion.text in text
             assert criterion.reason in text
     for part in ("the new task is called 'Review PRs', not 'Review PR'", "evidence: unobservable", "interactions 12, 13",
-                 "votes: failed, passed, failed", "23% to 88%", "interrupted", "agent: 2 calls", "price unknown",
+                 "votes: failed, passed, failed", "23% to 88%", "did not end", "agent: 2 calls", "price unknown",
                  'createTask(title="fine")', "5 samples recorded on 2026-11-01", "llmproxy test tasks.yaml --id wrong"):  # fmt: skip
         assert part in text, part
 
@@ -117,4 +117,4 @@ def test_failed_runs_are_open_and_passed_ones_of_many_closed() -> None:
 
 def test_nothing_at_all_is_still_a_page() -> None:
     """No run gives a page that says so by its empty table."""
-    assert "interrupted" in read(page(Story())).text
+    assert "did not end" in read(page(Story())).text

@@ -9,11 +9,12 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.control.client import CONFLICT, Control, ControlError, ProxyGone, Report
+from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Report
 from llmproxy.client.control.wires import Wires
 from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
@@ -22,6 +23,7 @@ from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, Mode
 from llmproxy.scenario.proxy.aside import aside
 from llmproxy.scenario.proxy.binding import bound, outside, own_sessions, process_session, turn, was_pointed
 from llmproxy.scenario.proxy.llm import LLM
+from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 
 if TYPE_CHECKING:
@@ -91,17 +93,14 @@ class RunSession:
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), wires=_WIRES)
         towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None}
+        made = cls(control, await _opened(control, cassette, how, patience))
         try:
-            opened = await aside(control.open, cassette, **how)
-        except ProxyGone as error:
-            said = "Start it with `llmproxy start`, or run without one: proxy=False, or LLMPROXY_URL taken out of the environment."
-            raise ProxyGone(error.message, hint=said) from error.__cause__
-        except ControlError as error:
-            if error.status != CONFLICT or patience <= 0:
-                raise
-            opened = await asyncio.to_thread(control.open, cassette, patience=patience, **how)
-        made = cls(control, opened)
-        await made.begin()
+            await made.begin()
+        except BaseException:
+            made.interrupted = True
+            with suppress(ControlError):
+                await to_the_end(made.close())
+            raise
         return made
 
     async def begin(self) -> None:
@@ -229,6 +228,26 @@ class RunSession:
 def _known(tokens: int, calls: int) -> int | None:
     """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
     return None if calls and not tokens else tokens
+
+
+async def _opened(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
+    """Open a session, again and again while somebody else has it; one that was opened for a run that was interrupted is closed."""
+    deadline = time.monotonic() + patience
+    while True:
+        opening = asyncio.ensure_future(aside(control.open, name, **how))
+        try:
+            return await to_the_end(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled() and opening.exception() is None:
+                await to_the_end(aside(control.close, name, complete=False))
+            raise
+        except ProxyGone as error:
+            said = "Start it with `llmproxy start`, or run without one: proxy=False, or LLMPROXY_URL taken out of the environment."
+            raise ProxyGone(error.message, hint=said) from error.__cause__
+        except ControlError as error:
+            if error.status != CONFLICT or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(PAUSE)
 
 
 # -- which proxy -------------------------------------------------------------------------------------------------------

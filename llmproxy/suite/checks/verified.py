@@ -95,6 +95,9 @@ def _look(run: Looking, name: str, wanted: Verify) -> _Look:
         made += [with_more(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
+    if wanted.fields and not rows and wanted.count is not None:
+        none = StepError(f"there is no {said}, so nothing can be said about `fields`")
+        made.append(broken(f"{name}.fields", none))
     made += _every(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]

@@ -12,6 +12,8 @@ one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in wha
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +41,7 @@ __all__ = [
     "examine",
     "examine_number",
     "kind",
+    "may_be_zero",
     "plain",
     "same",
     "show",
@@ -194,6 +197,12 @@ def examine_number(wanted: object, problems: Problems, at: Place | None, what: s
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         if not wanted:
             problems.add(place_of(wanted) or at, f"{what}: nothing is asserted here", "write a number, or {gte: 1}")
+        if wanted and all(_met_by_all(key, value) for key, value in wanted.items()):
+            problems.add(
+                place_of(wanted) or at,
+                f"{what}: every number is {', '.join(f'`{key}: {show(value)}`' for key, value in wanted.items())}, so nothing is asserted",
+                "write {gte: 1} for at least one, 0 for none",
+            )
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
@@ -208,6 +217,22 @@ def examine_number(wanted: object, problems: Problems, at: Place | None, what: s
         problems.add(
             at, f"{what} takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}", hint
         )
+
+
+def _met_by_all(key: str, value: object) -> bool:
+    """Tell whether a comparison holds for every number that something can be counted to."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
+
+
+def may_be_zero(wanted: object) -> bool:
+    """Tell whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}
+        holds = {"eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+        return bool(numbers) and all(holds[key](0, value) for key, value in numbers.items() if key in holds)
+    return wanted == 0 and not isinstance(wanted, bool)
 
 
 def _countable(value: object, *, whole_number: bool) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.report.events import Assertion, Finished, Started, Status, Step
+from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.fault import status_of as fault_of, told
 from llmproxy.scenario.values.naming import run_id
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["Ran", "run_once"]
 
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
+
+
+class Untidy(MachineError):
+    """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
+
+    code = "llmproxy_suite_untidy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +120,9 @@ class _Run:
         except Exception as broken:  # noqa: BLE001 - told, whatever it is
             error = broken
         except BaseException as cancelled:
-            await asyncio.shield(self._end(cancelled))
+            await to_the_end(self._end(cancelled))
             raise
-        return await self._end(error)
+        return await to_the_end(self._end(error))
 
     async def _play(self, stage: Stage) -> None:
         await insert_all(stage, self.case.scenario.setup)
@@ -234,7 +241,8 @@ class _Run:
             if stage is not None and stage.session is not None:
                 stage.session.interrupted = not isinstance(error, Exception | None)
             notes, report = await closed(self.open)
-        ran = self._ran(error, report)
+        ran = self._ran(error, report, notes)
+        error = ran.error
         usage = {} if self.open is None or self.open.stage.session is None else await self.open.stage.session.usage()
         self.world.emit(
             Finished(
@@ -250,7 +258,10 @@ class _Run:
                 misses=() if stage is None else tuple(stage.misses),
                 unrecorded=isinstance(error, NothingRecorded),
                 error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
-                labels=(*((*stage.labels, *getattr(stage.agent, "notes", ())) if stage else ()), *notes),
+                labels=(
+                    *((*stage.labels, *getattr(stage.agent, "notes", ())) if stage else ()),
+                    *([] if isinstance(error, Untidy) else notes),
+                ),
                 at=self.world.now(),
             )
         )
@@ -270,7 +281,7 @@ class _Run:
             )
         )
 
-    def _ran(self, error: BaseException | None, report: Report | None) -> Ran:
+    def _ran(self, error: BaseException | None, report: Report | None, notes: Sequence[str] = ()) -> Ran:
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
         if error is not None:
             role = (
@@ -280,6 +291,8 @@ class _Run:
             )
             status = fault_of(error, role)
         status, reason = self._expected_to_fail(status)
+        if notes and error is None and status is Status.PASSED:
+            error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
         spent = None if report is None else report.cost_spent
         since = None if self.open is None else recorded_at(self.open.stage.calls)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.scenario.proxy.uncancelled import in_thread, to_the_end
 from llmproxy.scenario.values.fault import told
 from llmproxy.suite.checks.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities import Entities
@@ -61,7 +62,7 @@ async def opened(
     try:
         return await _opened(world, case, begun, back, alone=alone, see=see)
     except BaseException:
-        await _give_back(back)
+        await to_the_end(_give_back(back))
         raise
 
 
@@ -80,13 +81,13 @@ async def _opened(
     if session is not None:
         back.append(("the session", lambda: _quiet(session.close())))
     see(None if session is None else session.opened)
-    made = await asyncio.to_thread(world.store_for, case)
+    made = await in_thread(world.store_for, case)
     cleaner: Cleaner | None = None
     if made is not None:
         store, policy = made
         cleaner = Cleaner(store, policy, user=user, alone=alone, hook=hook_of(policy, case.folder))
         names = world.entities_for(case)
-        await asyncio.to_thread(lambda: cleaner.begin(_known(store, names, entities_of(case.scenario))))
+        await in_thread(lambda: cleaner.begin(_known(store, names, entities_of(case.scenario))))
         finish = cleaner.finish
         back.append(("the store", lambda: asyncio.to_thread(finish)))
     looking = Looking(
@@ -217,7 +218,7 @@ async def _teardown(stage: Stage, looking: Looking) -> list[str]:
     for item in stage.case.scenario.teardown:
         try:
             if item.delete:
-                await asyncio.to_thread(_delete, item, stage, looking)
+                await in_thread(_delete, item, stage, looking)
             else:
                 await run_hook(item, stage.case.folder, stage.environment(), "teardown")
         except LLMProxyError as error:

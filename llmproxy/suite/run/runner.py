@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.report.events import Completed, Finished, Selected, Started, Status
+from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.fault import told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.ids import user_of
@@ -83,9 +84,9 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
             row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) for case in cases if batch.ran.get(case.id)
         ]
         every = [each for ran in batch.ran.values() for each in ran]
-        code = Exit.INTERRUPTED if interrupted else exit_code(rows, every)
-        if batch.trouble and code in (Exit.OK, Exit.FAILED):
-            code = Exit.ENVIRONMENT
+        code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
+        if code == Exit.NOTHING:
+            batch.notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = world.clock() - since
         world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows))
     return Tested(code, batch.ran, batch.spent)
@@ -100,6 +101,8 @@ class _Batch:
         self.notes: list[str] = []
         self.spent: Decimal | None = None
         self.trouble = False
+        """Whether something outside the runs went wrong, or some of them were left out."""
+        self._unpriced = ""
         self._together = asyncio.Semaphore(max(world.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
 
@@ -123,7 +126,7 @@ class _Batch:
             await self._finish(tasks)
         finally:
             for each in suites:
-                await self._all_hooks(each, "afterAll")
+                await to_the_end(self._all_hooks(each, "afterAll"))
 
     async def _finish(self, tasks: Sequence[asyncio.Future[None]]) -> None:
         try:
@@ -190,12 +193,27 @@ class _Batch:
         skip, limit = job.case.scenario.skip, self.world.options.max_cost
         if skip:
             return self._skipped(job, skip if isinstance(skip, str) else "skip: true")
-        if limit is not None and self.spent is not None and self.spent >= limit:
-            return self._skipped(job, f"--max-cost {limit}: ${self.spent} are spent")
+        if limit is not None and (why := self._over(limit)):
+            return self._unaffordable(job, f"--max-cost {limit}: {why}")
         ran = await run_once(self.world, job.case, job.sample, job.runs, alone=alone)
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
+        elif ran.live:
+            self._unpriced = job.case.id
         return ran
+
+    def _over(self, limit: Decimal) -> str:
+        """Say why no more may be spent; empty if it may."""
+        if self._unpriced:
+            return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
+        return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
+
+    def _unaffordable(self, job: _Job, reason: str) -> Ran:
+        """Leave a run out for its cost; the test has not shown what it was asked to show then."""
+        if not self.trouble:
+            self.notes.append(f"not all was run: {reason}")
+        self.trouble = True
+        return self._skipped(job, reason)
 
     def _skipped(self, job: _Job, reason: str) -> Ran:
         case, name = job.case, run_id()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entity_items import Created, Verify, Wait
 from llmproxy.suite.checks.traffic import Window, look
@@ -170,7 +171,7 @@ async def insert_all(stage: Stage, items: Iterable[SetupItem]) -> None:
 
     """
     for item in items:
-        await asyncio.to_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+        await in_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
 
 
 # -- judges ----------------------------------------------------------------------------------------------------------------

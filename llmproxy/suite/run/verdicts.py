@@ -91,9 +91,14 @@ def _distinct(ran: Iterable[Ran]) -> list[str]:
     return list(dict.fromkeys(text.splitlines()[0] for text in found if text))
 
 
-def exit_code(rows: Iterable[dict[str, Any]], ran: Iterable[Ran]) -> Exit:
-    """Return what to end with; of several, the one that says most about what to do first."""
-    found: set[Exit] = set()
+def exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[Ran], *, trouble: bool = False) -> Exit:
+    """Return what to end with; of several, the one that says most about what to do first.
+
+    `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped say nothing.
+    """
+    found = {Exit.ENVIRONMENT} if trouble else set()
+    if ran and all(each.status is Status.SKIPPED for each in ran):
+        found.add(Exit.NOTHING)
     for each in ran:
         if each.status is Status.ENVIRONMENT_ERROR:
             known = each.error.exit_code if isinstance(each.error, LLMProxyError) else Exit.ENVIRONMENT

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -133,7 +133,7 @@ class Response(Asserting):
     """Of `regex`: letters of i, m, s, x."""
     json_: Fields | None = Field(default=None, alias="json")
     """The answer is JSON (a code fence around it is taken off): path -> matcher; `$` is the whole."""
-    json_schema: Matcher | None = None
+    json_schema: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     """The answer is JSON that keeps to this JSON Schema."""
     any_of: Annotated[tuple[Matcher, ...], Field(min_length=1)] | None = None
     """Matchers of which at least one holds."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from llmproxy.suite.matchers.table import may_be_zero
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import Capture, Count, Entity, Fields, Flag, Milliseconds, Pause, Value
 
@@ -49,6 +50,13 @@ class Verify(Node):
     def _selects(self, info: ValidationInfo) -> Verify:
         if not self.given & {"id", "filters", "count", "exists"}:
             complain(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
+        if self.fields and self.count is not None and may_be_zero(self.count):
+            complain(
+                info,
+                self.at("fields"),
+                "`count` may be 0, and then `fields` would hold for no row at all",
+                "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}",
+            )
         if self.exists is False and self.fields:
             complain(
                 info, self.at("fields"), "`exists: false` leaves no row whose fields could be checked", "use `filters`"

@@ -73,9 +73,10 @@ def _times(value: object) -> object:
 
 
 def _share(value: object) -> object:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
-    raise refuse(f"takes a number from 0 to 1, not {kind(value)} {show(value, 60)}")
+    hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
+    raise refuse(f"takes a number above 0, up to 1, not {kind(value)} {show(value, 60)}", hint)
 
 
 def _milliseconds(least: float) -> Callable[[object], object]:
@@ -151,7 +152,9 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Reason = Annotated[bool | str, BeforeValidator(_reason)]
 """True, or why."""
 Times = Annotated[int, BeforeValidator(_times), WithJsonSchema({"type": "integer", "minimum": 1})]
-Share = Annotated[float, BeforeValidator(_share), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Share = Annotated[
+    float, BeforeValidator(_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+]
 _TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
 Milliseconds = Annotated[float, BeforeValidator(_milliseconds(0.001)), WithJsonSchema(_TIME)]
 """Milliseconds; more than 0."""

@@ -89,7 +89,7 @@ def test_a_step_without_traffic_passes_nothing_about_it(tmp_path: Path, recordin
     found = run(
         tmp_path,
         recording,
-        "{chat: silent, tools: {deleteTask: 0}, totalToolCalls: 0, usage: {inputTokens: {gte: 0}}}",
+        "{chat: silent, tools: {deleteTask: 0}, totalToolCalls: 0, usage: {inputTokens: {gte: 1}}}",
         name="no",
     )
     assert found.statuses == ["environment_error"], found.why
@@ -190,6 +190,8 @@ def test_spending_stops_at_the_limit(tmp_path: Path, recording: str) -> None:
     found = run(tmp_path, recording, "{chat: hi}", name="money", runs=2, mode="record", max_cost=Decimal(0))
     assert found.statuses[-1] == "skipped"
     assert "--max-cost" in found.told.finished[-1].reasoning
+    assert found.tested.exit_code == 3, "not everything was run, so it is no success"
+    assert any("not all was run: --max-cost 0" in note for note in found.told.completed.notes)
 
 
 LATE = """

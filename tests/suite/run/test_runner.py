@@ -6,15 +6,20 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.run.runner import run_cases
 from llmproxy.suite.run.world import World
+from llmproxy.suite.stores import MemoryStore, Policy
+from llmproxy.suite.stores.memory import Shape
 from tests.suite import rig
 
 STORE = "{memory: {}, entities: {tasks: {columns: [id, title, status, userId], user: userId}}}"
@@ -44,7 +49,7 @@ VACUOUS = [
     ('{chat: x, response: {notContains: ["error", "failed"]}}', "failed"),
     ("{chat: x, messageProcessing: {condenser: {activated: true}}}", "environment_error"),
     ("{chat: x, messageProcessing: {pruner: {activated: false}}}", "environment_error"),
-    ("{chat: x, usage: {inputTokens: {gte: 0}}}", "environment_error"),
+    ("{chat: x, usage: {inputTokens: {gte: 1}}}", "environment_error"),
     ('{chat: x, created: [{entity: tasks, fields: {title: "Old"}}]}', "failed"),
     ('{verify: {entity: tasks, filters: {title: Old}, fields: {title: {regex: "^O.*d$"}, status: {notContains: x}}}}', "passed"),
     ("{verify: {entity: tasks, filters: {nothing: 1}, count: 0}}", "environment_error"),
@@ -144,6 +149,69 @@ def test_skip_and_xfail(tmp_path: Path) -> None:
     assert run(tmp_path, "{chat: x, response: {contains: nope}}", scenario="    xfail: bug 7\n").statuses == ["passed"]
     passed = run(tmp_path, "{chat: x}", scenario="    xfail: bug 7\n")
     assert (passed.statuses, "bug 7" in passed.told.finished[0].reasoning) == (["failed"], True)
+
+
+VAIN = [
+    "{chat: x, tools: {a: {gte: 0}}}",
+    "{chat: x, tools: {a: {count: {gte: 0}}}}",
+    "{chat: x, tools: {a: {lte: .inf}}}",
+    "{chat: x, totalToolCalls: {gte: 0}}",
+    "{chat: x, usage: {inputTokens: {gte: 0}}}",
+    "{chat: x, usage: {anyOf: [{cacheReadTokens: {gte: 0}}]}}",
+    "{chat: x, created: [{entity: tasks, count: {gte: 0}}]}",
+    "{chat: x, messageProcessing: {pruner: {partsRemoved: {gte: 0}}}}",
+    "{verify: {entity: tasks, count: {gte: 0, lt: .inf}}}",
+    "{verify: {entity: tasks, filters: {title: x}, count: 0, fields: {status: done}}}",
+    "{verify: {entity: tasks, filters: {title: x}, count: {lt: 3}, fields: {status: done}}}",
+    "{verify: {entity: tasks, filters: {title: x}, count: {eq: 0}, fields: {status: done}}}",
+]
+
+
+@pytest.mark.parametrize("step", VAIN)
+def test_what_holds_whatever_happens_is_refused(tmp_path: Path, step: str) -> None:
+    """When the file is read: a bound that every number meets, fields of rows that may not be there."""
+    with pytest.raises(SuiteError, match=r"nothing is asserted|may be 0"):
+        rig.cases_of(tmp_path, suite(rig.echo(tmp_path), step))
+
+
+def test_a_share_of_runs_that_is_always_reached_is_refused(tmp_path: Path) -> None:
+    """`minPassRate: 0` would pass an agent that never passes."""
+    with pytest.raises(SuiteError, match="0 is reached whatever the agent does"):
+        rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}", scenario="    minPassRate: 0\n"))
+
+
+def test_bounds_that_exclude_something_stay(tmp_path: Path) -> None:
+    """Also those that begin at 0."""
+    step = "{verify: {entity: tasks, filters: {title: x}, count: {gte: 0, lte: 2}}}"
+    assert run(tmp_path, step).statuses == ["passed"]
+
+
+UNTIDY = [
+    "    teardown: [{command: [sh, -c, 'echo no luck; exit 3']}]\n",
+    "    teardown: [{python: 'gone.py:nothing'}]\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("scenario", UNTIDY, ids=["command", "python", "afterEach"])
+def test_a_run_that_cannot_clean_up_does_not_pass(tmp_path: Path, scenario: str) -> None:
+    """What it asserted held, and what it leaves is not what it found: an error, which the exit code shows; a failure stays one."""
+    more = "" if scenario else 'hooks: {afterEach: [{command: [sh, -c, "echo no luck; exit 3"]}]}\n'
+    found = run(tmp_path, "{chat: x, response: {contains: error}}", scenario=scenario, more=more)
+    assert (found.statuses, found.tested.exit_code) == (["environment_error"], 3), found.why
+    assert "no luck" in found.why or "there is no file" in found.why
+    failed = run(tmp_path, "{chat: x, response: {contains: nope}}", scenario=scenario, more=more)
+    assert failed.statuses == ["failed"]
+    assert any("no luck" in label or "no file" in label for label in failed.told.finished[0].labels)
+
+
+def test_skipping_everything_is_no_success(tmp_path: Path) -> None:
+    """It ends as if nothing had been selected; some that were skipped beside others that passed are as their author said."""
+    found = run(tmp_path, "{chat: x}", scenario="    skip: later\n")
+    assert (found.statuses, found.tested.exit_code) == (["skipped"], 5)
+    assert "nothing ran: 1 of 1 runs were skipped" in found.told.completed.notes
+    text = suite(rig.echo(tmp_path), "{chat: x}", scenario="    skip: later\n") + "  - {id: two, steps: [{chat: x}]}\n"
+    assert rig.run(rig.cases_of(tmp_path, text)).tested.exit_code == 0
 
 
 def test_rows_are_removed_whatever_happened(tmp_path: Path) -> None:
@@ -251,6 +319,66 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     assert not [
         each for each in threading.enumerate() if "asyncio" in each.name and each.is_alive() and not each.daemon
     ]
+
+
+class Counted(MemoryStore):
+    """A store that is slow, and tells when it is called for the n-th time."""
+
+    def __init__(self, at: int, tell: Callable[[], object]) -> None:
+        super().__init__({"tasks": Shape(user="userId", columns=("id", "title", "status", "userId"))})
+        self.calls, self.at, self._tell = 0, at, tell
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            self._tell()
+        time.sleep(0.001)
+
+    def insert(self, entity: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        self._count()
+        return super().insert(entity, data)
+
+    def list(
+        self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        self._count()
+        return super().list(entity, filters, limit)
+
+    def delete(self, entity: str, id: Any) -> bool:  # noqa: A002, ANN401 - as the protocol says it
+        self._count()
+        return super().delete(entity, id)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: int) -> None:
+    """Ctrl-C, once or twice, at each call of the store, with scenarios under way and others that wait: all rows are gone, 130 is told."""
+    scenarios = "".join(
+        f"  - id: s{n}\n{SETUP}    steps:\n      - {{chat: x, created: [{{entity: tasks, count: 0}}]}}\n"
+        "      - {verify: {entity: tasks, id: $old.id, fields: {title: Old}}}\n"
+        "    teardown: [{delete: tasks, id: $old.id}]\n"
+        for n in range(3)
+    )
+    text = f"name: t\nagent: {rig.echo(tmp_path)}\nstore: {STORE}\nscenarios:\n{scenarios}"
+    cases, at, over = rig.cases_of(tmp_path, text), 0, False
+    while not over:
+        at += 1
+        told = rig.Told()
+        world = World(options=Options(), proxy=None, handlers=[told])
+
+        async def live(at: int = at, world: World = world) -> Counted:
+            loop = asyncio.get_running_loop()
+            task = asyncio.ensure_future(run_cases(world, cases))
+            store = Counted(at, lambda: [loop.call_soon_threadsafe(task.cancel) for _ in range(signals)])
+            world._stores = {id(case.suite): (store, Policy()) for case in cases}
+            with suppress(asyncio.CancelledError):
+                await task
+            return store
+
+        store = asyncio.run(live())
+        over, store.at = store.calls < at, 0
+        assert store.list("tasks") == [], f"interrupted at call {at}"
+        assert told.completed.exit_code == (0 if over else 130), f"interrupted at call {at}"
+    assert at > 20, "it was interrupted at few moments"
 
 
 def test_everything_is_told_in_order(tmp_path: Path) -> None:

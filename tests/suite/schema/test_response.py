@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
+from llmproxy.report.events import Status
+from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.reading.fragment import load_fragment
+from llmproxy.suite.schema.response import _TEXT_MATCHERS
 
 
 def test_short_forms_of_tools_are_counts() -> None:
@@ -57,6 +61,30 @@ def test_a_response_gives_its_matcher() -> None:
     assert made.judge.criteria == ("it is polite",)
     assert made.snapshot
     assert load_fragment("response", "{snapshot: true}").matcher == {}
+
+
+OPERANDS = {
+    "contains": "[a]", "containsAny": "[a]", "notContains": "[b]", "regex": "a", "eq": "'{\"a\": 1}'", "not": "{contains: b}",
+    "jsonSchema": "{type: object, required: [a], properties: {a: {type: integer}, eq: {type: string}}}",
+    "anyOf": "[{jsonSchema: {type: object}}]", "allOf": "[{contains: a}]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", _TEXT_MATCHERS)
+def test_every_matcher_of_a_response_can_be_written_and_holds(key: str) -> None:
+    """A JSON Schema, too: it is no matcher itself."""
+    made = load_fragment("response", f"{{{key}: {OPERANDS[key]}}}")
+    assert [each.status for each in check("response", '{"a": 1}', made.matcher, Scope({}))] == [Status.PASSED]
+
+
+def test_a_json_schema_is_checked_as_one() -> None:
+    """What does not keep to it fails, what is no schema is refused with its place."""
+    made = load_fragment("response", "{jsonSchema: {type: object, required: [b]}}")
+    found = check("response", '{"a": 1}', made.matcher, Scope({}))
+    assert [each.status for each in found] == [Status.FAILED]
+    assert "'b' is a required property" in found[0].message
+    with pytest.raises(SuiteError, match=r"fragment:1:14: .*this is no JSON Schema"):
+        load_fragment("response", "{jsonSchema: {type: 7}}")
 
 
 @pytest.mark.parametrize(
