@@ -32,7 +32,7 @@ def test_a_scenario_says_little_and_means_much() -> None:
         ("{id: a}", "`steps` is missing"),
         ("{id: a, steps: []}", "at least one item"),
         (f"{{id: $x, {STEPS}}}", "an id is a plain text"),
-        (f"{{id: a, minPassRate: 2, {STEPS}}}", "from 0 to 1"),
+        (f"{{id: a, minPassRate: 2, {STEPS}}}", "above 0, up to 1"),
         (f"{{id: a, parametrize: [], {STEPS}}}", "at least one item"),
         (f"{{id: a, parametrize: {{x: 1}}, {STEPS}}}", "takes a list"),
         (f"{{id: a, vars: [1], {STEPS}}}", "takes a mapping"),
