@@ -1,0 +1,74 @@
+"""Bindings: a recording answers the same run in another folder, on another day, with what its tools made this time.
+
+A *circumstance* is a value that was declared on both runs (`Circumstance`: cwd, home, a captured id). A *slot* is a place in a tool's results
+whose value is known to vary (`Slot`). The exact key is asked first, and no exact key changes by anything in this room. Then:
+
+    bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag ``b1:``)
+    bindings = Bindings(recorded circumstances, present circumstances, slots, Scope.ALL | PATHS | NONE)
+    fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
+    rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
+    rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
+
+`Fit.names` are the bindings whose values differ (what a log line says), `Fit.identities` what tools made in this pair of requests: add them
+to the session's `Identities` (`known`) once the answer is served; it only checks, and a conflict is a `Mismatch`. `str(mismatch)` is a line
+for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
+
+For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and `Slot.to_dict` (plain values,
+as in the cassette), `find_slots` (the values of text slots in a result), `split_json`, `bind_arguments` (a call's arguments as a slot's
+`arguments` wants them), `places.Reader` and `places.iterate` (zone and call of each leaf of a request).
+
+Pure: no I/O, no clock, nothing of the engine.
+"""
+
+from llmproxy.core.bindings.answers import rebind_answer, rewrite_answer
+from llmproxy.core.bindings.candidates import bound_key
+from llmproxy.core.bindings.circumstances import (
+    PERSONAL,
+    BadCircumstance,
+    Circumstance,
+    Nature,
+    Pair,
+    check_circumstance,
+    pair_circumstances,
+)
+from llmproxy.core.bindings.fits import fit_request
+from llmproxy.core.bindings.identities import Conflict, Identities, Identity
+from llmproxy.core.bindings.json_texts import split_json
+from llmproxy.core.bindings.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.slot_values import find_slots
+from llmproxy.core.bindings.slots import KINDS, LINE, OUTSIDE, TEXT, BadSlot, Kind, Slot, is_of_kind, read_slot
+from llmproxy.core.bindings.table import Bindings, Scope, bind_arguments
+
+__all__ = [
+    "KINDS",
+    "LINE",
+    "OUTSIDE",
+    "PERSONAL",
+    "TEXT",
+    "BadCircumstance",
+    "BadSlot",
+    "Bindings",
+    "Circumstance",
+    "Conflict",
+    "Fit",
+    "Identities",
+    "Identity",
+    "Kind",
+    "Mismatch",
+    "Nature",
+    "Pair",
+    "Scope",
+    "Slot",
+    "Why",
+    "bind_arguments",
+    "bound_key",
+    "check_circumstance",
+    "find_slots",
+    "fit_request",
+    "is_of_kind",
+    "pair_circumstances",
+    "read_slot",
+    "rebind_answer",
+    "rewrite_answer",
+    "split_json",
+]

@@ -1,0 +1,238 @@
+"""Where in a request a text stands: in what the system says, what the user typed, what a tool was asked, what it answered.
+
+    canonical tree -> its leaves, each with its `Place`
+
+It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`), and in results and
+arguments on the tool and its arguments, which are found by the id of the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+Node = dict[str, Any]
+
+
+class Zone(StrEnum):
+    """Who wrote a text."""
+
+    SYSTEM = "system"
+    """System text, descriptions of tools."""
+    USER = "user"
+    """What a user typed, but for the blocks that the agent put around it (`find_blocks`)."""
+    ASSISTANT = "assistant"
+    THINKING = "thinking"
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+    OTHER = "other"
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    tool: str
+    arguments: object
+
+
+class Place:
+    """Where a node stands. One is made for each node of each request: its texts are put together when somebody asks."""
+
+    __slots__ = ("call", "json", "member", "opened", "parent", "step", "zone")
+
+    def __init__(
+        self,
+        zone: Zone = Zone.OTHER,
+        call: Call | None = None,
+        parent: Place | None = None,
+        step: str | int = "",
+        *,
+        opened: bool = False,
+    ) -> None:
+        """Stand at a step below `parent`; `opened` says that JSON of a tool begins here."""
+        self.zone, self.call = zone, call
+        self.parent, self.step, self.opened = parent, step, opened
+        self.json: bool = opened or (parent is not None and parent.json)
+        """Whether it is inside of the JSON of arguments or of a result."""
+        self.member: str = step if isinstance(step, str) and step else parent.member if parent is not None else ""
+        """The nearest name."""
+
+    def at(self, step: str | int) -> Place:
+        """Return the place of a member or an element."""
+        return Place(self.zone, self.call, self, step)
+
+    def inside(self, zone: Zone, call: Call | None = None) -> Place:
+        """Return the same place as a part of a zone."""
+        return Place(zone, call or self.call, self.parent, self.step, opened=self.opened)
+
+    def open_json(self) -> Place:
+        """Return the place of the JSON that a text, or an argument, is."""
+        return Place(self.zone, self.call, self.parent, self.step, opened=True)
+
+    @property
+    def path(self) -> str:
+        """Where in the request, from ``$`` on."""
+        return self._written(to_json=False)
+
+    @property
+    def inner(self) -> str:
+        """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
+        return self._written(to_json=True) if self.json else ""
+
+    def _written(self, *, to_json: bool) -> str:
+        steps: list[str] = []
+        place: Place | None = self
+        while place is not None and not (to_json and place.opened):
+            if place.step != "":
+                steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
+            place = place.parent
+        return "$" + "".join(reversed(steps))
+
+
+_SYSTEM = frozenset(
+    {"system", "instructions", "systemInstruction", "system_instruction", "preamble", "tools", "functions"}
+)
+_TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", "prompt", "content"})
+_ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
+          "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
+          "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
+_ASKED = ("arguments", "args", "input", "parameters")
+_IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
+_CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
+"""Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
+
+
+def begin(tree: object, member: str, parent: Place | None = None) -> Place:
+    """Return the place of a top-level member of a body."""
+    place = (parent or Place()).at(member)
+    if member in _SYSTEM:
+        return place.inside(Zone.SYSTEM)
+    if member in _TURNS and isinstance(tree, dict):
+        return place.inside(Zone.USER)
+    return place
+
+
+class Reader:
+    """Says for each object of one request in which zone its members stand, and keeps the calls that it met, in order."""
+
+    def __init__(self) -> None:
+        """Know no calls yet."""
+        self._calls: dict[str, Call] = {}
+        self._last: dict[str, Call] = {}
+
+    def enter(self, node: Node, place: Place) -> Place:
+        """Return the place of an object, by its role and type; an object that is a call is noted."""
+        if place.json or place.zone in _CLOSED:
+            return place
+        kind, role = node.get("type"), node.get("role")
+        if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
+            return place.inside(Zone.RESULT, self._called(node))
+        if place.zone is Zone.RESULT:
+            return place
+        if isinstance(role, str) and role in _ROLES:
+            zone = _ROLES[role]
+            return place.inside(zone, self._called(node) if zone is Zone.RESULT else None)
+        if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
+            return place.inside(Zone.THINKING)
+        return place
+
+    def member(self, node: Node, name: str, place: Place) -> Place:
+        """Return the place of a member of an object whose own place is known."""
+        inner = place.at(name)
+        if place.json or place.zone in _CLOSED:
+            return inner
+        value = node[name]
+        if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
+            return inner.open_json()
+        if name in ("toolResult", "functionResponse", "function_response") and isinstance(value, dict):
+            return inner.inside(Zone.RESULT, self._called(value))
+        if name in ("toolUse", "functionCall", "function_call", "function") and isinstance(value, dict):
+            self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            return inner.inside(Zone.ASSISTANT)
+        if name in _ASKED and isinstance(tool := node.get("name"), str):
+            call = self._note(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            return inner.inside(Zone.ARGUMENTS, call or Call(tool, value)).open_json()
+        if name in ("reasoning_content", "thinking", "reasoningContent"):
+            return inner.inside(Zone.THINKING)
+        return inner
+
+    def _note(self, node: Node, name: object) -> Call | None:
+        tool = node.get("name")
+        if not isinstance(tool, str):
+            return None
+        arguments = next((node[each] for each in _ASKED if each in node), None)
+        call = Call(tool, arguments)
+        if name is not None:
+            self._calls[str(name)] = call
+        self._last[tool] = call
+        return call
+
+    def _called(self, node: Node) -> Call | None:
+        for name in _IDS:
+            if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
+                return call
+        tool = node.get("tool_name") or node.get("name")
+        return self._last.get(tool, Call(tool, None)) if isinstance(tool, str) else None
+
+
+_WRAPPERS = ("output", "result", "content", "error")
+
+
+def _is_object_result(name: str, value: Node) -> bool:
+    """Tell whether a Gemini function's response is an object of its own, not one in which an SDK wrapped a text."""
+    return name == "response" and not (
+        len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
+    )
+
+
+_OPENER = re.compile(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)
+_TYPED = re.compile(r"quer|question|message|request|prompt|task|input|args|command", re.IGNORECASE)
+"""Tags with these words are put around what a user typed."""
+_OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md instructions", "# Context\n", "[SYSTEM]")
+"""How texts begin that coding agents send as the user's, and nobody typed (2026-07)."""
+
+
+def find_blocks(text: str) -> list[tuple[int, int]]:
+    """Return the parts of a user's message that the agent wrote: ``<system-reminder>`` and its like, each on lines of its own.
+
+    Only tags of two words count, ``<environment_context>``: people type ``<b>``.
+    """
+    if text.startswith(_OPENINGS):
+        return [(0, len(text))]
+    if "</" not in text:
+        return []
+    spans: list[tuple[int, int]] = []
+    unclosed: set[str] = set()
+    end = 0
+    for opener in _OPENER.finditer(text):
+        tag = opener[1]
+        if opener.start() < end or tag in unclosed or _TYPED.search(tag):
+            continue
+        closing = f"</{tag}>"
+        if (at := text.find(closing, opener.end())) < 0:
+            unclosed.add(tag)
+            continue
+        end = at + len(closing)
+        spans.append((opener.start(), end))
+    return spans
+
+
+def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
+    """Tell whether a position lies in one of the blocks."""
+    return any(start <= at < end for start, end in spans)
+
+
+def iterate(tree: object) -> Iterator[tuple[str, object, Place]]:
+    """Yield the top-level members of a request's tree, in sorted order, with their places; of another tree that itself."""
+    if not isinstance(tree, dict):
+        yield "", tree, Place()
+        return
+    body = tree.get("request")
+    for name in sorted(tree):
+        if name == "request" and isinstance(body, dict):  # Code Assist wraps it
+            for each in sorted(body):
+                yield f"request.{each}", body[each], begin(body, each, Place(step="request"))
+        else:
+            yield name, tree[name], begin(tree, name)

@@ -1,0 +1,273 @@
+"""Recorded answers as this run must get them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import (
+    Bindings,
+    Circumstance,
+    Fit,
+    Identities,
+    Identity,
+    Mismatch,
+    Slot,
+    Why,
+    fit_request,
+    rebind_answer,
+    rewrite_answer,
+)
+from llmproxy.core.traffic.interaction import Chunk, Response
+
+Json = Any
+OLD, NEW = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
+BINDINGS = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/ci/w")])
+EMPTY = Fit((), ())
+
+
+def _whole(value: Json) -> Response:
+    return Response(200, "OK", (("content-type", "application/json"),), (Chunk(5, json.dumps(value).encode()),))
+
+
+def _stream(*events: Json) -> Response:
+    chunks = [Chunk(100 * n, b"data: " + json.dumps(event).encode() + b"\n\n") for n, event in enumerate(events, 1)]
+    return Response(200, "OK", (("content-type", "text/event-stream"), ("etag", "e")), tuple(chunks), chunked=True)
+
+
+def _message(*blocks: Json) -> Response:
+    return _whole({"type": "message", "role": "assistant", "content": list(blocks)})
+
+
+def _blocks(response: Response | Mismatch) -> list[Json]:
+    assert isinstance(response, Response), str(response)
+    return list(json.loads(response.body)["content"])
+
+
+def _identity(kind: str = "uuid", old: str = OLD, new: str = NEW) -> Fit:
+    return Fit((), (Identity("made", kind, old, new),))
+
+
+def test_an_answer_without_any_value_stays_the_same_object() -> None:
+    """Byte for byte, and nothing is copied."""
+    response = _message({"type": "text", "text": "/tmp/ab is no folder of ours"})
+    assert rewrite_answer(BINDINGS, EMPTY, response) is response
+
+
+def test_only_the_deltas_that_held_the_value_change() -> None:
+    """The present value goes out where the recorded one began; every other piece and every time stays."""
+    pieces = ["see ", "/t", "mp", "/a", "/x ", "and", " more"]
+    events = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}} for piece in pieces
+    ]
+    before = _stream(*events, {"type": "message_stop"})
+    got = rewrite_answer(BINDINGS, EMPTY, before)
+    assert isinstance(got, Response)
+    texts = [json.loads(chunk.data[6:])["delta"]["text"] for chunk in got.chunks[:-1]]
+    assert texts == ["see ", "/srv/ci/w", "", "", "/x ", "and", " more"]
+    assert [chunk.offset for chunk in got.chunks] == [chunk.offset for chunk in before.chunks]
+    for n in (0, 5, 6, 7):
+        assert got.chunks[n] == before.chunks[n]
+
+
+def test_a_rewritten_answer_loses_what_is_no_longer_true_of_it() -> None:
+    """Digests, lengths and encodings go; the rest of the head stays."""
+    names = ("content-length", "content-encoding", "ETag", "content-digest", "x-request-id", "content-type")
+    whole = _message({"type": "text", "text": "in /tmp/a"})
+    got = rewrite_answer(
+        BINDINGS, EMPTY, Response(200, "OK", tuple((name, "application/json") for name in names), whole.chunks)
+    )
+    assert isinstance(got, Response)
+    assert [name for name, _ in got.headers] == ["x-request-id", "content-type"]
+
+
+def test_arguments_stay_json() -> None:
+    """A path with a quote or a letter beyond ASCII is escaped as the arguments need it, in pieces too."""
+    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", '/srv/"é')])
+    written = json.dumps({"file_path": "/tmp/a/x.py", "old_string": 'say "/tmp/a"\n'})
+    deltas = [written[:7], written[7:19], written[19:]]
+    events = [
+        {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}}]}
+        for piece in deltas
+    ]
+    got = rewrite_answer(bindings, EMPTY, _stream(*events))
+    assert isinstance(got, Response)
+    values = [json.loads(chunk.data[6:]) for chunk in got.chunks]
+    joined = "".join(value["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] for value in values)
+    assert json.loads(joined) == {"file_path": '/srv/"é/x.py', "old_string": 'say "/srv/"é"\n'}
+
+
+def test_what_only_its_maker_can_read_is_left_alone() -> None:
+    """Signed thinking, its signature, encrypted content: never rewritten."""
+    thinking = {"type": "thinking", "thinking": "in /tmp/a", "signature": "c2ln"}
+    got = _blocks(rewrite_answer(BINDINGS, EMPTY, _message(thinking, {"type": "text", "text": "/tmp/a"})))
+    assert got == [thinking, {"type": "text", "text": "/srv/ci/w"}]
+
+
+def test_an_id_has_borders_of_letters_and_digits_only() -> None:
+    """``<uuid>.txt`` holds the id: with the borders of paths two agents wrote the recorded one."""
+    block = {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "write",
+        "input": {"path": f"out/{OLD}.txt", "text": f"id={OLD}_x"},
+    }
+    (got,) = _blocks(rewrite_answer(BINDINGS, _identity(), _message(block)))
+    assert got["input"] == {"path": f"out/{NEW}.txt", "text": f"id={NEW}_x"}
+
+
+def test_a_recorded_id_that_is_left_is_a_leak() -> None:
+    """Where it cannot be exchanged, glued to other letters, the answer is not served."""
+    result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"x{OLD}y"}))
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.LEAKED
+
+
+@pytest.mark.parametrize(("length", "written"), [(40, 40), (10, 10), (7, 7)])
+def test_a_model_may_name_the_beginning_of_a_commit(length: int, written: int) -> None:
+    """From seven digits on a prefix means the whole."""
+    old, new = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
+    (got,) = _blocks(
+        rewrite_answer(BINDINGS, _identity("hex", old, new), _message({"type": "text", "text": f"at {old[:length]}."}))
+    )
+    assert got["text"] == f"at {new[:written]}."
+
+
+def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
+    """The request names the recorded folder and this one: which does the answer mean?"""
+    bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
+    fit = fit_request(BINDINGS, bodies[0], bodies[1])
+    assert isinstance(fit, Fit)
+    result = rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"}))
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.BOTH_WAYS
+    assert "cwd" in str(result)
+    unchanged = fit_request(BINDINGS, bodies[0], bodies[0])
+    assert isinstance(unchanged, Fit)
+    same = _message({"type": "text", "text": "cd /tmp/a"})
+    assert rewrite_answer(BINDINGS, unchanged, same) is same
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "wanted"),
+    [
+        ("bash", {"command": "cat /tmp/a/x"}, None),
+        ("bash", {"command": 'cat "/tmp/a/x"'}, {"command": 'cat "/srv/my work/x"'}),
+        ("bash", {"command": "cat '/tmp/a/x'"}, {"command": "cat '/srv/my work/x'"}),
+        ("read", {"file_path": "/tmp/a/x"}, {"file_path": "/srv/my work/x"}),
+    ],
+)
+def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, arguments: Json, wanted: Json) -> None:
+    """A space in the folder would make two words of it; in quotes, or as a whole argument, it does not."""
+    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/my work")])
+    got = rewrite_answer(bindings, EMPTY, _message({"type": "tool_use", "id": "t", "name": tool, "input": arguments}))
+    if wanted is None:
+        assert isinstance(got, Mismatch)
+        assert got.why is Why.QUOTING
+    else:
+        assert _blocks(got)[0]["input"] == wanted
+
+
+def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
+    """Cwd was home: an answer that names it is a miss, unless the request shows which is meant."""
+    before = [Circumstance("cwd", "/h"), Circumstance("home", "/h")]
+    bindings = Bindings(before, [Circumstance("cwd", "/w"), Circumstance("home", "/users/ann")])
+    answer = _message({"type": "text", "text": "in /h"})
+    result = rewrite_answer(bindings, EMPTY, answer)
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.AMBIGUOUS
+    fit = fit_request(bindings, {"system": "in /h"}, {"system": "in /w"})
+    assert isinstance(fit, Fit)
+    assert _blocks(rewrite_answer(bindings, fit, answer))[0]["text"] == "in /w"
+
+
+def test_days_and_words_are_never_written_into_an_answer() -> None:
+    """They are matched in requests only."""
+    before = [Circumstance("date", "2026-11-22"), Circumstance("user", "kim"), Circumstance("git_branch", "main")]
+    now = [Circumstance("date", "2026-11-23"), Circumstance("user", "ann"), Circumstance("git_branch", "dev")]
+    answer = _message({"type": "text", "text": "2026-11-22\nbranch: main\nkim"})
+    assert rewrite_answer(Bindings(before, now), EMPTY, answer) is answer
+
+
+def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
+    """Task 7 becomes task 1007 at ``task_id``; seats, texts and other things' ids stay."""
+    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    arguments = {"task_id": 7, "seats": 7, "note": "7", "ids": [7]}
+    blocks = [
+        {"type": "tool_use", "id": "t", "name": name, "input": arguments} for name in ("close_task", "close_order")
+    ]
+    first, second, text = _blocks(
+        rewrite_answer(bindings, EMPTY, _message(*blocks, {"type": "text", "text": "Task 7"}))
+    )
+    assert first["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [1007]}
+    assert second["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [7]}
+    assert text["text"] == "Task 7"
+    written = json.dumps(arguments)
+    call = {"type": "function_call", "call_id": "c", "name": "close_task", "arguments": written}
+    got = rewrite_answer(bindings, EMPTY, _whole({"object": "response", "output": [call]}))
+    assert isinstance(got, Response)
+    assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
+
+
+def test_an_exact_hit_names_this_runs_folder() -> None:
+    """``list_allowed_directories {}`` has one key in every folder; its answer names the folder."""
+    answer = _message({"type": "text", "text": "/tmp/a is allowed"})
+    got = rebind_answer(BINDINGS, {"messages": []}, answer)
+    assert _blocks(got)[0]["text"] == "/srv/ci/w is allowed"
+    assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "is /tmp/a/x there?"}]}, answer) is answer
+
+
+def test_an_exact_hit_names_what_a_tool_made_this_time() -> None:
+    """Unless the request itself holds the recorded value."""
+    known = Identities([Identity("made", "uuid", OLD, NEW)])
+    answer = _message({"type": "text", "text": f"made {OLD}"})
+    assert _blocks(rebind_answer(BINDINGS, {}, answer, known))[0]["text"] == f"made {NEW}"
+    assert rebind_answer(BINDINGS, {"prompt": OLD}, answer, known) is answer
+
+
+def test_days_and_blocks_never_change_an_exact_hit() -> None:
+    """A date, a user, a host, a status: only folders and identities do."""
+    before = [
+        Circumstance("date", "2026-11-22"),
+        Circumstance("git_status", "M x"),
+        Circumstance("order", "order-123456"),
+    ]
+    now = [Circumstance("date", "2026-11-23"), Circumstance("git_status", "M y"), Circumstance("order", "order-654321")]
+    answer = _message({"type": "text", "text": "2026-11-22 order-123456"})
+    assert rebind_answer(Bindings(before, now), {}, answer) is answer
+
+
+def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
+    """Bytes that are no JSON and hold the folder are a miss, others pass."""
+    headers = (("content-type", "text/plain"),)
+    result = rewrite_answer(BINDINGS, EMPTY, Response(200, "OK", headers, (Chunk(0, b"in /tmp/a"),)))
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.UNREADABLE
+    audio = Response(200, "OK", (("content-type", "audio/mpeg"),), (Chunk(0, bytes(range(256))),))
+    assert rewrite_answer(BINDINGS, EMPTY, audio) is audio
+
+
+def test_what_the_session_knows_checks_and_does_not_choose() -> None:
+    """Another mapping of the same value than the session's is a miss; so is an id that came back."""
+    slots = [Slot("made", "uuid", "mint")]
+    bindings = Bindings([], [], slots)
+
+    def body(value: str) -> Json:
+        call = {"id": "call#1", "function": {"name": "mint", "arguments": "{}"}}
+        return {
+            "messages": [
+                {"role": "assistant", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call#1", "content": value},
+            ]
+        }
+
+    fit = fit_request(bindings, body(OLD), body(NEW))
+    assert isinstance(fit, Fit)
+    assert fit.identities == (Identity("made", "uuid", OLD, NEW),)
+    known = Identities(fit.identities)
+    assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
+    third = fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known)
+    assert isinstance(third, Mismatch)
+    assert third.why is Why.NOT_ONE_TO_ONE

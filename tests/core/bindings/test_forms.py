@@ -1,0 +1,242 @@
+"""Paths and days in all their forms, and where they begin and end."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+
+import pytest
+
+from llmproxy.core.bindings import (
+    BadCircumstance,
+    Bindings,
+    Circumstance,
+    Fit,
+    Mismatch,
+    Nature,
+    Scope,
+    check_circumstance,
+    fit_request,
+)
+
+
+def _fits(recorded: str, present: str, before: list[Circumstance], now: list[Circumstance], role: str = "user") -> bool:
+    one, other = ({"messages": [{"role": role, "content": text}]} for text in (recorded, present))
+    return isinstance(fit_request(Bindings(before, now), one, other), Fit)
+
+
+def _paths(**values: str) -> list[Circumstance]:
+    return [Circumstance(name, value) for name, value in values.items()]
+
+
+A, B = _paths(cwd="/tmp/a"), _paths(cwd="/srv/ci/b c")
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}", "cd {} now", "{}/x.py", "-I{}", "see {}.", "({})", '"{}"', "`{}`", "\x1b[32m{}\x1b[0m", "\\n{}\\n", "\\u001b[1m{}",
+        "file://{}/x", "PATH={}:/bin", "{}:12:3", "{}, {}", "<cwd>{}</cwd>", "a\n{}\nb", "cp {}/x {}/y", "{}...", "\\\\n{}",
+    ],
+)  # fmt: skip
+def test_a_path_is_found_on_its_borders(around: str) -> None:
+    """Behind a flag, a colour, an escaped line break; before a full stop, a colon, a separator."""
+    assert _fits(around.format("/tmp/a", "/tmp/a"), around.format("/srv/ci/b c", "/srv/ci/b c"), A, B)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}b",
+        "{}.bak",
+        "{}-old",
+        "{}_x",
+        "/private{}",
+        "x{}",
+        "~{}",
+        "{}~",
+        "{}é",
+        "{}@2",
+        "{}%20b",
+        "..{}",
+        "$HOME{}",
+        "é{}",
+    ],
+)
+def test_another_path_is_not_the_folder(around: str) -> None:
+    """``/tmp/a`` is in none of ``/tmp/ab``, ``/tmp/a.bak`` and ``/private/tmp/a``."""
+    assert not _fits(around.format("/tmp/a"), around.format("/srv/ci/b c"), A, B)
+
+
+@pytest.mark.parametrize("text", ["{}", "{}/x", "see {}"])
+def test_the_recorded_value_may_stand_unchanged(text: str) -> None:
+    """Codex ignores a faked clock; a committed file names another home."""
+    assert _fits(text.format("/tmp/a"), text.format("/tmp/a"), A, B)
+
+
+def _slug(path: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("%2Ftmp%2Fa%2Fproject", "%2Fsrv%2Fci"),
+        ("~/.claude/projects/" + _slug("/tmp/a/project") + "/x", "~/.claude/projects/" + _slug("/srv/ci") + "/x"),
+        (hashlib.sha256(b"/tmp/a/project").hexdigest(), hashlib.sha256(b"/srv/ci").hexdigest()),
+        (r"\/tmp\/a\/project", r"\/srv\/ci"),
+    ],
+)
+def test_a_folder_has_many_forms(before: str, after: str) -> None:
+    """Percent-encoded, as a folder's name, hashed, escaped as PHP does."""
+    assert _fits(before, after, _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/ci"))
+
+
+def test_a_folder_below_home_is_written_with_a_tilde() -> None:
+    """``~/rest`` where it lies below home, whole where it does not, on either side."""
+    below, beside = _paths(cwd="/home/kim/code/x", home="/home/kim"), _paths(cwd="/srv/x", home="/users/ann")
+    assert _fits("in ~/code/x/src", "in ~/w/src", below, _paths(cwd="/users/ann/w", home="/users/ann"))
+    assert _fits("in ~/code/x/src", "in /srv/x/src", below, beside)
+    assert _fits("in /srv/x/src", "in ~/code/x/src", beside, below)
+    assert not _fits("in ~/code/y", "in ~/w", below, _paths(cwd="/users/ann/w", home="/users/ann"))
+
+
+def test_a_home_beside_the_folder_is_written_relative_to_it() -> None:
+    """Outside of what a user typed; and dots alone say nothing."""
+    before, now = _paths(cwd="/tmp/a/project", home="/tmp/a/home"), _paths(cwd="/srv/w", home="/users/ann")
+    assert _fits("see ../home/x", "see ../../users/ann/x", before, now, role="system")
+    assert not _fits("see ../home/x", "see ../../users/ann/x", before, now)
+    assert not _fits("cd ..", "cd ../..", _paths(cwd="/a/b", home="/a"), _paths(cwd="/a/b/c", home="/a"), role="system")
+
+
+def test_a_base_name_counts_behind_a_separator_where_nobody_typed() -> None:
+    """``../project`` in a tool's text; never the bare word, never in a question."""
+    before, now = _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/today")
+    assert _fits("../project/x", "../today/x", before, now, role="assistant")
+    assert not _fits("project", "today", before, now, role="assistant")
+    assert not _fits("../project/x", "../today/x", before, now)
+
+
+def test_both_normal_forms_of_a_name_are_one() -> None:
+    """MacOS writes NFD where Linux writes NFC."""
+    nfc, nfd = (unicodedata.normalize(form, "/tmp/Ünï") for form in ("NFC", "NFD"))
+    assert _fits(f"in {nfc}/x", "in /srv/x", _paths(cwd=nfd), _paths(cwd="/srv"))
+    assert _fits("in /srv/x", f"in {nfd}/x", _paths(cwd="/srv"), _paths(cwd=nfc))
+
+
+@pytest.mark.parametrize("text", ["{plain}/x", "{other}/x", "{plain} is {other}"])
+def test_links_resolve_on_one_side_or_both(text: str) -> None:
+    """A folder behind a link is named by either of its names."""
+    linked = [Circumstance("cwd", "/tmp/link", other="/private/tmp/real")]
+    other = [Circumstance("cwd", "/srv/link", other="/data/real")]
+    one = text.format(plain="/tmp/link", other="/private/tmp/real")
+    assert _fits(one, text.format(plain="/srv/link", other="/data/real"), linked, other)
+    assert _fits(one, text.format(plain="/srv/w", other="/srv/w"), linked, _paths(cwd="/srv/w"))
+    assert _fits(text.format(plain="/srv/w", other="/srv/w"), one, _paths(cwd="/srv/w"), linked)
+
+
+def test_names_that_were_one_are_kept_apart_by_what_stands_there() -> None:
+    """Cwd equal to home is fine: a place fits either."""
+    before, now = _paths(cwd="/home/kim", home="/home/kim"), _paths(cwd="/srv/w", home="/users/ann")
+    assert _fits("in /home/kim with /home/kim/.rc", "in /srv/w with /users/ann/.rc", before, now)
+    assert not _fits("in /home/kim", "in /other", before, now)
+
+
+def test_a_folder_that_stayed_is_no_part_of_a_home_that_changed() -> None:
+    """The longest name is meant, also where its own value is the same on both sides."""
+    before, now = _paths(cwd="/home/kim/x", home="/home/kim"), _paths(cwd="/home/kim/x", home="/users/ann")
+    assert _fits("/home/kim/x/y and /home/kim/z", "/home/kim/x/y and /users/ann/z", before, now)
+    assert not _fits("/home/kim/x/y", "/users/ann/x/y", before, now)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("2026-11-22", "2027-01-03"),
+        ("Nov 22, 2026", "Jan 3, 2027"),
+        ("November 22, 2026", "January 3, 2027"),
+        ("22 November 2026", "3 January 2027"),
+        ("Sunday, November 22, 2026", "Sunday, January 3, 2027"),
+        ("Sun Nov 22 2026", "Sun Jan 03 2027"),
+        ("Sun Nov 22 2026", "Sun Jan 3 2027"),
+        ("11/22/2026", "1/3/2027"),
+        ("11/22/2026", "01/03/2027"),
+        ("November 2026", "January 2027"),
+    ],
+)
+def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> None:
+    """System text and the agent's own blocks; never what a user typed, never a tool's result."""
+    now = [Circumstance("date", "2027-01-03")]
+    recorded = [Circumstance("date", "2026-11-22")]
+    assert _fits(f"Today: {before}", f"Today: {after}", recorded, now, role="system")
+    block = "<system-reminder>\nIt is {}.\n</system-reminder>\nfix it"
+    assert _fits(block.format(before), block.format(after), recorded, now)
+    for role in ("user", "assistant", "tool"):
+        assert not _fits(f"due {before}", f"due {after}", recorded, now, role=role), role
+    typed = "<user_query>\ndue {}\n</user_query>"
+    assert not _fits(typed.format(before), typed.format(after), recorded, now)
+
+
+def test_the_day_in_utc_is_todays_too() -> None:
+    """Just before midnight an agent may write either."""
+    now = [Circumstance("date", "2026-12-01", other="2026-12-02")]
+    for day in ("2026-12-01", "2026-12-02"):
+        assert _fits("on 2026-11-22", f"on {day}", [Circumstance("date", "2026-11-22")], now, role="system")
+
+
+def test_blocks_are_bound_whole() -> None:
+    """Git's status as a whole, a branch as the rest of a line; not word by word."""
+    before = [Circumstance("git_branch", "main"), Circumstance("git_status", "M a.py\n?? b")]
+    now = [Circumstance("git_branch", "dev"), Circumstance("git_status", "(clean)")]
+    text = "You are the main agent\nCurrent branch: {}\nStatus:\n{}\n\nRecent"
+    assert _fits(text.format("main", "M a.py\n?? b"), text.format("dev", "(clean)"), before, now, role="system")
+    assert not _fits("You are the main agent", "You are the dev agent", before, now, role="system")
+    assert not _fits("Current branch: main", "Current branch: dev", before, now)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nature"),
+    [
+        ("cwd", "/w", Nature.PATH),
+        ("cwd", "C:\\x\\y", Nature.PATH),
+        ("task.id", "7", Nature.SHORT),
+        ("app", "app", Nature.SHORT),
+        ("user", "root-user-1234", Nature.SHORT),
+        ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", Nature.IDENTIFIER),
+        ("words", "two words with 1 digit", Nature.SHORT),
+        ("date", "2026-11-22", Nature.DATE),
+    ],
+)
+def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: Nature) -> None:
+    """A path, a day, an id anywhere; what is short only where it was captured."""
+    assert Circumstance(name, value).nature is nature
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("", "x"),
+        ("a b", "x"),
+        ("cwd", "/"),
+        ("cwd", ""),
+        ("x", None),
+        ("x", True),
+        ("x", "a\0b"),
+        ("x", ["a"]),
+        (7, "x"),
+    ],
+)
+def test_what_cannot_be_a_circumstance_is_refused(name: object, value: object) -> None:
+    """The root is in every path; a name is letters and digits; a value is a text or a whole number."""
+    with pytest.raises(BadCircumstance):
+        check_circumstance(name, value)
+
+
+def test_the_scope_leaves_less() -> None:
+    """``paths``: cwd, home, tmp; ``none``: nothing but equal requests."""
+    before, now = [*A, Circumstance("date", "2026-11-22")], [*B, Circumstance("date", "2026-11-23")]
+    bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
+    assert isinstance(fit_request(Bindings(before, now), bodies[0], bodies[1]), Fit)
+    assert isinstance(fit_request(Bindings(before, now, scope=Scope.PATHS), bodies[0], bodies[1]), Mismatch)
+    assert isinstance(fit_request(Bindings(before, now, scope=Scope.NONE), bodies[0], bodies[0]), Fit)
+    assert not Bindings(before, now, scope=Scope.NONE)

@@ -1,0 +1,184 @@
+"""Requests that ask something else in a value that looks as if it merely varied: none is ever served."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import Bindings, Circumstance, Fit, Mismatch, Slot, fit_request
+
+Json = Any
+COMMIT = "1f3a9c0de4b5a69788776655443322110ffeeddc"
+RECORDED = (
+    Circumstance("cwd", "/tmp/a/project"),
+    Circumstance("home", "/home/kim"),
+    Circumstance("user", "kim"),
+    Circumstance("host", "box"),
+    Circumstance("date", "2026-11-22"),
+    Circumstance("git_branch", "main"),
+    Circumstance("task.id", "7"),
+)
+PRESENT = (
+    Circumstance("cwd", "/srv/ci/w-1"),
+    Circumstance("home", "/users/ann"),
+    Circumstance("user", "ann"),
+    Circumstance("host", "ci"),
+    Circumstance("date", "2026-11-23"),
+    Circumstance("git_branch", "release"),
+    Circumstance("task.id", "1007"),
+)
+SLOTS = (
+    Slot("chunk", "hex", "exec", before="Chunk ID: "),
+    Slot("commit", "hex", "commit", at="$.sha"),
+    Slot("wall", "duration", "exec", before="Wall time: "),
+    Slot("pid", "pid", "exec", before="PID: "),
+    Slot("task", "integer", "create_task", at="$.id"),
+)
+
+
+def _call(number: int, tool: str, arguments: Json) -> Json:
+    function = {"name": tool, "arguments": json.dumps(arguments, sort_keys=True)}
+    return {"role": "assistant", "tool_calls": [{"id": f"call#{number}", "type": "function", "function": function}]}
+
+
+def _result(number: int, content: str) -> Json:
+    return {"role": "tool", "tool_call_id": f"call#{number}", "content": content}
+
+
+def _body(cwd: str, home: str, day: str, branch: str, chunk: str, commit: str, task: int, pid: int) -> Json:
+    question = (
+        "Cancel the invoices due 2026-11-22 of kim and the app, seats 7, amount 12.50, commit 98e1ef2 before 10:30, "
+        "2 days, order 7, from /etc/hosts and ./src, branch main."
+    )
+    return {
+        "model": "gpt-5",
+        "temperature": 0.5,
+        "messages": [
+            {"role": "system", "content": f"You work in {cwd} of {home}.\nToday is {day}.\nCurrent branch: {branch}\n"},
+            {"role": "user", "content": question},
+            _call(1, "exec", {"command": f"ls {cwd}", "seats": 7, "user": "kim"}),
+            _result(1, f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}"),
+            _call(2, "commit", {"message": "fix 2026-11-22", "chunk": chunk}),
+            _result(2, json.dumps({"sha": commit, "author": "kim", "count": 7, "date": "2026-11-22"})),
+            _call(3, "create_task", {"title": "buy", "seats": 7}),
+            _result(3, json.dumps({"id": task, "seats": 7, "owner_id": 7})),
+            _call(4, "close_task", {"id": task, "seats": 7, "sha": commit[:10]}),
+            _result(4, f"closed {commit}"),
+        ],
+    }
+
+
+def _recorded() -> Json:
+    return _body("/tmp/a/project", "/home/kim", "2026-11-22", "main", "98e1ef", COMMIT, 7, 3222)
+
+
+def _present() -> Json:
+    return _body("/srv/ci/w-1", "/users/ann", "2026-11-23", "release", "aa01bc", "0" * 8 + COMMIT[:32], 1007, 99)
+
+
+def _fit(present: Json) -> Fit | Mismatch:
+    return fit_request(Bindings(RECORDED, PRESENT, SLOTS), _recorded(), present)
+
+
+def test_the_same_run_elsewhere_fits() -> None:
+    """Folder, home, day, branch, ids, a captured number, times and pids differ, and nothing else."""
+    fit = _fit(_present())
+    assert isinstance(fit, Fit), str(fit)
+    assert set(fit.names) == {"chunk", "commit", "cwd", "date", "git_branch", "home", "pid", "task"}
+
+
+DUPLICATES = {
+    "another due day": ((1,), "2026-11-22", "2026-11-23"),
+    "another user": ((1,), "kim", "ann"),
+    "another app": ((1,), "the app", "the ann"),
+    "seats 12 for 7": ((1,), "seats 7", "seats 12"),
+    "seats as the task's number": ((1,), "seats 7", "seats 1007"),
+    "an amount": ((1,), "12.50", "12.60"),
+    "a commit that was typed": ((1,), "98e1ef2", "aa01bc2"),
+    "the chunk's id where another commit was typed": ((1,), "98e1ef2", "aa01bc"),
+    "a time": ((1,), "10:30", "10:31"),
+    "a duration": ((1,), "2 days", "3 days"),
+    "an order's number": ((1,), "order 7", "order 1007"),
+    "another file": ((1,), "/etc/hosts", "/etc/passwd"),
+    "a file in the folder": ((1,), "/etc/hosts", "/srv/ci/w-1/hosts"),
+    "another branch that was typed": ((1,), "branch main", "branch release"),
+    "a relative path": ((1,), "./src", "./lib"),
+    "a folder beside": ((0,), "/srv/ci/w-1 of", "/srv/ci/w-12 of"),
+    "the recorded folder's sibling": ((0,), "/srv/ci/w-1 of", "/tmp/a/project.bak of"),
+    "a folder above": ((0,), "/srv/ci/w-1 of", "/srv/ci of"),
+    "cwd and home swapped": ((0,), "You work in /srv/ci/w-1 of /users/ann", "You work in /users/ann of /srv/ci/w-1"),
+    "another day": ((0,), "2026-11-23", "2026-11-24"),
+    "another system text": ((0,), "You work", "You idle"),
+    "an argument's number": ((2, "tool_calls", 0, "function", "arguments"), '"seats": 7', '"seats": 8'),
+    "the task's number in another argument": (
+        (2, "tool_calls", 0, "function", "arguments"),
+        '"seats": 7',
+        '"seats": 1007',
+    ),
+    "a user in an argument": ((2, "tool_calls", 0, "function", "arguments"), '"user": "kim"', '"user": "ann"'),
+    "a total that no slot names": ((3, "content"), "total 24", "total 25"),
+    "a day in a listing": ((3, "content"), "Oct  3", "Oct  4"),
+    "a slot of another kind": ((3, "content"), "Chunk ID: aa01bc", "Chunk ID: zz01bc"),
+    "a duration that is none": ((3, "content"), "0.51 seconds", "long"),
+    "a pid that is none": ((3, "content"), "PID: 99", "PID: none"),
+    "a day in arguments": ((4, "tool_calls", 0, "function", "arguments"), "fix 2026-11-22", "fix 2026-11-23"),
+    "an id of this run that is another": ((4, "tool_calls", 0, "function", "arguments"), "aa01bc", "aa01bd"),
+    "the recorded id left behind": ((4, "tool_calls", 0, "function", "arguments"), "aa01bc", "98e1ef"),
+    "an author": ((5, "content"), "kim", "ann"),
+    "a count that is the task's number": ((5, "content"), '"count": 7', '"count": 1007'),
+    "a day in a result": ((5, "content"), "2026-11-22", "2026-11-23"),
+    "another owner": ((7, "content"), '"owner_id": 7', '"owner_id": 1007'),
+    "seats in a result": ((7, "content"), '"seats": 7', '"seats": 1007'),
+    "the task of the recorded run": ((8, "tool_calls", 0, "function", "arguments"), '"id": 1007', '"id": 7'),
+    "a third task": ((8, "tool_calls", 0, "function", "arguments"), '"id": 1007', '"id": 1008'),
+    "a number as text": ((8, "tool_calls", 0, "function", "arguments"), '"id": 1007', '"id": "1007"'),
+    "another prefix": ((8, "tool_calls", 0, "function", "arguments"), "000000001f", "000000002f"),
+    "a longer prefix": ((8, "tool_calls", 0, "function", "arguments"), "000000001f", "000000001f3"),
+    "another commit later": ((9, "content"), "000000001f3a", "000000001f3b"),
+}
+
+
+@pytest.mark.parametrize("name", DUPLICATES)
+def test_what_asks_something_else_is_a_miss_that_names_the_place(name: str) -> None:
+    """A value that looks volatile, and is part of the question or of no slot."""
+    path, old, new = DUPLICATES[name]
+    present = copy.deepcopy(_present())
+    node: Json = present["messages"][path[0]]
+    steps = path[1:] or ("content",)
+    for step in steps[:-1]:
+        node = node[step]
+    assert old in node[steps[-1]], "the duplicate is planted where nothing stands"
+    node[steps[-1]] = node[steps[-1]].replace(old, new, 1)
+    result = _fit(present)
+    assert isinstance(result, Mismatch), f"served: {name}"
+    assert result.path.startswith(f"$.messages[{path[0]}]"), str(result)
+    assert result.recorded or result.present
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("temperature", 1), ("temperature", True), ("model", "gpt-6"), ("max_tokens", 7), ("stop", ["7"])],
+)
+def test_parameters_are_never_bound(member: str, value: object) -> None:
+    """What is sampled, and by whom, is a part of the question."""
+    assert isinstance(_fit(_present() | {member: value}), Mismatch)
+
+
+def test_messages_are_not_left_out_or_put_in() -> None:
+    """A conversation of another length is another one, whatever it ends with."""
+    present = _present()
+    assert isinstance(_fit({**present, "messages": present["messages"][:-1]}), Mismatch)
+    assert isinstance(
+        _fit({**present, "messages": [*present["messages"], {"role": "user", "content": "and?"}]}), Mismatch
+    )
+
+
+def test_equality_of_leaves_binds_nothing() -> None:
+    """``{"user": "app", "service": "app"}`` is never served for ann's: a short word counts only where it was captured."""
+    recorded, present = [Circumstance("user", "app")], [Circumstance("user", "ann")]
+    for members in ({"user", "service"}, {"service"}, {"user"}):
+        before, now = ({"messages": [_call(1, "who", dict.fromkeys(members, name))]} for name in ("app", "ann"))
+        assert isinstance(fit_request(Bindings(recorded, present), before, now), Mismatch), members
