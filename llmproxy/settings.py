@@ -186,8 +186,12 @@ class Settings(_Frozen):
         description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
         "was bound, not exact.",
     )
-    miss_status: Annotated[Literal[400, 404, 501, 503], BeforeValidator(read_status), _Form("400|404|501|503")] = Field(
-        404, description="HTTP status of a miss; SDKs do not retry 404."
+    miss_status: Annotated[
+        Literal[400, 404, 422, 501, 503] | None, BeforeValidator(read_status), _Form("400|404|422|501|503")
+    ] = Field(
+        None,
+        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for Anthropic and "
+        "OpenAI's responses, 404 for all others.",
     )
     max_request: Annotated[int, BeforeValidator(read_size), _Form("SIZE")] = Field(
         64 << 20, description="Largest request body that is matched against recordings."

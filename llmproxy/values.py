@@ -52,7 +52,7 @@ def read_exhausted(value: object) -> object:
 
 def read_status(value: object) -> object:
     """Read the status of a miss."""
-    return _choice(value, {"400": 400, "404": 404, "501": 501, "503": 503})
+    return None if value is None else _choice(value, {str(each): each for each in (400, 404, 422, 501, 503)})
 
 
 def read_truth(value: object) -> object:

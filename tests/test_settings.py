@@ -96,7 +96,7 @@ def test_text_becomes_a_value(name: str, typed: str, value: object, tmp_path: Pa
         ("speed", "nan", ["'nan'"]),
         ("port", "70000", ["'70000'", "65535"]),
         ("max_request", "64 potatoes", ["64MiB"]),
-        ("miss_status", "500", ["400, 404, 501, 503"]),
+        ("miss_status", "500", ["400, 404, 422, 501, 503"]),
         ("exhausted", "lst", ["did you mean 'last'"]),
         ("quiet", "perhaps", ["true", "false"]),
         ("cassette", "a#b", ["without '#'"]),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.engine.hits import Hit
-from llmproxy.core.providers.error_shapes import envelope
+from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
@@ -108,11 +108,18 @@ class Shell:
     # --- answers of our own ----------------------------------------------------------------------------------------
 
     def refusal(
-        self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", grants: Headers = ()
+        self,
+        error: LLMProxyError,
+        family: Family,
+        *,
+        close: bool,
+        method: str = "POST",
+        operation: str = "",
+        grants: Headers = (),
     ) -> tuple[int, bytes]:
         """Write an error as its provider would say it: (status, whole response); `grants` let a page read it."""
         plain = isinstance(error, MissError) and error.status == MissError.status
-        status = self.engine.config.miss_status if plain else error.status
+        status = self.engine.config.miss_status or status_of_miss(family, operation) if plain else error.status
         if status == 204:
             return status, head_bytes(204, "No Content", (("connection", "close"),) if close else ())
         headers, body = envelope(family, status, error.code, self.engine.redactor.text(str(error)))

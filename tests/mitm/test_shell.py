@@ -115,6 +115,17 @@ def test_answers_of_ours_have_a_length() -> None:
     assert whole_response(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
 
 
+def test_a_miss_has_the_status_of_its_dialect(tmp_path: Path) -> None:
+    """400 where Claude Code and Codex ask, so that each asks once; 404 elsewhere; what was set counts for all."""
+    with Rig("replay", tmp_path / "x.db") as rig:
+        refusal = rig.shell.refusal
+        assert refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 400
+        assert refusal(MissError("m"), "openai", close=False, operation="responses")[0] == 400
+        assert refusal(MissError("m"), "openai", close=False, operation="chat.completions")[0] == 404
+    with Rig("replay", tmp_path / "x.db", miss_status=404) as rig:
+        assert rig.shell.refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 404
+
+
 def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> None:
     """--miss-status is for misses only; what was learned as a secret is taken out of every text."""
     with Rig("replay", tmp_path / "x.db", miss_status=501) as rig:

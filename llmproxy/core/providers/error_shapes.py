@@ -1,8 +1,8 @@
 """An error of ours, said the way each provider says its own.
 
-An SDK shows a message only where its provider puts one, and every family puts it elsewhere. The shapes are those of
-WIRE.md 3.4, measured in 19 clients: with status 404 and ``x-should-retry: false`` each made one attempt and showed the
-text. The table below is the whole of it: family -> function(status, code, message) -> extra headers, JSON value.
+An SDK shows a message only where its provider puts one, and every family puts it elsewhere. The shapes were measured in 19 clients:
+with ``x-should-retry: false`` and a status of MISS_STATUS each made one attempt and showed the text. The tables below are the whole
+of it: family -> function(status, code, message) -> extra headers, JSON value.
 This module knows no miss, no store and no socket.
 """
 
@@ -21,6 +21,23 @@ ERROR_HEADER = "x-llmproxy-error"
 
 PREFIX = "llmproxy:"
 """Every text starts with it: provider-fallback routers and people must see at once whose 404 this is."""
+
+MISS_STATUS: Mapping[tuple[Family, str], int] = {
+    (
+        "anthropic",
+        "",
+    ): 400,  # Claude Code: 404 makes it ask again without a stream, and say that the model may not exist
+    ("openai", "responses"): 400,  # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
+}
+"""Status of a miss by family and operation (empty: any), where one decides: measured with `scripts/lab/miss-status`. With
+``x-should-retry: false`` every SDK of the matrix makes one attempt and shows the whole text at 400 and 404 alike."""
+MISS_ELSEWHERE = 404
+
+
+def status_of_miss(family: Family, operation: str = "") -> int:
+    """Return the status of a miss that the clients of this dialect take best."""
+    return MISS_STATUS.get((family, operation)) or MISS_STATUS.get((family, ""), MISS_ELSEWHERE)
+
 
 _ANTHROPIC_TYPES = {
     401: "authentication_error",

@@ -25,7 +25,8 @@ class Config:
     cassette: str = DEFAULT_SESSION
     speed: float = 0.0
     exhausted: Exhausted = Exhausted.LAST
-    miss_status: int = 404
+    miss_status: int | None = None
+    """HTTP status of a miss; None: what the dialect's clients take best."""
     max_request: int = 64 << 20
     store: Path = Path("llmproxy.db")
     cassette_dir: Path | None = None

@@ -372,7 +372,10 @@ class ReplayLayer(layer.Layer):
         exchange = self._exchange
         family: Family = exchange.family if exchange else self._family
         method = self._head.method if self._head else "POST"
-        status, data = self._shell.refusal(error, family, close=close, method=method, grants=self._grants)
+        operation = exchange.operation if exchange else ""
+        status, data = self._shell.refusal(
+            error, family, close=close, method=method, operation=operation, grants=self._grants
+        )
         self._shell.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope
+from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import MissError
@@ -60,6 +60,23 @@ def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
     """Boto reads the error's name from a header, and none of ours is one that it retries."""
     headers, _ = envelope("bedrock", status, CODE, TEXT)
     assert header(headers, "x-amzn-errortype") == name
+
+
+@pytest.mark.parametrize(
+    ("family", "operation", "status"),
+    [
+        ("anthropic", "messages", 400),
+        ("anthropic", "messages.count_tokens", 400),
+        ("openai", "responses", 400),
+        ("openai", "chat.completions", 404),
+        ("gemini", "generateContent", 404),
+        ("bedrock", "converse", 404),
+        ("generic", "", 404),
+    ],
+)
+def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, operation: str, status: int) -> None:
+    """Where a coding agent tells them apart its row decides; every SDK takes 400 as it takes 404."""
+    assert status_of_miss(family, operation) == status
 
 
 def test_text_says_who_speaks() -> None:
