@@ -52,11 +52,17 @@ def run(
     base_urls: bool = typer.Option(
         True, "--base-urls/--no-base-urls", help="Set base-URL variables; without, only --intercept is used."
     ),
+    mount_at: Path | None = typer.Option(
+        None,
+        "--mount-at",
+        metavar="PATH",
+        help="Show this folder to the command at PATH, so that it has one path wherever it is recorded and replayed. (Linux)",
+    ),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     if not base_urls and not intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls)
+    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at)
     raise typer.Exit(execute(asked, os.environ))
 
 
@@ -68,6 +74,16 @@ class Asked:
     command: tuple[str, ...]
     intercept: bool
     base_urls: bool
+    mount_at: Path | None = None
+
+    @property
+    def child(self) -> tuple[str, ...]:
+        """The command line that is run."""
+        if self.mount_at is None:
+            return self.command
+        from llmproxy.client.process.mounted import mounted_command
+
+        return mounted_command(self.mount_at, self.command)
 
     @property
     def typed(self) -> str:
@@ -88,6 +104,10 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
+    if asked.mount_at is not None:
+        from llmproxy.client.process.mounted import check_mount
+
+        check_mount(asked.mount_at)
     if running_at(env):
         _refuse_options_of_start(asked.flags)
     since = time.time()
@@ -98,8 +118,8 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
             opened = open_session(proxy, loaded, env)
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes))
-            code = child.run(asked.command, plan.applied_to(env))
-            end = Ending(proxy, opened.name, since, loaded)
+            code = child.run(asked.child, plan.applied_to(env))
+            end = Ending(proxy, opened.name, since, loaded, asked.command)
             end.close()
         said = proxy.process.said if proxy.process else ""
         if loaded.settings.verbose:
@@ -203,6 +223,7 @@ class Ending:
     since: float
     """Unix time when the run began: older misses in the journal are not ours."""
     loaded: Loaded
+    command: tuple[str, ...] = ()
     report: Report | None = None
     misses: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -259,7 +280,7 @@ class Ending:
             _say(f"  `llmproxy why{typed}` says what each asked for and which recording is nearest.")
         used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
-            _say(*never_used(plan, self.proxy.url))
+            _say(*never_used(plan, self.proxy.url, self.command))
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
             _say("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -290,15 +311,20 @@ NAMED = 6
 ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-def never_used(plan: Plan, url: str) -> list[str]:
+def never_used(plan: Plan, url: str, command: tuple[str, ...] = ()) -> list[str]:
     """Return what to say when no request arrived."""
+    from llmproxy.client.environment.clients import PROJECTS, advise, find_clients, is_configured
     from llmproxy.client.environment.variables import PROXIES
+
+    files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
+    clients = [each for each in find_clients(command, files) if not is_configured(each, command)]
 
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
     given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     return [
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         f"  It was given: {given}",
+        *advise(clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
         "    llmproxy doctor -- COMMAND      says which program went past the proxy, and what to do about it",
         "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed",

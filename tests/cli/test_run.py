@@ -129,6 +129,37 @@ def test_a_child_that_never_used_the_proxy_is_said_loudly(tmp_path: Path) -> Non
     assert "llmproxy doctor" in done.stderr
 
 
+def test_a_client_that_reads_no_variable_is_told_what_to_set(tmp_path: Path) -> None:
+    """Codex without a provider of its own, and a project that uses @ai-sdk/google: each with the words to type."""
+    codex = tmp_path / "codex"
+    codex.write_text("#!/bin/sh\nexit 0\n")
+    codex.chmod(0o755)
+    (tmp_path / "package.json").write_text('{"dependencies": {"@ai-sdk/google": "^3"}}')
+    done = run("--store", str(tmp_path / "x.db"), "--", str(codex), "exec", "hi", cwd=tmp_path)
+    assert "Codex: it reads no variable: codex exec -c model_provider=x" in done.stderr
+    assert "@ai-sdk/google: it reads no variable: createGoogleGenerativeAI({ baseURL:" in done.stderr
+    told = run("--store", str(tmp_path / "x.db"), "--", str(codex), "-c", "model_providers.x.base_url=$OPENAI_BASE_URL")
+    assert "Codex:" not in told.stderr
+
+
+def test_a_folder_is_mounted_at_one_path(tmp_path: Path) -> None:
+    """The command works there, and what it writes lies here; a path that cannot be one is said before anything runs."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    words = ["--store", str(tmp_path / "x.db"), "--mount-at"]
+    done = run(*words, str(there), "--", "sh", "-c", "pwd; echo $PWD; echo milk > notes.txt", cwd=here)
+    if done.returncode == 3:
+        needed(f"mount namespaces: {done.stderr}")
+    assert (done.returncode, done.stdout) == (0, f"{there}\n{there}\n")
+    assert (here / "notes.txt").read_text() == "milk\n"
+    assert list(there.iterdir()) == []
+    for wrong, why in (("not/absolute", "absolute path"), (str(here / "notes.txt"), "a file of that name")):
+        refused = run(*words, wrong, "--", "touch", str(tmp_path / "ran"), cwd=here)
+        assert refused.returncode == 2
+        assert why in refused.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("option", ["--fail-on-miss", "--strict"])
 def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, tmp_path: Path) -> None:
     """Whoever wants to be told of misses is told that nothing was asked at all."""

@@ -32,6 +32,7 @@ from llmproxy.client.environment.variables import (
     PLACEHOLDER,
     PROXIES,
     PROXY_PASSWORD,
+    QUIET,
 )
 
 __all__ = ["URL_VARIABLE", "Interception", "Plan", "is_ours", "plan", "upstreams_of"]
@@ -97,8 +98,12 @@ def plan(
 
     """
     notes: list[str] = []
+    if replay and base_urls and not interception:
+        quiet = {name: value for name, value in QUIET.items() if not env.get(name)}
+    else:
+        quiet = {}
     urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
-    others = {URL_VARIABLE: url.rstrip("/")}
+    others = {URL_VARIABLE: url.rstrip("/"), **quiet}
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
         others[AWS_IGNORES] = "false"
     if interception:

@@ -112,6 +112,10 @@ AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION")
 AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
+QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
+"""What in replay by base URL ends traffic that is no call of a model and would go past the proxy: the Agents SDK sends its traces to
+api.openai.com whatever the base URL."""
+
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

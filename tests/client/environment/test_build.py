@@ -114,6 +114,15 @@ def test_interception_takes_back_what_exempts_a_provider() -> None:
     assert (alone.others["NO_PROXY"], alone.base_urls) == ("corp.example", {})
 
 
+def test_traces_of_the_agents_sdk_stay_at_home_in_replay_by_base_url() -> None:
+    """They go to the public host whatever the base URL; intercepted or recorded they are left alone, and what was set stays."""
+    name, url = "OPENAI_AGENTS_DISABLE_TRACING", "http://127.0.0.1:8080"
+    assert plan(url, None, {}, replay=True).changes[name] == "1"
+    assert name not in plan(url, None, {}, replay=False).changes
+    assert name not in plan(url, None, {}, replay=True, interception=Interception("ca", "bundle")).changes
+    assert plan(url, None, {name: "0"}, replay=True).applied_to({name: "0"})[name] == "0"
+
+
 def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
     """Botocore has a switch that would send Bedrock's traffic past us."""
     env = {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}

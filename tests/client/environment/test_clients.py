@@ -1,0 +1,42 @@
+"""Clients that read no variable."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.client.environment.clients import CLIENTS, advise, find_clients, is_configured
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "names"),
+    [
+        (["codex", "exec", "hi"], {}, ["Codex"]),
+        (["sh", "-c", "cd x && /opt/bin/codex exec 'hi'"], {}, ["Codex"]),
+        (["npx", "codex.js"], {}, ["Codex"]),
+        (["claude", "-p", "what is a codex-like thing?"], {}, []),
+        (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google": "^3"}}'}, ["@ai-sdk/google"]),
+        (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google-vertex": "^3"}}'}, []),
+        (["pytest"], {"requirements.txt": "mistralai==3.7.0\n"}, ["Mistral's client"]),
+        (["npm", "test"], {"package.json": '{"dependencies": {"ollama": "1"}}'}, ["Ollama's JavaScript client"]),
+        (["true"], {}, []),
+    ],
+)
+def test_a_client_is_known_by_its_program_or_its_package(
+    command: list[str], files: dict[str, str], names: list[str]
+) -> None:
+    """Programs are whole words of the command, packages whole names of a project's file."""
+    assert [each.name for each in find_clients(command, files)] == names
+
+
+def test_codex_with_an_address_needs_no_advice() -> None:
+    """What the command sets itself is not said again."""
+    codex = CLIENTS[0]
+    assert not is_configured(codex, ["codex", "exec", "hi"])
+    assert is_configured(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
+
+
+def test_each_advice_says_what_to_set() -> None:
+    """A line for each client, with its name."""
+    lines = advise(CLIENTS)
+    assert len(lines) == len(CLIENTS)
+    assert all(line.startswith(f"  {client.name}: ") for client, line in zip(CLIENTS, lines, strict=True))
