@@ -110,7 +110,7 @@ class Engine:
         """The last requests that were refused before they belonged to a session."""
         self._store: Store | None = None
         if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
-            self._store = Store.open(config.store, writable=True, now=now)
+            self._store = self._open(writable=True)
         self.store  # noqa: B018 - a damaged store is said at the start, not at the first request
 
     @property
@@ -122,8 +122,13 @@ class Engine:
     def store(self) -> Store | None:
         """The store; in replay it may appear later, as when a recording is made beside us."""
         if self._store is None and self.config.mode is Mode.REPLAY and self.config.store.exists():
-            self._store = Store.open(self.config.store, writable=False, now=self.now)
+            self._store = self._open(writable=False)
         return self._store
+
+    def _open(self, *, writable: bool) -> Store:
+        store = Store.open(self.config.store, writable=writable, now=self.now)
+        store.reopened = self._forget
+        return store
 
     def _store_for(self, mode: Mode) -> Store | None:
         """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
@@ -131,10 +136,10 @@ class Engine:
         if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
             return store
         if store is not None:
-            store.close()  # first: closing it later would give up the locks of the one that writes
+            store.close()
             self._store = None
             self._forget()
-        self._store = Store.open(self.config.store, writable=True, now=self.now)
+        self._store = self._open(writable=True)
         return self._store
 
     def _forget(self) -> None:

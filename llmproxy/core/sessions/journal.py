@@ -7,8 +7,10 @@ so, the last misses are kept in memory), one that is damaged is put aside. All t
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import sqlite3
 import threading
 from collections import deque
@@ -21,15 +23,15 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, cast
 
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.connect import MAGIC
-from llmproxy.core.store.migrations import immediate
 from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.sqlite_file import State, connect, immediate, peek
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
 BEHIND_SECONDS = 0.25
 """How long entries are collected before they are written; with the write itself well under half a second."""
+BUSY_SECONDS = 2.0
 KEPT_DECISIONS = 100_000
 KEPT_MISSES = 1_000
 IN_MEMORY = 100
@@ -207,9 +209,8 @@ class Journal:
 
 def _prepare(path: Path) -> sqlite3.Connection:
     """Open the file, make or check its tables, drop what is old."""
-    with path.open("ab"):  # says why it cannot be written, where SQLite says "unable to open"
-        pass
-    conn = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
+    _check_writable(path)
+    conn = connect(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
         conn.execute("PRAGMA synchronous=OFF")  # it may be lost
         with immediate(conn):
@@ -225,6 +226,16 @@ def _prepare(path: Path) -> sqlite3.Connection:
         conn.close()
         raise
     return conn
+
+
+def _check_writable(path: Path) -> None:
+    """Say why a file cannot be written, where SQLite only says "unable to open". Raises OSError."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _check_empty(conn: sqlite3.Connection, version: int) -> None:
@@ -244,10 +255,9 @@ def _put_aside(path: Path) -> Path | None:
 def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return []
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2)) as conn:
+        if peek(path) is not State.ROLLBACK:
+            return []
+        with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
     except (OSError, sqlite3.Error):
         log.debug("journal.read.failed", exc_info=True)

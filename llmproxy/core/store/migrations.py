@@ -8,9 +8,9 @@ for writing. A migration that was released never changes: add the next function 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from llmproxy.sqlite_file import immediate
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -146,35 +146,6 @@ def m001_store(db: Database) -> None:
 def m002_forks(db: Database) -> None:
     """Create `forks`: which cassette went its own way from which other one, where and why."""
     db.conn.execute(_M002)
-
-
-@contextmanager
-def snapshot(conn: sqlite3.Connection) -> Iterator[None]:
-    """Let every read in the block see one state of the database."""
-    conn.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if conn.in_transaction:
-            conn.execute("ROLLBACK")
-
-
-@contextmanager
-def immediate(conn: sqlite3.Connection) -> Iterator[None]:
-    """Hold the database's one write lock for the length of the block; roll back if it raises."""
-    conn.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if conn.in_transaction:  # a full disk has already rolled back
-            conn.execute("ROLLBACK")
-        raise
-    try:
-        conn.execute("COMMIT")
-    except BaseException:
-        if conn.in_transaction:
-            conn.execute("ROLLBACK")
-        raise
 
 
 def applied(conn: sqlite3.Connection) -> tuple[str, ...]:

@@ -6,23 +6,26 @@ and ids are never given twice. Errors of SQLite come out as ours.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, decode_single, read as read_body
-from llmproxy.core.store.connect import Reader, translate
+from llmproxy.core.store.connect import Reader, Signature, is_settled, open_reader, signature, translate
 from llmproxy.core.store.rows import Row, Summary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response
-from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import is_good
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Origin
+
+log = logging.getLogger(__name__)
 
 REMEMBERED_SLOTS = 20_000
 """Keys whose recordings are remembered, about 400 bytes each."""
@@ -49,6 +52,7 @@ SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
 GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
 """
+_LAST_ROW = "SELECT id, started_at, key FROM interactions ORDER BY id DESC LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +90,95 @@ class CassetteInfo:
 class Reading:
     """A store that is open for reading."""
 
-    def __init__(self, path: Path, reader: Reader) -> None:
-        """Read from `reader`, which is closed with this."""
+    def __init__(self, path: Path, reader: Reader, *, now: Callable[[], float], watch: bool = False) -> None:
+        """Read from `reader`, which is closed with this; `now` gives Unix time.
+
+        With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a writer of our own).
+        """
         self.path = path
-        self.conn = reader.conn
+        self.conn: sqlite3.Connection = reader.conn
         """The reading connection, for queries that are not here."""
+        self.reopened: Callable[[], None] = lambda: None
+        """Called when the file was opened anew: what was remembered by id may mean something else now."""
         self._reader = reader
+        self._now = now
+        self._watch = watch
         self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
         self._answer_bytes = 0
         self._contents = Contents()
         self._slots: dict[tuple[str, int, str, Key], tuple[Slot, ...]] = {}
-        self._slots_of = -1
+        self._slots_of: tuple[int, int] = (-1, -1)
+        self._opened = 0
+        """How often the file was opened anew."""
+        self._seen: Signature | None = signature(path) if watch else None
+        self._settled = False
+        """Whether every later write must show in the file's signature."""
+        self._refused: Signature | None = None
+        """Of a file that was put in the place of ours and cannot be read: said once."""
+        self._last_row = self._mark() if watch else ()
 
     @property
-    def generation(self) -> int:
-        """A number that changes whenever anybody else, our own writer included, has committed."""
-        if (seen := self._reader.generation()) is not None:
-            return seen
+    def generation(self) -> tuple[int, int]:
+        """What changes whenever anybody else, our own writer included, has committed. Raises CassetteCorrupt for a file that cannot be read.
+
+        A file at rest is asked by one `stat`, a quarter of the time of `PRAGMA data_version`; that one is asked as well while the file is so
+        young that another write may leave it the same times, and in write-ahead mode, whose commits go beside the file.
+        """
+        if self._watch:
+            seen = signature(self.path)
+            if seen != self._seen and seen is not None:  # removed: what is open stays readable
+                self._open_anew(seen)
+            if self._settled:
+                return self._opened, -1
+            if self._reader.in_place and self._seen is not None and is_settled(self._seen, self._now()):
+                self._settled = True
         found: int = self._all("PRAGMA data_version")[0][0]
-        return -1 - found  # never one of the numbers above
+        return self._opened, found
+
+    def _open_anew(self, seen: Signature) -> None:
+        """Read from the file as it is now. Whoever overwrites a database leaves SQLite with pages of two of them."""
+        try:
+            reader = open_reader(self.path)
+        except LLMProxyError as error:
+            if seen != self._refused:
+                log.warning("the store %s was changed by another program and cannot be read now: %s", self.path, error)
+            self._refused = seen
+            raise
+        self._seen, self._refused, self._settled = seen, None, False
+        before = self._last_row
+        self._read_from(reader)
+        self._last_row = self._mark()
+        if not self._has_row(before):
+            log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
+
+    def _read_from(self, reader: Reader) -> None:
+        """Read from another connection, maybe of another file: nothing that was remembered holds."""
+        self._reader.close()
+        self._reader, self.conn = reader, reader.conn
+        self._opened += 1
+        self._slots.clear()
+        self._answers.clear()
+        self._answer_bytes = 0
+        self._contents = Contents()
+        self.reopened()
+
+    def _mark(self) -> Row:
+        """Return the youngest row, by which this store is told from another one."""
+        return self._maybe(_LAST_ROW) or ()
+
+    def _has_row(self, row: Row) -> bool:
+        sql = "SELECT id, started_at, key FROM interactions WHERE id = ?"
+        return not row or self._all(sql, row[:1]) == [row]
+
+    def _check_same(self) -> None:
+        """Raise CassetteBusy if the file became another one since its slots were read: an id means another recording there."""
+        before, opened = self._last_row, self._opened
+        if self.generation[0] != opened and not self._has_row(before):
+            raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[Slot, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
-        generation = self._reader.generation()
-        if generation is None:
-            generation = self.generation
+        generation = self.generation
         if generation != self._slots_of:
             self._slots.clear()
             self._slots_of = generation
@@ -133,6 +201,8 @@ class Reading:
         row = self._maybe(rows.SELECT_RESPONSE, (interaction_id,))
         if row is None:
             raise self._missing(interaction_id)
+        if self._watch:
+            self._check_same()
         body_id, sha256, encoding, base_id, data = row[8:]
         body = self.body(body_id) if base_id is not None else decode_single(body_id, sha256, encoding, data)
         try:

@@ -11,6 +11,7 @@ Opened for replay the file never changes, nor does its folder. The schema is des
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,20 +26,21 @@ from llmproxy.core.store.connect import (
     Reader,
     check_writable,
     close_writer,
-    is_wal,
     look,
     open_beside,
     open_reader,
     open_writer,
     translate,
 )
-from llmproxy.core.store.migrations import immediate
 from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot
 from llmproxy.core.store.rows import Sql, Summary, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.sqlite_file import Connection, State, immediate
 
 __all__ = ["CassetteInfo", "Slot", "Store", "Summary"]
+
+log = logging.getLogger(__name__)
 
 _SUPERSEDE = """
 UPDATE interactions SET superseded_at = ?, superseded_by = -1
@@ -75,12 +77,21 @@ class Store(Reading):
 
     def __init__(self, path: Path, reader: Reader, *, writable: bool, now: Callable[[], float]) -> None:
         """Use :meth:`open`."""
-        super().__init__(path, reader)
+        super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
-        self._now = now
         self._lock = threading.Lock()
-        self._writer: sqlite3.Connection | None = None
+        self._writer: Connection | None = None
+        self._moved = False
+        """Whether the file was removed or replaced since the reading connection was opened."""
         self._bodies = Bodies()
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """As of any reading; follows the writing connection to another file. Raises CassetteError."""
+        if self._moved:
+            self._moved = False
+            self._read_from(open_beside(self.path))
+        return super().generation
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> Store:
@@ -96,12 +107,10 @@ class Store(Reading):
         """
         path = Path(path)
         if not writable:
-            reader = open_reader(path)
-            reader.watch(path)
-            return cls(path, reader, writable=False, now=now)
-        head = look(path)
+            return cls(path, open_reader(path), writable=False, now=now)
+        state = look(path)
         check_writable(path)
-        if head and not is_wal(head):
+        if state is State.ROLLBACK:
             # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
             reader = open_reader(path)
             if reader.copy is None:
@@ -151,6 +160,12 @@ class Store(Reading):
     def add_all(self, many: Sequence[tuple[Interaction, bool]]) -> list[int]:
         """Store several interactions, each with its `supersede`, in one transaction: all, or (when this raises) none. Else as `add`."""
         made = [(interaction, supersede, rows.to_row(interaction)) for interaction, supersede in many]
+        stored = self._add_all(made)
+        if self._writer is not None and not self._writer.is_current():
+            stored = self._add_all(made)  # the file was taken away from under us, and what we wrote with it
+        return stored
+
+    def _add_all(self, made: Sequence[tuple[Interaction, bool, tuple[Sql, ...]]]) -> list[int]:
         with self._writing() as conn:
             ready = [_Ready(*one, *self._prepared(conn, one[0])) for one in made]
             with immediate(conn):
@@ -229,6 +244,14 @@ class Store(Reading):
         """Give the writing connection to one thread, opened at the first call."""
         self._require_writable()
         with self._lock:
+            if self._writer is not None and not self._writer.is_current():
+                log.warning(
+                    "the store %s was removed or replaced while we recorded; from now on we record there", self.path
+                )
+                self._writer.close()
+                self._writer = None
+                self._bodies.forget()
+                self._moved = True
             if self._writer is None:
                 self._writer = open_writer(self.path)
             try:

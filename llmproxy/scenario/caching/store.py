@@ -105,6 +105,15 @@ class CacheStore:
         said = dict(about or {})
         columns = str(said.pop("name", "")), str(said.pop("cache_key", "")), int(said.pop("sample", 1)), self._now()
         row = (key, value_text, _digest(value_text), *columns, json.dumps(said, sort_keys=True, default=str))
+        kept = self._put(row, replace=replace)
+        if not self._file.is_current():
+            kept = self._put(
+                row, replace=replace
+            )  # the folder was removed meanwhile, and the file with our value in it
+        self._count()
+        return kept
+
+    def _put(self, row: tuple[object, ...], *, replace: bool) -> str:
         how = "REPLACE" if replace else "IGNORE"
         with self._file.writing() as conn:
             conn.execute(
@@ -112,8 +121,7 @@ class CacheStore:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
-            kept: str = conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()[0]
-        self._count()
+            kept: str = conn.execute("SELECT value FROM entries WHERE key = ?", row[:1]).fetchone()[0]
         return kept
 
     async def remember(

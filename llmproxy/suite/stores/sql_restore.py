@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import SuiteError
+from llmproxy.sqlite_file import connect
 from llmproxy.suite.stores.protocol import StoreError
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, sqlite_file
 from llmproxy.suite.stores.sql_map import Mapped
@@ -163,10 +164,8 @@ class Backup:
     def _copy(source: Path, target: Path) -> None:
         try:
             with (
-                closing(
-                    sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-                ) as old,
-                closing(sqlite3.connect(target, timeout=BUSY_SECONDS)) as new,
+                closing(connect(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
+                closing(connect(target, "mode=rwc", timeout=BUSY_SECONDS)) as new,
             ):
                 old.backup(new)
         except sqlite3.Error as error:

@@ -16,10 +16,11 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
 from llmproxy.core.store.bodies import Base, Bodies, Contents, common_prefix, common_suffix, encode
-from llmproxy.core.store.migrations import immediate, upgrade
+from llmproxy.core.store.migrations import upgrade
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.sqlite_file import immediate
 
 GROUP = ("default", "openai", "chat.completions")
 WORDS = Path(__file__).read_text().split()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.connect import check_schema, connect
-from llmproxy.core.store.migrations import APPLICATION_ID, NAMES, applied, immediate, upgrade
+from llmproxy.core.store.migrations import APPLICATION_ID, NAMES, applied, upgrade
 from llmproxy.core.store.store import Store
+from llmproxy.sqlite_file import immediate
 
 
 def schema(path: Path) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind, recorded_of
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
+from llmproxy.sqlite_file import is_database
 
 __all__ = [
     "FORMAT", "Recorded", "check_events", "content_length", "dumps", "listing", "of_tree", "parse", "read",
@@ -86,7 +87,11 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large), MachineError."""
+    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large, a store), MachineError."""
+    if is_database(path):
+        raise CassetteCorrupt(
+            f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
+        )
     try:
         if path.stat().st_size > MAX_FILE:
             raise CassetteCorrupt(f"{path}: larger than {MAX_FILE >> 20} MiB.")

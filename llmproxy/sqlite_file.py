@@ -1,0 +1,304 @@
+"""SQLite files: the one place that opens them, for the store, the journal and the cache of scenarios alike.
+
+    peek(path)                     what lies there, nothing changed      -> State
+    connect(path, query, ...)      a connection, counted until it is closed
+    copy(source, target)           the bytes of a file that only a copy of can be read
+    translate(error, path, ...)    what SQLite says, in our errors
+
+The rule behind it: a POSIX lock belongs to a process and a file. Whoever closes *any* descriptor of a file gives up every lock that
+his process holds on it, SQLite's too. Another process then finds nobody at work, folds the write-ahead log in and removes it, and the
+living writer commits to a file without a name: acknowledged, and gone (https://www.sqlite.org/howtocorrupt.html, 2.2). SQLite knows its
+own descriptors and keeps them until their last lock is given back. So we look at databases through SQLite alone, and the one function
+that must read raw bytes (`copy`) keeps its descriptor until the last connection of this process to that file is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, LLMProxyError, MachineError, RecordingError, StoreReadOnly
+
+Identity = tuple[int, int]
+"""Device and inode: of one file, whatever it is called."""
+
+SIDECARS = ("-wal", "-shm", "-journal")
+"""What SQLite puts beside a database."""
+
+# https://www.sqlite.org/rescode.html, primary codes
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
+
+
+class State(Enum):
+    """What lies at a path."""
+
+    ABSENT = auto()
+    FOLDER = auto()
+    EMPTY = auto()
+    """No bytes, or nothing committed yet: what SQLite leaves until the first write."""
+    ROLLBACK = auto()
+    """A database at rest, or one written in rollback mode."""
+    WAL = auto()
+    """A database in write-ahead mode: being written, left by a crash, or copied without its companions."""
+    FOREIGN = auto()
+    """A file that is no database."""
+
+
+# --- looking and opening -------------------------------------------------------------------------------------------------
+
+_guard = threading.Lock()
+_connected: Counter[Identity] = Counter()
+_parked: dict[Identity, list[int]] = {}
+"""Raw descriptors of files that this process has open through SQLite: closing one now would give the locks up."""
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows which file it has open."""
+
+    path: Path | None = None
+    """Absolute, symbolic links followed: the files beside it are there."""
+    identity: Identity | None = None
+    _log: Path | None = None
+    """Of a connection in write-ahead mode."""
+    _log_identity: Identity | None = None
+
+    def write_ahead(self) -> None:
+        """Switch the database to write-ahead mode and make the files of that mode, so that others see us at work.
+
+        Left as it is if somebody reads just now: without, everything works as well, only with more waiting.
+        """
+        try:
+            self.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in BUSY:
+                raise
+        self.note_log()
+
+    def note_log(self) -> None:
+        """Remember the write-ahead log, if there is one, so that `is_current` misses it when it is gone."""
+        self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
+        if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            self._log = sidecar(self.path, "-wal")
+            self._log_identity = identity_of(self._log)
+
+    def is_current(self) -> bool:
+        """Tell whether the file under the path is still the one that is open, and its write-ahead log the one written to.
+
+        A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of `stat`.
+        """
+        if self.path is None or identity_of(self.path) != self.identity:
+            return False
+        return self._log is None or identity_of(self._log) == self._log_identity
+
+    def close(self) -> None:
+        """Close it; what had to wait for that is closed as well."""
+        super().close()
+        with _guard:
+            identity, self.identity = self.identity, None
+            if identity is None:
+                return
+            _connected[identity] -= 1
+            if not _connected[identity]:
+                del _connected[identity]
+                for descriptor in _parked.pop(identity, ()):
+                    os.close(descriptor)
+
+
+def connect(path: Path, query: str, *, timeout: float) -> Connection:
+    """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a transaction.
+
+    `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
+    """
+    made: Connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?{query}",
+        uri=True,
+        timeout=timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=Connection,
+    )
+    made.path = path.resolve()
+    with _guard:
+        made.identity = identity_of(path)
+        if made.identity is not None:
+            _connected[made.identity] += 1
+    return made
+
+
+def peek(path: Path) -> State:
+    """Return what lies at `path`. Changes and creates nothing, takes no lock. Raises sqlite3.Error if it cannot be read or is damaged."""
+    if path.is_dir():
+        return State.FOLDER
+    if not path.exists():
+        return State.ABSENT
+    # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
+    conn = connect(path, "mode=ro&nolock=1", timeout=0)
+    try:
+        pages = conn.execute("PRAGMA page_count").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        code = error.sqlite_errorcode
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+            return State.WAL
+        if code & 0xFF == sqlite3.SQLITE_NOTADB:
+            return State.FOREIGN
+        if code & 0xFF == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
+            return State.ROLLBACK
+        raise
+    finally:
+        conn.close()
+    if not pages:
+        return State.FOREIGN if path.stat().st_size else State.EMPTY  # too few bytes for a page count as none
+    return State.ROLLBACK
+
+
+def is_database(path: Path) -> bool:
+    """Tell whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
+    try:
+        return peek(path) in (State.ROLLBACK, State.WAL)
+    except sqlite3.Error as error:
+        return primary_code(error) in DAMAGED
+
+
+def first_bytes(path: Path, count: int = 16) -> bytes:
+    """Return how a file begins that is no database (`State.FOREIGN`), for a message; b"" if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, count)
+    finally:
+        _release(descriptor)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a database's bytes to a new file: for one that SQLite cannot read where it lies. Raises OSError."""
+    descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        with target.open("xb") as out:
+            while piece := os.read(descriptor, 1 << 20):
+                out.write(piece)
+    finally:
+        _release(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    """Close a raw descriptor, once no connection of this process has the file open."""
+    found = os.fstat(descriptor)
+    identity = found.st_dev, found.st_ino
+    with _guard:
+        if _connected[identity]:
+            _parked.setdefault(identity, []).append(descriptor)
+        else:
+            del _connected[identity]
+            os.close(descriptor)
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return which file lies at a path; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - once for each commit: a third of the time
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def sidecar(path: Path, suffix: str) -> Path:
+    """Return the path of a file that SQLite keeps beside a database."""
+    return path.with_name(path.name + suffix)
+
+
+# --- transactions --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def snapshot(conn: sqlite3.Connection) -> Iterator[None]:
+    """Let every read in the block see one state of the database."""
+    conn.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+
+
+@contextmanager
+def immediate(conn: sqlite3.Connection) -> Iterator[None]:
+    """Hold the database's one write lock for the length of the block; roll back if it raises."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if conn.in_transaction:  # a full disk has already rolled back
+            conn.execute("ROLLBACK")
+        raise
+    try:
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+# --- what SQLite says ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How errors speak of one kind of database; hints may name the {path}."""
+
+    name: str
+    """``store``, ``cache``."""
+    takes: str
+    """What is written into it."""
+    elsewhere: str
+    """How another one is used, as an order: ``use another --store``."""
+    damaged: str
+    """What to do about a damaged one."""
+    unreadable: str
+    """What to do where SQLite says something rare."""
+    corrupt: type[CassetteCorrupt] = CassetteCorrupt
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, SQLITE_ERROR where the driver gives none."""
+    code: Any = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return int(code) & 0xFF
+
+
+def translate(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) -> LLMProxyError:
+    """Return the error of ours that says what `error` means for the database at `path`."""
+    code, what = primary_code(error), f"The {words.name} {path}"
+    if code in BUSY:
+        hint = f"Close the program that holds it (sqlite3, a database browser), or {words.elsewhere}."
+        return CassetteBusy(f"{what} is locked by another program ({error}).", hint=hint)
+    if code in DAMAGED:
+        return words.corrupt(f"{what} is damaged: {error}.", hint=words.damaged.format(path=path))
+    if code in READ_ONLY and writing:
+        hint = f"Check the permissions of the file and its folder, or {words.elsewhere}."
+        return StoreReadOnly(f"{what} cannot be written to: {error}.", hint=hint)
+    if writing:
+        return RecordingError(f"{what} did not take the {words.takes}: {error}.", hint="Check the free space.")
+    if code in READ_ONLY:
+        return MachineError(f"{what} cannot be opened: {error}.")
+    return words.corrupt(f"{what} cannot be read: {error}.", hint=words.unreadable.format(path=path))
+
+
+@contextmanager
+def translated(path: Path, words: Words, *, writing: bool) -> Iterator[None]:
+    """Let none of SQLite's errors out of the block."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, path, words, writing=writing) from error

@@ -1,0 +1,354 @@
+"""One place opens databases: what is looked at stays as it is, and nobody gives up the locks of a living recorder."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from llmproxy.trace.recording import from_store
+
+import llmproxy
+from llmproxy import sqlite_file
+from llmproxy.cli import main
+from llmproxy.cli.commands import COMMANDS
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.journal import Journal, read_misses, read_served
+from llmproxy.core.store.store import Store
+from llmproxy.protocol import Mode
+from llmproxy.scenario.caching.store import CacheStore
+from llmproxy.sqlite_file import State, connect, copy, first_bytes, peek, sidecar
+from tests.support.chats import chat
+from tests.support.recordings import NOW, interaction, look, reopened
+
+LOCKS = Path("/proc/locks")
+PACKAGE = Path(llmproxy.__file__).parent
+HERE = Path(__file__).resolve().parents[1]
+
+
+# --- what lies at a path -------------------------------------------------------------------------------------------------
+
+
+def rest(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("CREATE TABLE t (a)")
+
+
+def in_write_ahead(path: Path) -> None:
+    rest(path)
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("PRAGMA journal_mode=WAL")
+
+
+def killed_while_writing(path: Path) -> None:
+    code = """if True:
+        import os, sqlite3, sys
+        conn = sqlite3.connect(sys.argv[1], isolation_level=None)
+        conn.execute("CREATE TABLE t (a)")
+        conn.execute("PRAGMA cache_size=1")
+        conn.execute("BEGIN")
+        conn.executemany("INSERT INTO t VALUES (?)", [("x" * 4000,)] * 100)
+        os._exit(9)
+    """
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
+    assert sidecar(path, "-journal").stat().st_size
+
+
+FOUND: dict[str, tuple[Callable[[Path], object], State]] = {
+    "nothing": (lambda _: None, State.ABSENT),
+    "a folder": (Path.mkdir, State.FOLDER),
+    "no bytes": (Path.touch, State.EMPTY),
+    "a database": (rest, State.ROLLBACK),
+    "write-ahead": (in_write_ahead, State.WAL),
+    "a crash": (killed_while_writing, State.ROLLBACK),
+    "a byte": (lambda path: path.write_bytes(b"x"), State.FOREIGN),
+    "yaml": (lambda path: path.write_text("a: b\n" * 200), State.FOREIGN),
+    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), State.FOREIGN),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Every state a file can be in is told, and neither it nor its folder is touched."""
+    make, state = FOUND[name]
+    path = tmp_path / "a b%20?#ü.db"
+    make(path)
+    before = look(tmp_path) if state is not State.FOLDER else None
+    assert peek(path) is state
+    assert before is None or look(tmp_path) == before
+
+
+def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> None:
+    """A database that was cut is an error, never an empty or a foreign file."""
+    path = tmp_path / "x.db"
+    rest(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        peek(path)
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------------
+
+
+def locks(path: Path) -> list[str]:
+    """Return the locks that this process holds on a database and on the files beside it."""
+    inodes = {
+        str(each.stat().st_ino): each.name
+        for each in (path, *(sidecar(path, suffix) for suffix in sqlite_file.SIDECARS))
+        if each.exists()
+    }
+    held = [line.split() for line in LOCKS.read_text().splitlines()]
+    return sorted(
+        f"{inodes[where]} {kind} {first}-{last}"
+        for _, _, _, kind, pid, place, first, last in (words for words in held if len(words) == 8)
+        if pid == str(os.getpid()) and (where := place.rpartition(":")[2]) in inodes
+    )
+
+
+_seen: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Note who opens a database beside the one place for it; an audit hook cannot be taken out again, so it can be switched off."""
+    if _seen is None or event not in ("open", "sqlite3.connect"):
+        return
+    name = unquote(os.fsdecode(arguments[0])) if isinstance(arguments[0], str | bytes | os.PathLike) else ""
+    if event == "open" and not name.endswith((".db", "-wal", "-shm", "-journal")):
+        return
+    frame = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.startswith(str(PACKAGE)):
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename != sqlite_file.__file__:
+        _seen.append(f"{event} {name} by {frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def watched(path: Path) -> Iterator[None]:
+    """See that the block takes no lock away, and opens no database but through the one place."""
+    global _seen  # noqa: PLW0603 - see _audit
+    before = locks(path) if LOCKS.exists() else []
+    assert before or not LOCKS.exists()
+    _seen = found = []
+    try:
+        yield
+    finally:
+        _seen = None
+    assert not found
+    if LOCKS.exists():
+        assert not set(before) - set(locks(path))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where a store may be made, with everything else that commands look at beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
+    return tmp_path / "llmproxy.db"
+
+
+@pytest.fixture
+def recorder(path: Path) -> Iterator[Store]:
+    """Record in this process, with a journal beside."""
+    with Store.open(path, writable=True, now=time.time) as store:
+        store.add(chat(), supersede=False)
+        store.add(chat("And now?"), supersede=False)
+        journal = Journal.open(Path(f"{path}.state.db"), time.time)
+        CacheStore.open(path.parent / "cache.db").put("key", "value")
+        yield store
+        journal.close()
+
+
+TYPED: dict[str, list[list[str]]] = {
+    "start": [["--port", "99999"]],  # what it does with the store: test_whatever_opens_the_store below
+    "run": [["--port", "0", "--", "true"]],
+    "replay": [["--cassette", "default", "--", "true"]],
+    "fork": [["default", "--at", "1"]],
+    "env": [[]],
+    "doctor": [[]],
+    "demo": [["--help"]],  # it records into a folder of its own
+    "ls": [[], ["--json"]],
+    "show": [["1"], ["1", "--raw"]],
+    "diff": [["1", "2"], ["default", "default"]],
+    "why": [[]],
+    "verify": [[], ["--rekey"]],
+    "prune": [["--cassette", "default", "--yes"]],
+    "import": [["cassettes"], ["llmproxy.db"]],
+    "export": [["--cassette", "default", "out.yaml"], ["--cassette", "default", "out.har", "--format", "spans"]],
+    "textconv": [["llmproxy.db"]],
+    "settings": [[]],
+    "addon": [[]],
+    "test": [["x.suite.yaml"]],
+    "suite": [["from-session", "default"]],
+    "judge": [["calibrate", "x.yaml"]],
+    "cache": [["stats"], ["list"], ["clear", "--yes"]],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_disturbs_a_living_recorder(command: str, path: Path, recorder: Store) -> None:
+    """Whatever is run in the process that records: its locks stay, and what it stores afterwards is found."""
+    (path.parent / "x.yaml").write_text("[]")
+    for typed in TYPED[command]:
+        with watched(path):
+            main([command, *typed])
+    new = recorder.add(chat(command), supersede=False)
+    assert recorder.load(new).request.body
+
+
+def engine(path: Path, mode: Mode) -> None:
+    journal = Journal.open(Path(f"{path}.state.db"), time.time)
+    config = Config(mode=mode, store=path, cassette_dir=path.parent / "kept")
+    made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
+    made.sessions.open("default")
+    made.notes()
+    made.unused()
+    made.sessions.close("default")
+    made.close()
+    journal.close()
+
+
+def cassettes(path: Path) -> None:
+    with Store.open(path, writable=True, now=time.time) as store:
+        kept = CassetteDir(path.parent / "kept", now=time.time)
+        kept.save(store, "default")
+        kept.load_into(store, rules=Rules())
+
+
+def crashed_copy(path: Path) -> None:
+    copy(path, path.with_name("copied.db"))
+    first_bytes(path)
+
+
+OPENERS: dict[str, Callable[[Path], object]] = {
+    "reader": lambda path: reopened(path).close(),
+    "hits": lambda path: [reopened(path).close() for _ in range(2)],
+    "writer": lambda path: reopened(path, writable=True).close(),
+    "peek": peek,
+    "copy": crashed_copy,
+    "trace": lambda path: from_store(path, cassette="default"),
+    "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served(Path(f"{path}.state.db"))),
+    "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
+    "cache": lambda path: CacheStore.open(path.with_name("cache.db")).get("key"),
+    "cassettes": cassettes,
+    **{mode.value: (lambda path, mode=mode: engine(path, mode)) for mode in Mode},
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_whatever_opens_the_store_leaves_the_recorder_its_locks(opener: str, path: Path, recorder: Store) -> None:
+    """Readers, further writers, engines of every mode, the folder of cassettes, journals: none gives the recorder's locks up."""
+    with watched(path):
+        OPENERS[opener](path)
+    assert recorder.add(chat(opener), supersede=False)
+
+
+@pytest.mark.parametrize("opener", ["nothing", "reader", "copy", "cassettes", "once"])
+def test_a_second_process_that_ends_takes_nothing_with_it(opener: str, path: Path, recorder: Store) -> None:
+    """Acknowledged is stored: another process opens the store, records and ends, while this one goes on recording."""
+    OPENERS.get(opener, lambda _: None)(path)
+    other = """if True:
+        import sys
+        sys.path.insert(0, sys.argv[2])
+        from pathlib import Path
+        from tests.support.recordings import interaction, reopened
+        with reopened(Path(sys.argv[1]), writable=True) as store:
+            store.add(interaction(7, cassette="other"), supersede=False)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", other, str(path), str(HERE)], check=False, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    acknowledged = [recorder.add(interaction(n, cassette="mine"), supersede=False) for n in range(5)]
+    recorder.close()
+    with reopened(path) as store:
+        assert [row.id for row in store.summaries("mine")] == acknowledged
+        assert len(store.summaries("other")) == 1
+        assert store.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_descriptor_of_ours_is_closed_with_the_last_connection(path: Path, recorder: Store) -> None:
+    """What could not be closed is kept exactly as long as it must be: nothing leaks."""
+    fds = Path("/proc/self/fd")
+    if not fds.exists():
+        pytest.skip("no /proc")
+
+    def held() -> int:
+        return sum(each.is_symlink() and str(each.readlink()) == str(path) for each in fds.iterdir())
+
+    before = held()
+    crashed_copy(path)
+    assert held() > before
+    recorder.close()
+    assert held() == 0
+
+
+def test_only_one_module_opens_databases() -> None:
+    """`sqlite3.connect` stands in one file."""
+    openers = [
+        file.relative_to(PACKAGE).as_posix()
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if "sqlite3.connect(" in file.read_text(encoding="utf-8")
+    ]
+    assert openers == ["sqlite_file.py"]
+
+
+# --- files that vanish ---------------------------------------------------------------------------------------------------
+
+
+def removed(path: Path) -> None:
+    for suffix in ("", *sqlite_file.SIDECARS):
+        sidecar(path, suffix).unlink(missing_ok=True)
+
+
+def replaced(path: Path) -> None:
+    removed(path)
+    with reopened(path, writable=True) as store:
+        store.add(interaction(9, cassette="theirs"), supersede=False)
+
+
+def cleaned(path: Path) -> None:
+    """Do what `git clean` does where the store is committed."""
+    for suffix in sqlite_file.SIDECARS:
+        sidecar(path, suffix).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("how", [removed, replaced, cleaned])
+def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path], None], path: Path) -> None:
+    """A recorder whose file is taken away records into the one that lies there then; nothing goes into a file without a name."""
+    with Store.open(path, writable=True, now=lambda: NOW) as store:
+        store.add(interaction(1), supersede=False)
+        how(path)
+        acknowledged = [store.add(interaction(n), supersede=False) for n in (2, 3)]
+        assert {slot.id for n in (2, 3) for slot in store.slots("default", 1, "agent", interaction(n).key)} == set(
+            acknowledged
+        )
+    with reopened(path) as again:
+        stored = {row.key for row in again.summaries("default")}
+    assert stored >= {interaction(2).key, interaction(3).key}
+
+
+def test_connections_know_their_file(tmp_path: Path) -> None:
+    """Through a symbolic link too: the files beside it are where SQLite makes them."""
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "real" / "x.db")
+    conn = connect(link, "mode=rwc", timeout=1)
+    conn.execute("CREATE TABLE t (a)")
+    conn.write_ahead()
+    assert conn.is_current()
+    sidecar(tmp_path / "real" / "x.db", "-wal").unlink()
+    assert not conn.is_current()
+    conn.close()
