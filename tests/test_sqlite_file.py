@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from urllib.parse import unquote
 
 import pytest
-from llmproxy.trace.recording import from_store
 
 import llmproxy
 from llmproxy import sqlite_file
@@ -28,6 +29,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
 from llmproxy.scenario.caching.store import CacheStore
 from llmproxy.sqlite_file import State, connect, copy, first_bytes, peek, sidecar
+from llmproxy.trace.reading.recording import from_store
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
 
@@ -125,7 +127,7 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
     name = unquote(os.fsdecode(arguments[0])) if isinstance(arguments[0], str | bytes | os.PathLike) else ""
     if event == "open" and not name.endswith((".db", "-wal", "-shm", "-journal")):
         return
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.startswith(str(PACKAGE)):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename != sqlite_file.__file__:
@@ -141,7 +143,8 @@ def watched(path: Path) -> Iterator[None]:
     global _seen  # noqa: PLW0603 - see _audit
     before = locks(path) if LOCKS.exists() else []
     assert before or not LOCKS.exists()
-    _seen = found = []
+    found: list[str] = []
+    _seen = found
     try:
         yield
     finally:
@@ -208,7 +211,7 @@ def test_no_command_disturbs_a_living_recorder(command: str, path: Path, recorde
     assert recorder.load(new).request.body
 
 
-def engine(path: Path, mode: Mode) -> None:
+def engine(mode: Mode, path: Path) -> None:
     journal = Journal.open(Path(f"{path}.state.db"), time.time)
     config = Config(mode=mode, store=path, cassette_dir=path.parent / "kept")
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
@@ -234,7 +237,6 @@ def crashed_copy(path: Path) -> None:
 
 OPENERS: dict[str, Callable[[Path], object]] = {
     "reader": lambda path: reopened(path).close(),
-    "hits": lambda path: [reopened(path).close() for _ in range(2)],
     "writer": lambda path: reopened(path, writable=True).close(),
     "peek": peek,
     "copy": crashed_copy,
@@ -243,7 +245,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore.open(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    **{mode.value: (lambda path, mode=mode: engine(path, mode)) for mode in Mode},
+    **{mode.value: partial(engine, mode) for mode in Mode},
 }
 
 
@@ -258,7 +260,8 @@ def test_whatever_opens_the_store_leaves_the_recorder_its_locks(opener: str, pat
 @pytest.mark.parametrize("opener", ["nothing", "reader", "copy", "cassettes", "once"])
 def test_a_second_process_that_ends_takes_nothing_with_it(opener: str, path: Path, recorder: Store) -> None:
     """Acknowledged is stored: another process opens the store, records and ends, while this one goes on recording."""
-    OPENERS.get(opener, lambda _: None)(path)
+    if opener in OPENERS:
+        OPENERS[opener](path)
     other = """if True:
         import sys
         sys.path.insert(0, sys.argv[2])

@@ -71,8 +71,8 @@ PRELUDE = f"""
 import os, sys, signal, resource, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.support.recordings import interaction, key, NOW
-from llmproxy.core.interaction import *
-from llmproxy.core.store import Store
+from llmproxy.core.traffic.interaction import *
+from llmproxy.core.store.store import Store
 from llmproxy.errors import *
 path = sys.argv[1]
 store = Store.open(path, writable=True, now=lambda: NOW)

@@ -166,8 +166,12 @@ def _open_copy(path: Path) -> Reader:
             if _size(sidecar(path, suffix)) > 0:
                 copy(sidecar(path, suffix), sidecar(copied, suffix))
         conn = connect(copied, "mode=rwc")
-        check_schema(conn, path)
-        migrations.upgrade(conn)
+        try:
+            check_schema(conn, path)
+            migrations.upgrade(conn)
+        except BaseException:
+            conn.close()
+            raise
     except BaseException:
         folder.cleanup()
         raise

@@ -163,8 +163,11 @@ class Reading:
         self.reopened()
 
     def _mark(self) -> Row:
-        """Return the youngest row, by which this store is told from another one."""
-        return self._maybe(_LAST_ROW) or ()
+        """Return the youngest row, by which this store is told from another one; none of a damaged one, which is said when it is read."""
+        try:
+            return self._maybe(_LAST_ROW) or ()
+        except LLMProxyError:
+            return ()
 
     def _has_row(self, row: Row) -> bool:
         sql = "SELECT id, started_at, key FROM interactions WHERE id = ?"

@@ -281,7 +281,7 @@ def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from llmproxy.core.store import Store
+from llmproxy.core.store.store import Store
 with Store.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
     store.begin("a", 1, exclusive=True, holder="the other")
     print("held", flush=True)

@@ -59,7 +59,7 @@ def leave_behind(path: Path) -> None:
     script = f"""
         import os, sys
         sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-        from llmproxy.core.store import Store
+        from llmproxy.core.store.store import Store
         from tests.support.recordings import interaction, NOW
         store = Store.open({str(path)!r}, writable=True, now=lambda: NOW)
         for n in range(3):

@@ -63,7 +63,7 @@ def test_a_stale_lease_is_taken_over(path: Path) -> None:
 def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
     """A recorder that was killed does not block the next one, fresh though its heartbeat is."""
     script = f"""
-        from llmproxy.core.store import Store
+        from llmproxy.core.store.store import Store
         import os
         Store.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin("c", 1, exclusive=True, holder="dead")
         os._exit(9)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
-from tests.support.recordings import NOW, interaction, key, reopened
+from llmproxy.errors import CassetteError
+from tests.support.recordings import NOW, filled, interaction, key, reopened
 
 
 @pytest.fixture
@@ -113,3 +115,74 @@ def test_lookups_are_flat_at_many_recordings(path: Path) -> None:
         for n in range(1000):
             assert len(store.slots("default", 1, "agent", key(n))) == 1
         assert (time.thread_time() - began) / 1000 < 200e-6
+
+
+def other_store(path: Path, *, like: int) -> None:
+    """Make a store with other recordings under the same ids, written by as many commits: its head looks the same."""
+    with reopened(path, writable=True) as store:
+        for n in range(like):
+            store.add(interaction(n + 100, started_at=NOW + 5000 + n), supersede=False)
+
+
+def overwrite(path: Path, by: Path) -> None:
+    path.write_bytes(by.read_bytes())
+
+
+def replace_it(path: Path, by: Path) -> None:
+    by.replace(path)
+
+
+@pytest.mark.parametrize("how", [overwrite, replace_it])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_store_that_is_overwritten_is_read_anew(
+    how: Callable[[Path, Path], None], settled: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another store in the place of the one that is replayed: nothing of the old one is served under the new one's ids, and it is said."""
+    path, by = tmp_path / "a.db", tmp_path / "b.db"
+    forgot: list[int] = []
+    filled(path, 3)
+    other_store(by, like=3)
+    for each in (path, by):
+        os.utime(each, (NOW - 900_000_000, NOW - 900_000_000))
+    ahead = 60 if settled else -60
+    with Store.open(path, writable=False, now=lambda: time.time() + ahead) as store:
+        store.reopened = lambda: forgot.append(1)
+        old = [store.slots("default", 1, "agent", key(n)) for n in range(3)]
+        assert [store.response(slot.id).body for slots in old for slot in slots] == [b"answer %d" % n for n in range(3)]
+        time.sleep(0.03)  # more than a tick of the file system's clock, which our own pretends to be far ahead of
+        how(path, by)
+        assert store.slots("default", 1, "agent", key(1)) == ()
+        found = store.slots("default", 1, "agent", key(101))
+        assert store.response(found[0].id).body == b"answer 101"
+    assert forgot == [1]
+    assert "was replaced by another one" in caplog.text
+
+
+def test_an_id_of_another_store_is_never_read(tmp_path: Path) -> None:
+    """Replaced between the look for a recording and the reading of its answer: an error, not another question's answer."""
+    path, by = tmp_path / "a.db", tmp_path / "b.db"
+    filled(path, 3)
+    other_store(by, like=3)
+    with reopened(path) as store:
+        (slot,) = store.slots("default", 1, "agent", key(1))
+        overwrite(path, by)
+        with pytest.raises(CassetteError):
+            store.response(slot.id)
+        assert store.response(store.slots("default", 1, "agent", key(101))[0].id).body == b"answer 101"
+
+
+def test_a_store_that_is_half_copied_is_an_error_until_it_is_whole(tmp_path: Path) -> None:
+    """While somebody copies over it: an error each time, no answer; afterwards it is read."""
+    path, by = tmp_path / "a.db", tmp_path / "b.db"
+    filled(path, 30)
+    other_store(by, like=30)
+    whole = by.read_bytes()
+    with reopened(path) as store:
+        store.slots("default", 1, "agent", key(1))
+        path.write_bytes(whole[: len(whole) // 2])
+        for _ in range(2):
+            with pytest.raises(CassetteError):
+                store.slots("default", 1, "agent", key(1))
+        path.write_bytes(whole)
+        assert store.slots("default", 1, "agent", key(1)) == ()
+        assert store.slots("default", 1, "agent", key(101))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.support.process import ROOT, clean_env
 
 WRITER = """
 import sys
-from llmproxy.scenario.cache_store import CacheStore
+from llmproxy.scenario.caching.store import CacheStore
 store, who = CacheStore.open(sys.argv[1]), sys.argv[2]
 for n in range(100):
     store.put(f"own {who} {n}", who)
@@ -202,3 +203,21 @@ def test_a_broken_file_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "cache.db").write_bytes(b"x" * 5000)
     with pytest.raises(CacheCorrupt):
         CacheStore.open(tmp_path / "cache.db")
+
+
+@pytest.mark.parametrize("what", ["folder", "files", "log"])
+def test_a_cache_that_is_removed_under_a_living_process_is_made_again(what: str, tmp_path: Path) -> None:
+    """`rm -rf` of the folder is the documented way to begin anew: what is kept afterwards is found by everybody."""
+    path = tmp_path / "kept" / "cache.db"
+    store = CacheStore(path)
+    store.put("old", "1")
+    if what == "folder":
+        shutil.rmtree(path.parent)
+    for file in list(path.parent.glob("cache.db*" if what == "files" else "cache.db-*")):
+        file.unlink()
+    assert store.get("new") is None
+    assert store.put("new", "2") == "2"
+    assert store.get("new") == "2"
+    assert CacheStore.open(path).get("new") == "2"
+    assert (store.get("old") is None) == (what != "log")
+    store.close()
