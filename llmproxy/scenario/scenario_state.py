@@ -70,6 +70,8 @@ class ScenarioState(Plain):
         for seen in reversed(executor.wire_calls or ()):
             if seen.name == tool_name:
                 return seen.to_message()
+        if unread := executor.wire_unread:
+            raise MachineError(f"nobody can tell whether {tool_name!r} was called: the answer of {unread}.")
         if executor.unattributed:
             raise MachineError(
                 f"nobody can tell whether {tool_name!r} was called: {executor.unattributed} calls arrived at the proxy while no agent "

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.scenario.proxy.wire import ToolCall
+from llmproxy.trace.observing.tools import ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -21,18 +21,18 @@ def call(name: str, number: int = 1) -> dict[str, Any]:
     return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": f'{{"n": {number}}}'}}
 
 
-def state(*messages: dict[str, Any], wire: Any = None, unattributed: int = 0) -> ScenarioState:
+def state(*messages: dict[str, Any], wire: Any = None, unattributed: int = 0, unread: str = "") -> ScenarioState:
     """Return a state with messages, and an executor that saw something on the wire."""
-    running = SimpleNamespace(wire_calls=wire, unattributed=unattributed)
+    running = SimpleNamespace(wire_calls=wire, unattributed=unattributed, wire_unread=unread)
     return ScenarioState(
         description="d", messages=list(messages), thread_id="t", current_turn=0, config=ScenarioConfig(),
         _executor=cast("Any", running),
     )  # fmt: skip
 
 
-def seen(name: str) -> ToolCall:
+def seen(name: str) -> ToolUse:
     """Return a tool call as seen on the wire."""
-    return ToolCall(name, {"n": 9}, '{"n": 9}', "w1", "found", executed=True, hosted=False, seq=1, interaction=1)
+    return ToolUse(name, '{"n": 9}', "w1", 1, 1, executed=True, output="found")
 
 
 def test_the_last_message() -> None:

@@ -167,6 +167,8 @@ class Call:
     model: str | None
     interaction: int | None
     """Its row in the store."""
+    attempt: int | None = None
+    """How often its client had sent the request before, as it says itself; None if it does not."""
     recording: dict[str, Any] | None = field(default=None, repr=False)
     """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.reading.told` reads it."""
 

@@ -6,28 +6,41 @@ tool call by its own index, a block by the number that its events carry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmproxy.core.dialects.callers import CONVERSE, GEMINI, MESSAGES, RESPONSES, Asks, By, kind_of
 from llmproxy.core.dialects.messages import (
     Draft,
+    Message,
     add_blocks,
     add_tool_calls,
     as_dict,
     as_json,
     as_list,
     as_str,
+    asks_of,
     block_call,
+    block_result,
+    is_hosted,
     is_thought,
 )
 
 
 def _chat(draft: Draft, value: dict[str, Any]) -> None:
-    """OpenAI's chat and completions, whole and in chunks: choice 0 only."""
-    for choice in map(as_dict, as_list(value.get("choices"))):
-        if choice.get("index", 0) not in (0, None):
-            continue
+    """OpenAI's chat and completions, whole and in chunks: choice 0, and what the others call."""
+    for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
+        index = choice.get("index", position)
         said = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
+        for number, done in enumerate(map(as_dict, as_list(said.get("executed_tools")))):
+            arguments = as_json(done.get("arguments"))
+            name = as_str(done.get("name")) or as_str(done.get("type"))
+            draft.call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
+        if index not in (0, None):
+            add_tool_calls(draft, said.get("tool_calls"), choice=index)
+            if old := as_dict(said.get("function_call")):
+                draft.call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
+            continue
         draft.heard = draft.heard or bool(choice)
         content = said.get("content")
         draft.say(content) if isinstance(content, str) else add_blocks(draft, content)
@@ -46,11 +59,12 @@ def _responses(draft: Draft, value: dict[str, Any]) -> None:
     kind = as_str(value.get("type"))
     output = as_list(response.get("output"))
     if output:
-        draft.text, draft.reasoning, draft.calls = [], [], {}
-        for item in map(as_dict, output):
+        draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
+        for number, item in enumerate(map(as_dict, output)):
             add_blocks(
                 draft, item.get("content") if item.get("type") == "message" else [item] if _wanted(item) else None
             )
+            _item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
         draft.say(value.get("delta"))
     elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
@@ -59,8 +73,38 @@ def _responses(draft: Draft, value: dict[str, Any]) -> None:
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:
             draft.call(value.get("output_index"), call[0], call[1])
-    elif kind == "response.function_call_arguments.delta":
+        _item(draft, item, value.get("output_index"))
+    elif kind == "response.output_item.done":
+        item = as_dict(value.get("item"))
+        if (call := block_call(item)) is not None:  # it says all that its deltas told
+            draft.call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
+        _item(draft, item, value.get("output_index"))
+    elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
         draft.call(value.get("output_index"), arguments=as_str(value.get("delta")))
+
+
+def _item(draft: Draft, item: dict[str, Any], index: object) -> None:
+    """Note what an item is beside words and calls: a tool of the provider's, its output, or nothing that we know."""
+    kind = as_str(item.get("type"))
+    if kind not in RESPONSES:
+        draft.unknown[kind or "an item without a type"] = None
+        return
+    draft.result(block_result(item))
+    asks = asks_of(item)
+    if asks is None:
+        return
+    name = asks.name_in(item)
+    call_id = item.get("call_id") or item.get("id")
+    if block_call(item) is None:
+        entry = draft.call(index, call_id, name, hosted=True, beside=True)
+        entry.pieces, entry.pending = [as_json(asks.arguments_in(item))], kind == "mcp_approval_request"
+    elif is_hosted(item, asks):
+        for entry in draft.calls.values():
+            entry.hosted = entry.hosted or entry.id == call_id
+    if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
+        failed = item.get("error") is not None
+        said = item.get("error") if failed else item.get("output")
+        draft.result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
 
 
 _SPOKEN = frozenset({"response.output_text.delta", "response.text.delta", "response.output_audio_transcript.delta",
@@ -88,9 +132,11 @@ def _anthropic(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := block_call(block)) is not None:
-            draft.call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "")
+            hosted = _by(block, MESSAGES) is By.PROVIDER
+            draft.call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.say(block.get("text"))
+        _block(draft, block)
     elif kind == "content_block_delta":
         delta = as_dict(value.get("delta"))
         draft.say(delta.get("text"))
@@ -99,17 +145,53 @@ def _anthropic(draft: Draft, value: dict[str, Any]) -> None:
             draft.call(value.get("index"), arguments=delta["partial_json"])
     elif kind == "message" or (kind is None and "content" in value):
         add_blocks(draft, value.get("content"))
+        for block in map(as_dict, as_list(value.get("content"))):
+            _block(draft, block)
         draft.heard = True
     elif kind == "completion" or "completion" in value:
         draft.say(value.get("completion"))
 
 
+def _by(block: dict[str, Any], table: Mapping[str, Asks]) -> By | None:
+    asks = table.get(as_str(block.get("type")))
+    return None if asks is None else asks.by
+
+
+def _block(draft: Draft, block: dict[str, Any]) -> None:
+    """Note what a block of Anthropic's is beside words and calls."""
+    if _by(block, MESSAGES) is None:
+        draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
+    content = as_dict(block.get("content"))
+    failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
+    draft.result(block_result(block), failed=failed)
+
+
 def _gemini(draft: Draft, value: dict[str, Any]) -> None:
     value = as_dict(value.get("response")) or value
-    for candidate in map(as_dict, as_list(value.get("candidates"))[:1]):
+    draft.heard = draft.heard or "promptFeedback" in value
+    for position, candidate in enumerate(map(as_dict, as_list(value.get("candidates")))):
         draft.heard = True
+        first = candidate.get("index", position) in (0, None)
         for part in as_list(as_dict(candidate.get("content")).get("parts")):
-            add_blocks(draft, [part])
+            block = as_dict(part)
+            if first:
+                add_blocks(draft, [part])
+            _part(draft, block, first=first)
+
+
+def _part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
+    """Note what a part of Gemini's is: a tool of the provider's, a call of another candidate, or nothing that we know."""
+    kind = kind_of(part, GEMINI)
+    if kind is None:
+        draft.unknown[next(iter(part))] = None
+        return
+    asks, inner = GEMINI[kind], as_dict(part.get(kind))
+    if asks.by is By.NOBODY or (first and asks.by is By.AGENT):
+        return
+    name = as_str(inner.get("toolType")).lower() or asks.name_in(inner)
+    arguments = as_json(asks.arguments_in(inner))
+    hosted = asks.by is By.PROVIDER
+    draft.call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
 
 
 def _converse(draft: Draft, value: dict[str, Any]) -> None:
@@ -118,15 +200,27 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
     if message:
         draft.heard = True
         add_blocks(draft, message.get("content"))
+        for block in map(as_dict, as_list(message.get("content"))):
+            _known(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
-    use = as_dict(as_dict(start.get("start")).get("toolUse"))
+    begun = as_dict(start.get("start"))
+    use = as_dict(begun.get("toolUse"))
     if use:
-        draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"))
+        hosted = use.get("type") is not None
+        draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
+    _known(draft, begun)
+    _known(draft, inner)
     draft.say(inner.get("text"))
     draft.think(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
         draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
+
+
+def _known(draft: Draft, block: dict[str, Any]) -> None:
+    """Note a kind of block of Bedrock's that no table knows."""
+    if kind_of(block, CONVERSE) is None:
+        draft.unknown[next(iter(block))] = None
 
 
 def _invoke(draft: Draft, value: dict[str, Any]) -> None:

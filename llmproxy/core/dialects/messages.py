@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.core.dialects.callers import MESSAGES, RESPONSES, TOOL_CALLS, Asks, By
+
 _DEPTH = 8
 """Levels of content within content that are looked into."""
 
@@ -22,6 +24,14 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text; as the model wrote it where the dialect keeps that, else written by us in one line."""
+    hosted: bool = False
+    """Whether the provider runs it itself."""
+    output: str | None = None
+    """What the provider's tool answered, where the same answer says it."""
+    failed: bool = False
+    """Whether the provider says that its tool failed."""
+    pending: bool = False
+    """Whether it waits for somebody's approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,10 @@ class Message:
     """Of a tool's result: the id of the call, or the tool's name where the dialect has no ids."""
     reasoning: str = ""
     """What the model thought aloud before the text."""
+    beside: tuple[ToolCall, ...] = ()
+    """Further calls of an answer that no history repeats: of its other choices, and of tools that only the provider knows."""
+    unknown: tuple[str, ...] = ()
+    """Of an answer: kinds of items that no table of `callers` knows, so that there may be more calls."""
 
 
 _ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system",
@@ -80,25 +94,65 @@ def as_json(value: object) -> str:
 
 
 @dataclass(slots=True)
+class DraftCall:
+    """A tool call while it is put together."""
+
+    id: str | None = None
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    """Of the arguments."""
+    hosted: bool = False
+    pending: bool = False
+
+    def made(self, outputs: dict[str, tuple[str, bool]]) -> ToolCall:
+        """Return what was put together; a tool whose output stands in the same answer was run by the provider."""
+        output, failed = outputs.get(self.id or "", (None, False))
+        hosted = self.hosted or output is not None
+        return ToolCall(self.id, self.name, "".join(self.pieces), hosted, output, failed, self.pending)
+
+
+@dataclass(slots=True)
 class Draft:
     """An answer while it is put together."""
 
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: dict[object, list[Any]] = field(default_factory=dict)
-    """By index: id, name, pieces of the arguments."""
+    calls: dict[object, DraftCall] = field(default_factory=dict)
+    """By index."""
     heard: bool = False
     """Whether there was an answer at all, be it an empty one."""
+    beside: dict[object, DraftCall] = field(default_factory=dict)
+    """As `calls`: those that no history repeats."""
+    outputs: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """What the provider's own tools answered, and whether they failed, by the id of the call."""
+    unknown: dict[str, None] = field(default_factory=dict)
+    """Kinds of items that no table knows."""
 
-    def call(self, index: object, call_id: object = None, name: object = None, arguments: str = "") -> None:
+    def call(
+        self,
+        index: object,
+        call_id: object = None,
+        name: object = None,
+        arguments: str = "",
+        *,
+        hosted: bool = False,
+        beside: bool = False,
+    ) -> DraftCall:
         """Start a tool call, or add to the one of this index."""
         self.heard = True
-        entry = self.calls.setdefault(index, [None, "", []])
-        entry[0] = entry[0] or _id(call_id)
-        entry[1] = entry[1] or as_str(name)
+        entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
+        entry.id = entry.id or _id(call_id)
+        entry.name = entry.name or as_str(name)
+        entry.hosted = entry.hosted or hosted
         if arguments:
-            entry[2].append(arguments)
+            entry.pieces.append(arguments)
+        return entry
+
+    def result(self, message: Message | None, *, failed: bool = False) -> None:
+        """Note what a tool of the provider's answered."""
+        if message is not None and message.tool_call_id:
+            self.outputs[message.tool_call_id] = message.text, failed
 
     def say(self, text: object) -> None:
         """Add to the text."""
@@ -114,8 +168,18 @@ class Draft:
 
     def message(self) -> Message:
         """Return what was put together."""
-        calls = tuple(ToolCall(entry[0], entry[1], "".join(entry[2])) for entry in self.calls.values())
-        return Message(self.role, "".join(self.text), calls, reasoning="".join(self.reasoning))
+        calls, beside = (
+            tuple(each.made(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
+        )
+        nameless = dict.fromkeys(["a call without a name"] if any(not each.name for each in calls + beside) else [])
+        return Message(
+            self.role,
+            "".join(self.text),
+            calls,
+            reasoning="".join(self.reasoning),
+            beside=beside,
+            unknown=tuple(self.unknown | nameless),
+        )
 
 
 def words(content: object, depth: int = 0) -> str:
@@ -150,10 +214,27 @@ def _thought(block: dict[str, Any]) -> str:
     return words(parts) if parts else ""
 
 
+_TYPED = {**RESPONSES, **MESSAGES}
+_REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
+"""Calls of the provider's own tools that histories repeat as they repeat the agent's."""
+
+
+def asks_of(block: dict[str, Any]) -> Asks | None:
+    """Return how a block that has a type calls a tool; None if it calls none, or its type is in no table."""
+    asks = _TYPED.get(as_str(block.get("type")))
+    return None if asks is None or asks.by is By.NOBODY else asks
+
+
+def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
+    """Tell whether the provider runs what a block calls."""
+    return asks.by is By.PROVIDER or block.get("execution") == "server"
+
+
 def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
-    """Return id, name and arguments of a block that is a tool call."""
-    if block.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use"):
-        return block.get("id"), block.get("name"), block.get("input")
+    """Return id, name and arguments of a block that is a tool call, as histories have them."""
+    asks = asks_of(block)
+    if asks is not None and (asks.by is By.AGENT or block["type"] in _REPEATED):
+        return block.get("call_id") or block.get("id"), asks.name_in(block), asks.arguments_in(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]
         return use.get("toolUseId"), use.get("name"), use.get("input")
@@ -161,12 +242,10 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
         if isinstance(block.get(name), dict):
             call = block[name]
             return call.get("id"), call.get("name"), call.get("args", call.get("arguments", {}))
-    if block.get("type") in ("function_call", "custom_tool_call", "mcp_call"):
-        return block.get("call_id") or block.get("id"), block.get("name"), block.get("arguments", block.get("input"))
     return None
 
 
-def _block_result(block: dict[str, Any]) -> Message | None:
+def block_result(block: dict[str, Any]) -> Message | None:
     """Return the message of a block that is a tool's result."""
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
@@ -190,9 +269,13 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         block = as_dict(part)
-        call, result = block_call(block), _block_result(block)
+        call, result = block_call(block), block_result(block)
         if call is not None:
-            draft.call(len(draft.calls), call[0], call[1], as_json(call[2]))
+            asks = asks_of(block)
+            hosted = (
+                is_hosted(block, asks) if asks is not None else as_dict(block.get("toolUse")).get("type") is not None
+            )
+            draft.call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)
         elif is_thought(block):
@@ -204,15 +287,37 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     return results
 
 
-def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False) -> None:
-    """Add a `tool_calls` array, whole or in pieces, with arguments as text or (Ollama) as an object."""
+def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
+    """Add a `tool_calls` array, whole or in pieces, with arguments as text or (Ollama) as an object.
+
+    `offset`: none of them goes on with an earlier one. `choice`: they are of another choice than the first.
+    """
+    into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
         call = as_dict(value)
-        function = as_dict(call.get("function")) or call
+        kind = as_str(call.get("type"))
+        if kind not in TOOL_CALLS:
+            draft.unknown[kind] = None
+        function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
         index = call.get("index")
-        key = index if isinstance(index, int) and not offset else (len(draft.calls) if offset else position)
+        key: object = len(into) if offset else index if isinstance(index, int) else position
+        key = key if choice is None else (choice, key)
+        if not offset:
+            key = _going_on(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
-        draft.call(key, call.get("id"), function.get("name"), as_json(arguments))
+        draft.call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
+
+
+def _going_on(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
+    """Return under which key a piece belongs: some servers give every call the same index, or none, and tell them apart by id."""
+    while (known := calls.get(key)) is not None:
+        following = (key, "next")
+        if following not in calls and not (name and call_id and known.id and known.id != call_id):
+            return key
+        if call_id and known.id == call_id:
+            return key
+        key = following
+    return key
 
 
 def entry_messages(value: object, default: str = "user") -> list[Message]:
@@ -220,7 +325,7 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
     if isinstance(value, str):
         return [Message(role_of(None, default), value)]
     entry = as_dict(value)
-    alone = block_call(entry), _block_result(entry)
+    alone = block_call(entry), block_result(entry)
     draft = Draft(role=role_of(entry.get("role"), default))
     if any(alone) or is_thought(entry):
         draft.role = "assistant"

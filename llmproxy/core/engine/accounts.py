@@ -11,6 +11,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.questions import summary
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.attempts import attempt_of
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision
@@ -92,6 +93,7 @@ def outcome_of(
         occurrence=exchange.nth or None,
         nearest=exchange.nearest,
         note=exchange.note,
+        attempt=attempt_of(exchange.headers),
         at=exchange.started_at,
         miss=isinstance(exchange.error, MissError),
         lost=lost,

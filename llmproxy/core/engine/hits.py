@@ -52,7 +52,7 @@ class Hits:
     def __init__(self, engine: Engine, memory: Memory, plans: Plans, prices: Prices) -> None:
         """Share what the long way remembers."""
         self._engine, self._memory, self._plans, self._prices = engine, memory, plans, prices
-        self._kinds: dict[tuple[int, bytes], Alike] = {}
+        self._kinds: dict[tuple[int, bytes, int | None], Alike] = {}
 
     def forget(self) -> None:
         """Forget everything; ids are another store's from now on."""
@@ -89,7 +89,7 @@ class Hits:
         ).recording
         if slot is None or slot.status == SWITCHING:
             return None
-        alike = self._kinds.get((slot.id, place.counted))
+        alike = self._kinds.get((slot.id, place.counted, place.attempt))
         if alike is None or alike.tally is not session.tally or alike.learned != learned or alike.said.key != known.key:
             alike = self._kind(place, session, known, slot, store)
         at = engine.now()
@@ -115,11 +115,12 @@ class Hits:
             cost=priced.cost,
             key=known.key,
             interaction=slot.id,
+            attempt=place.attempt,
         )
         made = Alike(said, tally=session.tally, learned=place.learned, extra=((KEY_HEADER, known.key),))
         if len(self._kinds) >= REMEMBERED_KINDS:
             self._kinds.clear()
-        self._kinds[slot.id, place.counted] = made
+        self._kinds[slot.id, place.counted, place.attempt] = made
         return made
 
     def ended(self, hit: Hit) -> Outcome:

@@ -14,6 +14,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, Place
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
+from llmproxy.core.traffic.attempts import attempt_of
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
 from llmproxy.protocol import OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
@@ -54,6 +55,7 @@ class Placing:
             counted=Memory.counted(where.provider.name, method, where.target, kept),
             learned=self._redactor.learned,
             upstreams=own,
+            attempt=attempt_of(kept),
         )
 
     def holds(self, place: Place) -> bool:

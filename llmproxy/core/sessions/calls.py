@@ -47,10 +47,12 @@ class Ended(NamedTuple):
     operation: str
     model: str | None
     interaction: int | None
+    attempt: int | None
+    """How often its client had sent the request before, as it says itself; None if it does not."""
 
 
-Told = tuple[str, str, int, bool, str, str | None, str, str, str | None, int | None]
-"""What calls that are alike have in common: party, decision, status, miss, note, key, provider, operation, model, interaction."""
+Told = tuple[str, str, int, bool, str, str | None, str, str, str | None, int | None, int | None]
+"""What calls that are alike have in common: party, decision, status, miss, note, key, provider, operation, model, interaction, attempt."""
 _Row = tuple[int, float, float, float | None, int | None, Told]
 """Number, arrival, milliseconds to its end and to its first byte, occurrence, and what others may have in common with it."""
 
@@ -58,14 +60,19 @@ _Row = tuple[int, float, float, float | None, int | None, Told]
 def told(outcome: Outcome) -> Told:
     """Return what of an outcome is the same for all that are alike."""
     o = outcome
-    return (o.party, o.decision.value, o.status, o.miss, o.note, o.key, o.provider, o.operation, o.model, o.interaction)
+    return (
+        o.party, o.decision.value, o.status, o.miss, o.note, o.key, o.provider, o.operation, o.model, o.interaction,
+        o.attempt,
+    )  # fmt: skip
 
 
 def _ended(row: _Row) -> Ended:
-    seq, at, ms, first_ms, occurrence, (party, decision, status, miss, note, key, provider, operation, model, id_) = row
+    seq, at, ms, first_ms, occurrence, alike = row
+    party, decision, status, miss, note, key, provider, operation, model, id_, attempt = alike
     return Ended(
-        seq, at, ms, first_ms, party, decision, status, miss, note, key, occurrence, provider, operation, model, id_
-    )
+        seq, at, ms, first_ms, party, decision, status, miss, note, key, occurrence, provider, operation, model, id_,
+        attempt,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -65,6 +65,8 @@ class Place(NamedTuple):
     """How many credentials the redactor knew."""
     upstreams: Mapping[str, str]
     """Those that its session had of its own."""
+    attempt: int | None = None
+    """How often its client had sent the request before, as it says itself."""
 
 
 @dataclass(slots=True)

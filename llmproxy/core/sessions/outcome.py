@@ -49,6 +49,8 @@ class Outcome(NamedTuple):
     """After a miss: the row of the recording that is nearest to what was asked."""
     note: str = ""
     """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``, ``miss``."""
+    attempt: int | None = None
+    """How often its client had sent the request before, as it says itself; None if it does not."""
     at: float = 0.0
     """Unix time of arrival, seconds."""
     miss: bool = False

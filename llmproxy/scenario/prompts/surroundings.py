@@ -13,7 +13,7 @@ from llmproxy.scenario.values.context import context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.proxy.wire import ToolCall
+    from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["description_of", "is_unscripted", "session_of", "wire_of"]
 
@@ -28,7 +28,7 @@ def is_unscripted(given: AgentInput) -> bool:
     return bool(getattr(_running(given), "unscripted", False))
 
 
-def wire_of(given: AgentInput) -> Mapping[int, Sequence[ToolCall]]:
+def wire_of(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     """Return the agent's tool calls on the wire, by the place of the message that came after them."""
     return getattr(_running(given), "wire_before", None) or {}
 

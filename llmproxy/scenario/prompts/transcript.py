@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.scenario.types import Message
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.wire import ToolCall
+    from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["content_text", "transcript", "without_tools"]
 
@@ -30,7 +30,7 @@ LONGEST_RESULT = 4000
 _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
-def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolCall]] | None = None) -> str:
+def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
     """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came after them."""
     names: dict[str, str] = {}
     reported = any(message.get("tool_calls") for message in messages)
@@ -96,7 +96,7 @@ def _calls(message: Message, names: dict[str, str]) -> list[str]:
     return found
 
 
-def _seen(calls: Sequence[ToolCall]) -> list[str]:
+def _seen(calls: Sequence[ToolUse]) -> list[str]:
     lines = []
     for call in calls:
         lines.append(f"    the agent calls {call.name}({_arguments(call.arguments)})")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from llmproxy.client.control.told import never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MissError, UpstreamError
-from llmproxy.protocol import Decision
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.farewell import Farewell
@@ -27,7 +26,8 @@ from llmproxy.scenario.values.messages import messages_of, not_awaitable
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.proxy.wire import ToolCall
+    from llmproxy.trace.observing.tools import ToolUse
+    from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["Answer", "Caller"]
 
@@ -38,7 +38,7 @@ class Answer:
 
     returned: ScenarioResult | list[Message]
     seconds: float
-    tool_calls: Sequence[ToolCall] = ()
+    tool_calls: Sequence[ToolUse] = ()
     """What it called on the wire meanwhile."""
     leaves: bool = False
     """Whether it took its leave (`Farewell`)."""
@@ -63,7 +63,9 @@ class Caller:
     misses: list[str] = field(default_factory=list)
     exchanges: list[Call] = field(default_factory=list)
     """What went over the wire, of the whole run, as far as it was looked at."""
-    _wire: tuple[int, Sequence[ToolCall]] = (0, ())
+    _wire: Wire | None = None
+    _fed: int = 0
+    """How many of the exchanges the wire has read."""
 
     async def call(self, agent: AgentAdapter, given: AgentInput) -> Answer:
         """Call an adapter.
@@ -119,7 +121,7 @@ class Caller:
             return nullcontext(0.0)
         return self.session.turn(agent)
 
-    async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolCall]:
+    async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Look at what the session saw since the last look.
 
         Raises:
@@ -142,18 +144,29 @@ class Caller:
             raise UpstreamError(lost) from error
         return [each for each in self.wire() if each.seq > before] if agent.role is AgentRole.AGENT else ()
 
-    def wire(self) -> Sequence[ToolCall]:
+    def wire(self) -> Sequence[ToolUse]:
         """Return the tool calls of the agent on the wire, of the whole run; results may have come with a later call."""
-        known, found = self._wire
-        if known != len(self.exchanges):
-            from llmproxy.scenario.proxy.wire import tool_calls
+        return self._read().tools() if self.exchanges else ()
 
-            found = tool_calls(self.exchanges, party="agent")
-            self._wire = len(self.exchanges), found
-        return found
+    def unread(self) -> str:
+        """Say which answer to the agent is not known, and why; empty if all are."""
+        if not self.exchanges:
+            return ""
+        return next((f"{each.where} {each.unread}" for each in self._read().step(0).unread), "")
+
+    def _read(self) -> Wire:
+        if self._wire is None:
+            from llmproxy.trace.observing.wire import Wire
+
+            self._wire = Wire()
+        self._wire.read(self.exchanges[self._fed :])
+        self._fed = len(self.exchanges)
+        return self._wire
 
     def recorded_at(self) -> float | None:
         """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed."""
-        replayed = [call.recording for call in self.exchanges if call.decision == Decision.REPLAY and call.recording]
-        times = [recording.get("recorded", {}).get("started_at") for recording in replayed]
-        return min((at for at in times if isinstance(at, (int, float))), default=None)
+        if not self.exchanges:
+            return None
+        from llmproxy.trace.observing.wire import recorded_at
+
+        return recorded_at(self.exchanges)

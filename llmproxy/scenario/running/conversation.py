@@ -28,8 +28,8 @@ from llmproxy.scenario.values.naming import thread_id
 from llmproxy.scenario.values.options import RunOptions
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.wire import ToolCall
     from llmproxy.scenario.scenario_executor import ScenarioExecutor
+    from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["Engine", "settled", "undecided"]
 
@@ -88,14 +88,19 @@ class Engine:
         return self._turns.pending
 
     @property
-    def wire_calls(self) -> Sequence[ToolCall] | None:
+    def wire_calls(self) -> Sequence[ToolUse] | None:
         """Tool calls of the agent as seen on the wire; None without a proxy."""
         return None if self._caller.session is None else self._caller.wire()
 
     @property
-    def wire_before(self) -> dict[int, list[ToolCall]]:
+    def wire_unread(self) -> str:
+        """Why it is not known what the agent called: an answer that nobody can read; empty where all are known."""
+        return "" if self._caller.session is None else self._caller.unread()
+
+    @property
+    def wire_before(self) -> dict[int, list[ToolUse]]:
         """The same, by the place of the message that came after them."""
-        found: dict[int, list[ToolCall]] = {}
+        found: dict[int, list[ToolUse]] = {}
         for call in self.wire_calls or ():
             place = next((place for seen, place in self._spoken if call.seq <= seen), len(self._state.messages))
             found.setdefault(place, []).append(call)
@@ -280,7 +285,7 @@ def _can_decide(agent: AgentAdapter) -> bool:
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 
-def _shown(call: ToolCall) -> dict[str, Any]:
+def _shown(call: ToolUse) -> dict[str, Any]:
     """Return a tool call seen on the wire, for an event."""
     where = "" if call.interaction is None else f"interaction {call.interaction}"
     return {"name": call.name, "arguments": copied(call.arguments), "result": copied(call.result), "where": where}

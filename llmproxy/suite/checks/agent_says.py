@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.suite.wire.processing import Finding, Processing
+from llmproxy.trace.observing.processing import Finding, Processing
 
 __all__ = ["said_by", "with_agent"]
 

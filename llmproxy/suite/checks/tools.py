@@ -16,7 +16,8 @@ from llmproxy.suite.matchers.table import ABSENT, check, check_input, plain, sho
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.schema.response import ToolExpect
-    from llmproxy.suite.wire.measure import Measured, ToolUse
+    from llmproxy.trace.observing.tools import ToolUse
+    from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["check_tools", "check_total", "passed", "unseen"]
 
@@ -38,7 +39,7 @@ def unseen(names: Iterable[str], reason: str) -> list[Assertion]:
 
 
 def check_tools(
-    tools: Mapping[str, ToolExpect], step: Measured, scope: Scope, *, only: bool = False, hosted: bool = False
+    tools: Mapping[str, ToolExpect], step: Observed, scope: Scope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: others must not be called; `hosted`: ``*`` means the provider's tools as well."""
     made: list[Assertion] = []
@@ -62,22 +63,23 @@ def check_tools(
     return made
 
 
-def _chosen(name: str, tools: Mapping[str, ToolExpect], step: Measured, *, hosted: bool) -> list[ToolUse]:
+def _chosen(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
     return [use for use in step.tools if use.name not in tools and (hosted or not use.hosted)]
 
 
-def _unread(name: str, step: Measured) -> Assertion:
-    count = len(step.unread)
-    told = f"{count} {'answer was' if count == 1 else 'answers were'} passed through and not recorded, so what the model asked for is not known"
-    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=told, where=step.unread[0].where)
+def _unread(name: str, step: Observed) -> Assertion:
+    first, more = step.unread[0], len(step.unread) - 1
+    others = f" (and {more} more)" if more else ""
+    told = f"the answer of {first.where} {first.unread}{others}, so what was called is not known"
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=told, where=first.where)
 
 
 class _Calls:
     """The calls of one tool, and what is expected of them."""
 
-    def __init__(self, name: str, wanted: ToolExpect, calls: Sequence[ToolUse], step: Measured, scope: Scope) -> None:
+    def __init__(self, name: str, wanted: ToolExpect, calls: Sequence[ToolUse], step: Observed, scope: Scope) -> None:
         self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
         self.all = list(calls)
         self.calls = [use for use in calls if _counts(use, wanted.status)]
@@ -98,7 +100,7 @@ class _Calls:
         elif wanted.every is not None and wanted.count is not None:
             made.append(replace(self._never(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._some("output", [(use, use.result) for use in self.calls], wanted.output))
+            made.append(self._some("output", [(use, use.output) for use in self.calls], wanted.output))
         if wanted.error is not None and (self.calls or wanted.count is not None):
             made.append(self._error(wanted.error))
         return made
@@ -200,7 +202,7 @@ class _Calls:
         wrong = next((each for each in found if each.status is Status.ENVIRONMENT_ERROR), None) or next(
             each for each in found if each.status is not Status.PASSED
         )
-        missing = "; no result of it was seen in a later request" if use.result is None else ""
+        missing = "; no result of it was seen in a later request" if use.output is None else ""
         return replace(wrong, name=name, message=f"{self.name}: {wrong.message}{missing}")
 
     def _error(self, wanted: object) -> Assertion:
@@ -208,7 +210,7 @@ class _Calls:
         failed = [use for use in self.calls if use.errored]
         if not isinstance(wanted, bool):
             if failed:
-                return self._some("error", [(use, use.result) for use in failed], wanted)
+                return self._some("error", [(use, use.output) for use in failed], wanted)
             message = f"no call of {self.name} answered with an error; the results: {_results(self.calls)}"
             return Assertion(
                 name=name, status=Status.FAILED, expected=plain(wanted), message=message, where=_where(self.calls)
@@ -248,14 +250,14 @@ def _listed(uses: Sequence[ToolUse]) -> str:
 
 
 def _results(uses: Sequence[ToolUse]) -> str:
-    return ", ".join("no result" if use.result is None else show(use.result, 120) for use in uses[:_SHOWN]) or "none"
+    return ", ".join("no result" if use.output is None else show(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
 def _where(uses: Sequence[ToolUse]) -> str:
     return uses[0].where if uses else ""
 
 
-def check_total(wanted: object, step: Measured, scope: Scope, *, hosted: bool = False) -> list[Assertion]:
+def check_total(wanted: object, step: Observed, scope: Scope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
     if step.unread:
         return [_unread("totalToolCalls", step)]

@@ -18,7 +18,7 @@ from llmproxy.suite.checks.update import check_tools_snapshot
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.core import Outcome
 from llmproxy.suite.matchers.table import evaluate
-from llmproxy.suite.wire.processing import processing
+from llmproxy.trace.observing.processing import processing
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.stage import Stage

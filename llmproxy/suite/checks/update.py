@@ -20,7 +20,7 @@ from llmproxy.suite.matchers.table import show
 if TYPE_CHECKING:
     from llmproxy.suite.run.stage import Stage
     from llmproxy.suite.schema.steps import StepBase, Talk
-    from llmproxy.suite.wire.measure import Measured
+    from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["Snapshots", "check_response_snapshot", "check_tools_snapshot", "in_ci", "refuse_in_ci"]
 
@@ -108,10 +108,11 @@ def check_response_snapshot(stage: Stage, step: Talk, answer: str) -> Assertion:
     return _compare(stage, step, "response", "response.snapshot", seen)
 
 
-def check_tools_snapshot(stage: Stage, step: Talk, measured: Measured) -> Assertion:
+def check_tools_snapshot(stage: Stage, step: Talk, measured: Observed) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
     if measured.unread:
-        message = "answers were passed through and not recorded, so the calls are not known"
+        first = measured.unread[0]
+        message = f"the answer of {first.where} {first.unread}, so the calls are not known"
         return Assertion(name="toolsSnapshot", status=Status.ENVIRONMENT_ERROR, message=message)
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"

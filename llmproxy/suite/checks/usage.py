@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import passed
 from llmproxy.suite.matchers.table import Unknown, check
-from llmproxy.suite.wire.estimate import estimated
+from llmproxy.trace.observing.estimate import estimated
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.schema.expect import Usage
-    from llmproxy.suite.wire.measure import Measured
-    from llmproxy.suite.wire.tokens import Tokens
+    from llmproxy.trace.observing.tokens import Tokens
+    from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["check_usage"]
 
 
-def check_usage(wanted: Usage, step: Measured, scope: Scope, name: str = "usage", where: str = "") -> list[Assertion]:
+def check_usage(wanted: Usage, step: Observed, scope: Scope, name: str = "usage", where: str = "") -> list[Assertion]:
     """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
     where = where or _span(step)
     made: list[Assertion] = []
@@ -42,7 +42,7 @@ def check_usage(wanted: Usage, step: Measured, scope: Scope, name: str = "usage"
 
 
 def _number(
-    name: str, key: str, matcher: object, step: Measured, scope: Scope, *, estimate: bool, where: str
+    name: str, key: str, matcher: object, step: Observed, scope: Scope, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
@@ -57,8 +57,8 @@ def _number(
     return check(name, Unknown(_unknown(key, tokens, step)), matcher, scope, where=where)
 
 
-def _unknown(key: str, tokens: Tokens, step: Measured) -> str:
-    if step.unread:
+def _unknown(key: str, tokens: Tokens, step: Observed) -> str:
+    if step.unrecorded:
         return f"{key} is not known: answers were passed through and not recorded"
     what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
     part = "" if tokens.known is None else f" for every call (known so far: {_plain(tokens.known)})"
@@ -86,6 +86,6 @@ def _plain(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _span(step: Measured) -> str:
+def _span(step: Observed) -> str:
     ids = step.interactions
     return "" if not ids else f"interaction {ids[0]}" if len(ids) == 1 else f"interactions {ids[0]} to {ids[-1]}"

@@ -31,7 +31,7 @@ from llmproxy.suite.run.opening import Opened, closed, opened
 from llmproxy.suite.run.stage import Done, Stage, status_of
 from llmproxy.suite.run.steps import insert_all, perform
 from llmproxy.suite.run.world import cassette_name
-from llmproxy.suite.wire.measure import recorded_at
+from llmproxy.trace.observing.wire import recorded_at
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report

@@ -18,11 +18,11 @@ from llmproxy.suite.run.conversations import Conversation
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.proxy.wire import ToolCall
     from llmproxy.suite.reading.load import Case
     from llmproxy.suite.run.stage import Stage
     from llmproxy.suite.schema.response import Judging
     from llmproxy.suite.schema.steps import SimulateStep, Simulation
+    from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["judge", "simulate", "upstreams_for"]
 
@@ -60,7 +60,7 @@ class _Running:
 
     session: RunSession | None
     unscripted: bool
-    wire_before: Mapping[int, Sequence[ToolCall]] = field(default_factory=dict)
+    wire_before: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -197,12 +197,6 @@ def _criterion(name: str, found: Any) -> Assertion:  # noqa: ANN401 - report.eve
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
 
 
-def _wire(stage: Stage, conversation: Conversation) -> dict[int, list[ToolCall]]:
+def _wire(stage: Stage, conversation: Conversation) -> dict[int, list[ToolUse]]:
     """Return the agent's tool calls by the place of the message that came after them."""
-    from llmproxy.scenario.proxy.wire import tool_calls
-
-    calls = tool_calls(stage.calls)
-    return {
-        place: [call for call in calls if after < call.seq <= until]
-        for place, (after, until) in conversation.windows.items()
-    }
+    return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}

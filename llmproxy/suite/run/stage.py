@@ -18,7 +18,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.suite.choose.unrecorded import explained
 from llmproxy.suite.run.conversations import Conversation, Conversations, Spoken, speak
-from llmproxy.suite.wire.measure import Wire
+from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
@@ -123,13 +123,11 @@ class Stage:
         """
         if self.session is None:
             return 0
-        from llmproxy.trace.reading.told import interactions
-
         calls = await self.session.calls(self.cursor)
         before = self.cursor
         self.cursor = max((call.seq for call in calls), default=before)
         self.calls += calls
-        self.wire.feed((call, next(iter(interactions([call])), None)) for call in calls)
+        self.wire.read(calls)
         missed = [call for call in calls if call.miss]
         if missed:
             texts = await self.session.misses(before) or tuple(call.note for call in missed)
@@ -167,7 +165,6 @@ class Stage:
             Message(run_id=self.run_id, message=said, turn=self.turn, conversation=conversation.name, at=self.now())
         )
         start = self.cursor
-        self.wire.mark(start)
         limit = STEP_TIMEOUT if within is None else within
         try:
             spoken = await speak(

@@ -30,7 +30,6 @@ from llmproxy.core.dialects.messages import Message
 
 if TYPE_CHECKING:
     from llmproxy.trace.reading.exchange import Exchange
-    from llmproxy.trace.values.model import Span
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -43,7 +42,8 @@ class Pending:
 
     call_id: str | None
     name: str
-    span: Span
+    span: Any
+    """What is known of the call: its span, or whatever else its reader keeps; it has an `id`."""
     line: Any
     """Where its span waits (`lines.Entry`)."""
 
@@ -150,6 +150,10 @@ class Conversations:
         conversation.pending.append(pending)
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
+
+    def waiting_for(self, call_id: str) -> Conversation | None:
+        """Return the conversation in which a tool call with this id waits for its result."""
+        return self._waiting.get(call_id)
 
     def answer(self, conversation: Conversation, call_id: str | None) -> Pending | None:
         """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""

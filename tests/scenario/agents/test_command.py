@@ -17,8 +17,8 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.proxy.llm import LLM
 from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.proxy.wire import tool_calls
 from llmproxy.scenario.types import AgentInput
+from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given
 from tests.support import proxy
@@ -50,7 +50,7 @@ async def one_run(url: str, command: Sequence[str], mode: str) -> tuple[Any, lis
     try:
         said = await agent.call(given(llm=session.llm))
         assert await session.misses() == ()
-        tools = [f"{each.name} {each.arguments} {each.result}" for each in tool_calls(await session.calls())]
+        tools = [f"{each.name} {each.arguments} {each.result}" for each in read_tools(await session.calls())]
     finally:
         await agent.close()
         report = await session.close()

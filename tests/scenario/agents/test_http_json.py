@@ -12,8 +12,8 @@ import pytest
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.agents.http_json import HttpAgent
 from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.proxy.wire import tool_calls
 from llmproxy.scenario.types import AgentInput
+from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
 from tests.support import proxy
@@ -138,7 +138,7 @@ def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(
         await mine.open(session)
         try:
             said = await mine.call(given(thread=f"{name}-{mode}", llm=session.llm))
-            return said, [each.name for each in tool_calls(await session.calls())], len(await session.misses())
+            return said, [each.name for each in read_tools(await session.calls())], len(await session.misses())
         finally:
             await mine.close()
             await session.close()

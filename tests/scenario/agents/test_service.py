@@ -15,7 +15,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.agents.openai_http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent
 from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.proxy.wire import tool_calls
+from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, dialogue, given, http_agent
 from tests.support import proxy
@@ -39,7 +39,7 @@ async def one_run(px: str, agent: ServiceAgent, name: str, mode: str) -> tuple[A
         async with session.turn(agent):
             said = await agent.call(given(thread=name, llm=session.llm))
         assert await session.unattributed() == 0
-        tools = [each.name for each in tool_calls(await session.calls())]
+        tools = [each.name for each in read_tools(await session.calls())]
     finally:
         await agent.close()
         report = await session.close()

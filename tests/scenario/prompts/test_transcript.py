@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from llmproxy.scenario.prompts.transcript import content_text, transcript, without_tools
-from llmproxy.scenario.proxy.wire import ToolCall
 from llmproxy.scenario.types import Message
+from llmproxy.trace.observing.tools import ToolUse
 
 
 def call(name: str, arguments: Any = "{}", number: str = "call_1") -> dict[str, Any]:
@@ -29,8 +30,9 @@ def talk(number: str = "call_1") -> list[Message]:
     ]
 
 
-def seen(name: str, result: object = None) -> ToolCall:
-    return ToolCall(name, {"a": 1}, "{}", "call_x", result, executed=True, hosted=False, seq=3, interaction=7)
+def seen(name: str, result: object = None) -> ToolUse:
+    output = result if isinstance(result, str) or result is None else json.dumps(result)
+    return ToolUse(name, '{"a": 1}', "call_x", 3, 7, executed=True, output=output)
 
 
 def test_tool_calls_are_written_as_calls_in_order() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.agent_says import said_by, with_agent
-from llmproxy.suite.wire.processing import Finding, Processing
+from llmproxy.trace.observing.processing import Finding, Processing
 
 UNSEEN = Finding(activated=None, evidence="unobservable", reason="the provider keeps the history")
 IDLE = Finding(activated=False, evidence="proven", reason="every request carried its whole history")

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import check_tools, check_total, passed, unseen
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.response import ToolExpect
-from tests.suite.wire_chats import Chats, asks, call, result, said, user
+from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 ERROR, FAILED, PASSED = Status.ENVIRONMENT_ERROR, Status.FAILED, Status.PASSED
 

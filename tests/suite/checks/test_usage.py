@@ -9,7 +9,7 @@ from llmproxy.suite.checks.tools import passed
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.expect import Usage
-from tests.suite.wire_chats import Chats, said, user
+from tests.trace.observing.chats import Chats, said, user
 
 
 def check(step: Any, **wanted: Any) -> list[Assertion]:  # noqa: ANN401

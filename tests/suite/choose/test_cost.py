@@ -15,7 +15,7 @@ from llmproxy.suite.choose.cost import estimate, refuse_costs
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import Case
 from tests.suite import rig
-from tests.suite.wire_chats import NOW, Chats, said, user
+from tests.trace.observing.chats import NOW, Chats, said, user
 
 TEXT = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: two, steps: [{chat: x}]}]\n"
 

@@ -13,7 +13,7 @@ from llmproxy.errors import CassetteNotFound, SuiteError
 from llmproxy.suite.make.from_session import flow, suite_of, turns_of
 from llmproxy.trace.reading.spans import build
 from tests.suite import rig
-from tests.suite.wire_chats import NOW, Chats, asks, call, result, said, user
+from tests.trace.observing.chats import NOW, Chats, asks, call, result, said, user
 
 CREATE = call("createTask", {"title": "Buy $5 milk", "tags": ["a"]})
 

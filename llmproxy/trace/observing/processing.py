@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.suite.wire.declared import Declared, declared_by, hidden_history
-from llmproxy.suite.wire.measure import Measured, Seen
-from llmproxy.suite.wire.threads import Change, Gap, Item, changes, common, items_of, system_of
+from llmproxy.trace.observing.declared import Declared, declared_by, hidden_history
+from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.threads import Change, Gap, Item, changes, common, items_of, system_of
+from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import CHAT, Exchange
 
 __all__ = ["EVIDENCE", "Finding", "Processing", "processing"]
@@ -60,7 +61,7 @@ class _Link:
     """Whether a text that was inserted is the output of an earlier call."""
 
 
-def processing(step: Measured, before: Sequence[Seen] = (), *, continues: bool = False) -> Processing:
+def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool = False) -> Processing:
     """Find out what was done to the history in a step.
 
     Args:

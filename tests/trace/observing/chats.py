@@ -10,7 +10,7 @@ from llmproxy.client.control.client import Call
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.suite.wire.measure import Wire
+from llmproxy.trace.observing.wire import Wire
 
 NOW = 1_800_000_000.0
 JSON = (("content-type", "application/json"),)

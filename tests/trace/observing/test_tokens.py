@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from tests.suite.wire.test_measure import tool_loop
-from tests.suite.wire_chats import Chats, said, user
+from tests.trace.observing.chats import Chats, said, user
+from tests.trace.observing.test_wire import tool_loop
 
 
 def test_tokens_are_added_up() -> None:

@@ -1,6 +1,6 @@
 """What the answers of a step took: tokens and cost, by the names that suites use.
 
-Every prompt token is input, cached or not, whatever the provider calls so (`core.dialects.usage` has one arithmetic for all). A sum of which a part
+Every prompt token is input, cached or not, whatever the provider calls so (`core.usage` has one arithmetic for all). A sum of which a part
 is unknown is a lower bound (`Tokens.complete`), never a number to compare with.
 """
 
@@ -16,7 +16,7 @@ from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
-    from llmproxy.suite.wire.measure import Seen
+    from llmproxy.trace.observing.seen import Seen
 
 __all__ = ["Tokens", "usage_of"]
 

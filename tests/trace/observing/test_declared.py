@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.suite.wire.declared import declared_by, hidden_history
+from llmproxy.trace.observing.declared import declared_by, hidden_history
 from llmproxy.trace.reading.exchange import opened
 from llmproxy.trace.reading.history import History
-from tests.suite.wire_chats import Chats, user
+from tests.trace.observing.chats import Chats, user
 
 
 def test_a_streamed_edit_is_found() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.wire.estimate import estimated
-from tests.suite.wire_chats import Chats, said, user
+from llmproxy.trace.observing.estimate import estimated
+from tests.trace.observing.chats import Chats, said, user
 
 
 def test_four_characters_are_a_token() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.wire.processing import Finding, Processing, processing
-from tests.suite.wire_chats import Chats, asks, call, result, said, user
+from llmproxy.trace.observing.processing import Finding, Processing, processing
+from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 SYSTEM = {"role": "system", "content": "You manage tasks."}
 CREATE = call("createTask", {"title": "Buy milk"})

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.wire.results import results_of
+from llmproxy.trace.observing.results import Result, results_of
 from llmproxy.trace.reading.exchange import Exchange, opened
 from llmproxy.trace.reading.history import History
-from tests.suite.wire_chats import Chats, asks, call, result, user
+from tests.trace.observing.chats import Chats, asks, call, result, user
 
 
 def exchange(*pair: Any) -> Exchange:  # noqa: ANN401
@@ -18,11 +18,11 @@ def exchange(*pair: Any) -> Exchange:  # noqa: ANN401
     return opened(pair[1], History())
 
 
-def test_results_are_found_by_the_id_of_their_call() -> None:
-    """OpenAI's chat: one message a result."""
+def test_each_message_has_its_result() -> None:
+    """OpenAI's chat: one message a result; what is no result has none."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
     found = results_of(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
-    assert {name: each.text for name, each in found.items()} == {"c1": "one", "c2": "two"}
+    assert [each and each.text for each in found] == [None, None, "one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_result_says_whether_the_tool_failed(text: str, errored: bool) -> None
     """An object with an error, or a text that begins with the word; the word somewhere else means nothing."""
     messages = [user("x"), asks(call("a", {}, "c1")), result(text, "c1")]
     found = results_of(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
-    assert found["c1"].errored is errored
+    assert found[-1] == Result(text, errored)
 
 
 def test_bedrock_declares_the_failure() -> None:
@@ -51,4 +51,18 @@ def test_bedrock_declares_the_failure() -> None:
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
     answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
     found = results_of(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
-    assert found["t1"].errored is True
+    assert found[-1] == Result("no", errored=True)
+
+
+def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
+    """Some servers number the calls of each answer anew: the first one failed, the second did not."""
+
+    def turn(failed: bool) -> list[dict[str, Any]]:
+        use = {"type": "tool_use", "id": "t0", "name": "a", "input": {}}
+        block = {"type": "tool_result", "tool_use_id": "t0", "content": "said", "is_error": failed}
+        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
+
+    body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
+    found = results_of(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
+    assert [each.errored for each in found if each] == [True, False]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from llmproxy.core.dialects.messages import Message
-    from llmproxy.suite.wire.measure import Measured
+    from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["CHARACTERS", "estimated"]
 
@@ -19,9 +19,9 @@ CHARACTERS = 4
 """Of a token."""
 
 
-def estimated(key: str, step: Measured) -> int | None:
+def estimated(key: str, step: Observed) -> int | None:
     """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
-    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unread:
+    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded:
         return None
     total = 0
     for seen in step.seen:

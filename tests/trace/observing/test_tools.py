@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from llmproxy.client.control.client import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
-from llmproxy.scenario.proxy.wire import ToolCall, tool_calls
+from llmproxy.trace.observing.wire import read_tools
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "How warm is it?"}
@@ -28,7 +29,6 @@ def call(
     status: int = 200,
     kind: str = "application/json",
     key: str | None = None,
-    sent: tuple[tuple[str, str], ...] = (),
 ) -> Call:
     """Return a call of a session, as the proxy tells it."""
     body = json.dumps(asked).encode()
@@ -39,7 +39,7 @@ def call(
         provider=provider,
         operation=operation,
         key=Key(key),
-        request=Request("POST", "/v1/x", (("content-type", "application/json"), *sent), body),
+        request=Request("POST", "/v1/x", (("content-type", "application/json"),), body),
         response=Response(status, "OK", (("content-type", kind),), (Chunk(100, said),)),
         started_at=1_800_000_000.0,  # of the recording: one that is played twice has the same
         party=party,
@@ -75,30 +75,23 @@ SECOND: Json = {"messages": [USER, WEATHER, result("c1", '{"t": 12}')]}
 
 def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
     """Requested by one answer, executed because the next request carries the result; history is not counted again."""
-    (found,) = tool_calls([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
-    assert found == ToolCall(
-        name="get_weather",
-        arguments={"city": "Oslo"},
-        raw='{"city": "Oslo"}',
-        id="c1",
-        result={"t": 12},
-        executed=True,
-        hosted=False,
-        seq=1,
-        interaction=101,
-    )
+    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
+    assert (found.name, found.arguments, found.raw) == ("get_weather", {"city": "Oslo"}, '{"city": "Oslo"}')
+    assert (found.id, found.seq, found.interaction, found.where) == ("c1", 1, 101, "interaction 101")
+    assert (found.executed, found.hosted, found.errored) == (True, False, False)
+    assert (found.output, found.result) == ('{"t": 12}', {"t": 12})
 
 
 def test_a_call_without_a_result_was_only_requested() -> None:
     """An agent that asks and never runs the tool."""
-    (found,) = tool_calls([call(1, FIRST, answer(WEATHER))])
+    (found,) = read_tools([call(1, FIRST, answer(WEATHER))])
     assert (found.executed, found.result) == (False, None)
 
 
 def test_an_empty_result_is_a_result() -> None:
     """A tool that has nothing to say was executed."""
     second = {"messages": [USER, WEATHER, result("c1", "")]}
-    (found,) = tool_calls([call(1, FIRST, answer(WEATHER)), call(2, second, answer(SAID))])
+    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), call(2, second, answer(SAID))])
     assert (found.executed, found.result) == (True, "")
 
 
@@ -107,7 +100,7 @@ def test_an_empty_result_is_a_result() -> None:
 )
 def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
     """What is no JSON is the text that the model wrote."""
-    (found,) = tool_calls([call(1, FIRST, answer(asks(("c1", "f", raw))))])
+    (found,) = read_tools([call(1, FIRST, answer(asks(("c1", "f", raw))))])
     assert (found.arguments, found.raw) == (arguments, raw)
 
 
@@ -115,29 +108,23 @@ def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Several in one answer, each with its own result."""
     both = asks(("a", "one", "{}"), ("b", "two", "{}"))
     second = {"messages": [USER, both, result("b", "B"), result("a", "A")]}
-    found = tool_calls([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
+    found = read_tools([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
     assert [(each.name, each.result) for each in found] == [("one", "A"), ("two", "B")]
 
 
 def test_other_parties_are_left_out_unless_asked_for() -> None:
     """A judge's verdict is a tool call, too."""
     verdict = call(1, FIRST, answer(asks(("j", "finish_test", "{}"))), party="judge")
-    assert tool_calls([verdict]) == []
-    assert [each.name for each in tool_calls([verdict], party="judge")] == ["finish_test"]
-    assert [each.name for each in tool_calls([verdict], party=None)] == ["finish_test"]
+    assert read_tools([verdict]) == []
+    assert [each.name for each in read_tools([verdict], party="judge")] == ["finish_test"]
+    assert [each.name for each in read_tools([verdict], party=None)] == ["finish_test"]
 
 
-def test_a_request_sent_again_counts_once_and_the_answer_that_was_used_counts() -> None:
-    """Both answers are whole; the conversation goes on with the first."""
+def test_equal_requests_with_whole_answers_are_as_many_calls() -> None:
+    """An agent that asks again because it liked to has called twice, though it went on with one of the answers."""
     late = asks(("c9", "get_weather", '{"city": "Rome"}'))
     calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(late)), call(3, SECOND, answer(SAID))]
-    assert [(each.id, each.executed) for each in tool_calls(calls)] == [("c1", True)]
-
-
-def test_a_request_sent_again_with_no_answer_used_counts_by_its_last() -> None:
-    """Nothing tells them apart otherwise."""
-    late = asks(("c9", "get_weather", '{"city": "Rome"}'))
-    assert [each.id for each in tool_calls([call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(late))])] == ["c9"]
+    assert [(each.id, each.executed) for each in read_tools(calls)] == [("c1", True), ("c9", False)]
 
 
 def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
@@ -149,23 +136,23 @@ def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
         call(3, FIRST, answer(WEATHER)),
         call(4, other, answer(SAID)),
     ]
-    assert [(each.seq, each.result) for each in tool_calls(calls)] == [(1, {"t": 12}), (3, "13")]
+    assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (3, "13")]
 
 
-def test_one_recording_played_twice_for_a_retry_counts_once() -> None:
-    """The same ids twice, one result: one call."""
+def test_one_recording_played_twice_is_two_calls() -> None:
+    """The same ids twice, one result: the model asked twice, and one of them was run."""
     calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(WEATHER)), call(3, SECOND, answer(SAID))]
-    assert len(tool_calls(calls)) == 1
+    assert [each.executed for each in read_tools(calls)] == [True, False]
 
 
 def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
     """Sent again: one call. Asked twice on purpose, in two conversations: two, even if nothing was executed."""
 
     def sent(seq: int, count: int) -> Call:
-        return call(seq, FIRST, answer(WEATHER), sent=(("x-stainless-retry-count", str(count)),))
+        return replace(call(seq, FIRST, answer(WEATHER)), attempt=count)
 
-    assert [each.seq for each in tool_calls([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
-    assert [each.seq for each in tool_calls([sent(1, 0), sent(2, 0)])] == [1, 2]
+    assert [each.seq for each in read_tools([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
+    assert [each.seq for each in read_tools([sent(1, 0), sent(2, 0)])] == [1, 2]
 
 
 def test_two_conversations_at_once_get_their_own_results() -> None:
@@ -177,7 +164,7 @@ def test_two_conversations_at_once_get_their_own_results() -> None:
         call(3, SECOND, answer(SAID)),
         call(4, other, answer(SAID)),
     ]
-    assert [(each.seq, each.result) for each in tool_calls(calls)] == [(1, {"t": 12}), (2, "13")]
+    assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (2, "13")]
 
 
 def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
@@ -185,7 +172,7 @@ def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
     failed = call(1, FIRST, answer(WEATHER), status=500)
     passed = call(2, FIRST, answer(WEATHER))
     object.__setattr__(passed, "recording", None)
-    assert tool_calls([failed, passed]) == []
+    assert read_tools([failed, passed]) == []
 
 
 def test_a_streamed_call_is_put_together() -> None:
@@ -197,7 +184,7 @@ def test_a_streamed_call_is_put_together() -> None:
     ]
     events = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]}) for each in deltas]
     body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
-    (found,) = tool_calls([call(1, {**FIRST, "stream": True}, body, kind=SSE)])
+    (found,) = read_tools([call(1, {**FIRST, "stream": True}, body, kind=SSE)])
     assert (found.name, found.arguments) == ("get_weather", {"city": "Oslo"})
 
 
@@ -208,7 +195,7 @@ def test_a_tool_that_the_provider_runs_is_hosted_and_executed() -> None:
         {"type": "tool_use", "id": "own", "name": "get_weather", "input": {"city": "Oslo"}},
     ]
     said = {"type": "message", "role": "assistant", "content": content}
-    found = tool_calls([call(1, FIRST, said, operation="messages")])
+    found = read_tools([call(1, FIRST, said, operation="messages")])
     assert [(each.name, each.hosted, each.executed) for each in found] == [
         ("web_search", True, True),
         ("get_weather", False, False),
@@ -234,7 +221,7 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
         "id": "r2",
         "output": [{"type": "message", "content": [{"type": "output_text", "text": "12"}]}],
     }
-    found = tool_calls([first, call(2, then, done, operation="responses")])
+    found = read_tools([first, call(2, then, done, operation="responses")])
     assert sorted((each.name, each.hosted, each.executed) for each in found) == [
         ("get_weather", False, True),
         ("web_search", True, True),
@@ -243,7 +230,7 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
 
 def test_a_call_can_be_written_as_a_message_lists_it() -> None:
     """For whoever looks for tool calls in messages."""
-    (found,) = tool_calls([call(1, FIRST, answer(WEATHER))])
+    (found,) = read_tools([call(1, FIRST, answer(WEATHER))])
     assert found.to_message() == WEATHER["tool_calls"][0]
 
 
@@ -255,7 +242,7 @@ def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
         .replace("function", "f\\u0075nction")
     )
     assert "tool" not in said
-    assert [each.name for each in tool_calls([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
+    assert [each.name for each in read_tools([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
 
 
 def test_an_answer_that_is_no_text_is_read() -> None:
@@ -265,10 +252,10 @@ def test_an_answer_that_is_no_text_is_read() -> None:
     assert made.recording is not None
     made.recording["response_headers"].append(["content-encoding", "gzip"])
     assert isinstance(made.recording["response_body"], dict)
-    tool_calls([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
+    read_tools([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
 
 
 def test_nothing_asked_is_nothing_called() -> None:
     """No calls, and no tools in them."""
-    assert tool_calls([]) == []
-    assert tool_calls([call(1, FIRST, answer(SAID))]) == []
+    assert read_tools([]) == []
+    assert read_tools([call(1, FIRST, answer(SAID))]) == []

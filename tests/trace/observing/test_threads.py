@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.suite.wire.threads import changes, common, items_of, system_of
+from llmproxy.trace.observing.threads import changes, common, items_of, system_of
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
 CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))

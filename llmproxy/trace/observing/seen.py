@@ -1,0 +1,105 @@
+"""One exchange of an agent, and what of it counts: whether a model answered, what it asked for, what of that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmproxy.trace.observing.tools import ToolUse, place_of
+from llmproxy.trace.observing.unread import can_ask_unseen, why_unread
+from llmproxy.trace.reading.exchange import CHAT
+
+if TYPE_CHECKING:
+    from llmproxy.trace.reading.conversations import Conversation
+    from llmproxy.trace.reading.exchange import Exchange
+
+__all__ = ["Seen", "WireCall"]
+
+_OK = range(200, 300)
+
+
+class WireCall(Protocol):
+    """What is used of `client.control.Call`."""
+
+    @property
+    def seq(self) -> int: ...  # noqa: D102 - as there
+    @property
+    def party(self) -> str: ...  # noqa: D102 - as there
+    @property
+    def decision(self) -> str: ...  # noqa: D102 - as there
+    @property
+    def status(self) -> int: ...  # noqa: D102 - as there
+    @property
+    def key(self) -> str | None: ...  # noqa: D102 - as there
+    @property
+    def operation(self) -> str: ...  # noqa: D102 - as there
+    @property
+    def occurrence(self) -> int | None: ...  # noqa: D102 - as there
+    @property
+    def interaction(self) -> int | None: ...  # noqa: D102 - as there
+    @property
+    def attempt(self) -> int | None: ...  # noqa: D102 - as there
+    @property
+    def recording(self) -> Mapping[str, Any] | None: ...  # noqa: D102 - as there
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """One exchange of the agent."""
+
+    call: WireCall
+    exchange: Exchange | None
+    """None where nothing is recorded: passed through, refused, lost."""
+    conversation: Conversation | None = None
+    replaced: bool = False
+    """Whether the client asked again, and another answer counts."""
+    tools: list[ToolUse] = field(default_factory=list)
+    """What its answer asked for, whether it counts or not."""
+
+    @property
+    def chat(self) -> bool:
+        """Whether a model was asked something."""
+        return self.call.operation in CHAT
+
+    @property
+    def whole(self) -> bool:
+        """Whether a whole answer came; of one that is not recorded, whether its status says so."""
+        return self.call.status in _OK if self.exchange is None else not self.exchange.failed
+
+    @property
+    def went_on(self) -> bool:
+        """Whether the agent ran a tool that the answer asked for, however much of it came."""
+        return any(tool.executed and not tool.hosted for tool in self.tools)
+
+    @property
+    def answered(self) -> bool:
+        """Whether a model answered, and the answer counts."""
+        return self.chat and not self.replaced and (self.whole or self.went_on)
+
+    @property
+    def readable(self) -> bool:
+        """Whether a model answered, and everything that it asked for is known."""
+        return self.answered and self.exchange is not None and not self.unread
+
+    @property
+    def unread(self) -> str:
+        """Say why it is not known what was asked for here; empty where it is."""
+        if self.replaced:
+            return ""
+        exchange = self.exchange
+        if not self.chat:
+            body = None if exchange is None else exchange.interaction.response.body
+            asks = self.call.status in _OK and can_ask_unseen(self.call.operation, body)
+            return f"went to {self.call.operation}, whose answers are not read" if asks else ""
+        if exchange is None:
+            return "was passed through and not recorded" if self.whole else ""
+        if self.whole:
+            return why_unread(exchange)
+        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed]
+        return f"was cut off while it asked for {', '.join(missing)}" if missing else ""
+
+    @property
+    def where(self) -> str:
+        """Where it was seen."""
+        return place_of(self.call.interaction, self.call.seq)

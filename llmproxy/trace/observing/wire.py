@@ -1,0 +1,235 @@
+"""Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked elsewhere.
+
+    a call (as the proxy tells it) + Interaction (as it was recorded) -> Seen, of all of a run -> Observed, of a stretch of it
+
+What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`), never a number to
+compare with. Nothing is opened before somebody asks what was seen: most agents have no tools, and most runs say nothing about tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmproxy.core.dialects.messages import Message, as_dict, as_list
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.protocol import AGENT, Decision
+from llmproxy.trace.observing.results import Result, results_of
+from llmproxy.trace.observing.retries import Sent, find_replaced
+from llmproxy.trace.observing.seen import Seen, WireCall
+from llmproxy.trace.observing.tokens import Tokens, usage_of
+from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.reading.conversations import Conversation, Conversations, Pending, Place
+from llmproxy.trace.reading.exchange import Exchange, opened
+from llmproxy.trace.reading.history import History
+from llmproxy.trace.reading.told import interactions
+
+__all__ = ["Observed", "Wire", "read_tools", "recorded_at"]
+
+_WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
+"""Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
+
+
+def recorded_at(calls: Iterable[WireCall]) -> float | None:
+    """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed, or nobody knows."""
+    replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
+    times = [each.get("recorded", {}).get("started_at") for each in replayed]
+    return min((at for at in times if isinstance(at, (int, float))), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the agent did on the wire in a stretch of its calls."""
+
+    seen: Sequence[Seen] = ()
+    tools: Sequence[ToolUse] = ()
+    """The calls of tools that count, in the order in which models asked for them."""
+    usage: Mapping[str, Tokens] = field(default_factory=dict)
+    """By the names that suites use: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
+    replayed: bool = False
+    """Whether every exchange was answered from a recording."""
+
+    @property
+    def exchanges(self) -> int:
+        """How many requests of the agent arrived."""
+        return len(self.seen)
+
+    @property
+    def readable(self) -> bool:
+        """Whether a model was seen to answer, at least once, in words that can be read whole."""
+        return any(each.readable for each in self.seen)
+
+    @property
+    def retries(self) -> tuple[Seen, ...]:
+        """Exchanges that came to nothing: failed answers, and whole ones that the client asked for again."""
+        return tuple(
+            each
+            for each in self.seen
+            if each.replaced or (each.exchange is not None and each.exchange.failed and not each.went_on)
+        )
+
+    @property
+    def unread(self) -> tuple[Seen, ...]:
+        """Answers of which it is not known what they asked for; `Seen.unread` says why."""
+        return tuple(each for each in self.seen if each.unread)
+
+    @property
+    def unrecorded(self) -> tuple[Seen, ...]:
+        """Answers whose content nobody kept (mode passthrough)."""
+        return tuple(each for each in self.seen if each.exchange is None and each.answered)
+
+    @property
+    def interactions(self) -> tuple[int, ...]:
+        """Recorded interactions, as `llmproxy show` names them."""
+        return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
+
+
+class Wire:
+    """Everything that a party of one run said to models so far; feed it in order of arrival."""
+
+    def __init__(self, party: str | None = AGENT) -> None:
+        """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes everybody's."""
+        self._party = party
+        self._fed: list[tuple[WireCall, Interaction | None]] = []
+        self._opened: list[Seen] = []
+        self._may_call = False
+        self._history, self._conversations = History(), Conversations()
+        self._cut: list[tuple[Conversation, ToolUse]] = []
+        self._approvals: dict[str, ToolUse] = {}
+
+    def read(self, calls: Iterable[WireCall]) -> None:
+        """Take calls that are new, with the recordings that they bring."""
+        self.feed((call, None) for call in calls)
+
+    def feed(self, calls: Iterable[tuple[WireCall, Interaction | None]]) -> None:
+        """Take calls that are new, and what was recorded of them if they do not bring it."""
+        for call, interaction in calls:
+            if self._party in (None, call.party):
+                self._fed.append((call, interaction))
+                self._may_call = self._may_call or interaction is not None or _may_call(call.recording)
+
+    @property
+    def seen(self) -> Sequence[Seen]:
+        """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
+        for call, interaction in self._fed[len(self._opened) :]:
+            made = interaction or next(iter(interactions([call])), None)
+            self._opened.append(self._placed(Seen(call, None if made is None else opened(made, self._history))))
+        return self._opened
+
+    def step(self, after: int, until: int | None = None) -> Observed:
+        """Return what happened in calls after number `after`, up to `until`. Raises as `seen`."""
+        self._mark_replaced()
+        chosen = [each for each in self.seen if each.call.seq > after and (until is None or each.call.seq <= until)]
+        return Observed(
+            seen=tuple(chosen),
+            tools=tuple(tool for each in chosen for tool in _counted(each)),
+            usage=usage_of(chosen),
+            replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
+        )
+
+    def tools(self) -> Sequence[ToolUse]:
+        """Return every call of a tool so far that counts; results may have come with a later call. Raises as `seen`."""
+        if not self._may_call:
+            return []  # reading whole conversations after each message adds up
+        self._mark_replaced()
+        return [tool for each in self.seen for tool in _counted(each)]
+
+    def _mark_replaced(self) -> None:
+        asked = [each for each in self.seen if each.chat]
+        replaced = find_replaced(
+            Sent(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on) for each in asked
+        )
+        for each in asked:
+            each.replaced = each.call.seq in replaced
+
+    # -- one exchange
+
+    def _placed(self, seen: Seen) -> Seen:
+        exchange = seen.exchange
+        if exchange is None or not seen.chat:
+            return seen
+        place = self._conversations.place(exchange)
+        seen.conversation = place.conversation or Conversation(str(len(self._opened)), "", exchange.tools, place.system)
+        self._hear_results(exchange, place, seen.conversation)
+        self._conversations.note(exchange, place, seen.conversation)
+        self._take_calls(seen, exchange, seen.conversation)
+        return seen
+
+    def _hear_results(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+        """Give the results that are new in a request to the calls that wait for them."""
+        said = results_of(exchange)
+        for message, result in zip(exchange.messages[place.known :], said[place.known :], strict=True):
+            if result is None:
+                continue
+            waiting = self._waiting(conversation, message)
+            if waiting is not None:
+                waiting.executed, waiting.output, waiting.errored = True, result.text, result.errored
+        for item in map(as_dict, as_list(exchange.tree.get("input"))):
+            asked = self._approvals.get(str(item.get("approval_request_id")))
+            if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
+                asked.denied = True
+
+    def _waiting(self, conversation: Conversation, message: Message) -> ToolUse | None:
+        """Take the call that a result is for.
+
+        A call of an answer that was cut off comes last: the answer that was asked for in its place may have the same ids.
+        """
+        call_id = message.tool_call_id
+        pending = self._conversations.answer(conversation, call_id)
+        if pending is None and call_id:
+            owner = self._conversations.waiting_for(call_id)
+            pending = None if owner is None else self._conversations.answer(owner, call_id)
+        if pending is not None:
+            found: ToolUse = pending.span
+            return found
+        for each in self._cut:
+            own, tool = each
+            if call_id == tool.id or (own is conversation and call_id in (None, tool.name)):
+                self._cut.remove(each)
+                return tool
+        return None
+
+    def _take_calls(self, seen: Seen, exchange: Exchange, conversation: Conversation) -> None:
+        """Note what an answer asks for."""
+        answer = exchange.answer
+        if answer is None:
+            return
+        for asked in (*answer.tool_calls, *answer.beside):
+            known = self._approvals.get(asked.id or "") if asked.hosted else None
+            tool = known or ToolUse(
+                asked.name, asked.arguments, asked.id, seen.call.seq, seen.call.interaction, hosted=asked.hosted
+            )
+            if asked.pending:
+                self._approvals[asked.id or ""] = tool
+            elif asked.hosted:
+                result = None if asked.output is None else Result.of(asked.output, declared=asked.failed)
+                tool.executed = True
+                tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
+            elif exchange.failed:
+                self._cut.append((conversation, tool))
+            else:
+                self._conversations.wait(conversation, Pending(tool.id, tool.name, tool, None))
+            if known is None:
+                seen.tools.append(tool)
+
+
+def _counted(seen: Seen) -> Iterable[ToolUse]:
+    """Give the calls of an answer that count; of one that was cut off, those that were run all the same."""
+    if not seen.answered:
+        return ()
+    return seen.tools if seen.whole else [tool for tool in seen.tools if tool.executed]
+
+
+def _may_call(recording: Mapping[str, Any] | None) -> bool:
+    """Return whether there may be a tool call in an answer: whatever the dialect, its words are among these."""
+    body = (recording or {}).get("response_body")
+    return not isinstance(body, str) or _WORDS.search(body) is not None
+
+
+def read_tools(calls: Iterable[WireCall], party: str | None = AGENT) -> Sequence[ToolUse]:
+    """Return the tool calls in the answers to a party's calls; `party` None takes everybody's. Raises CassetteCorrupt."""
+    wire = Wire(party)
+    wire.read(call for call in calls if call.recording is not None)
+    return wire.tools()
