@@ -85,7 +85,7 @@ def _answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
     draft, shape = Draft(), SHAPES.get(operation) or SHAPES["chat.completions"]
     for value in events:
         shape(draft, value)
-    return draft.message() if draft.heard else None
+    return draft.message() if draft.heard or draft.unknown else None
 
 
 def _first_token(interaction: Interaction, kind: str) -> float | None:

@@ -76,22 +76,23 @@ class Chats:
         operation: str,
         path: str,
         body: Mapping[str, Any],
-        value: Mapping[str, Any],
+        value: object,
         **more: Any,  # noqa: ANN401
     ) -> Pair:
-        """Add a call: its recording is there unless `recorded` is False."""
+        """Add a call: its recording is there unless `recorded` is False, `ending` as `Ending`."""
         asked, answered = json.dumps(body).encode(), json.dumps(value).encode()
         status = more.pop("status", 200)
         headers = tuple(more.pop("headers", {}).items())
         number = len(self.calls) + 1
         key = Key(f"v1:{hash(asked) & 0xFFFFFFFFFFFFFFFF:064x}")
         recorded = more.pop("recorded", True)
+        ending = Ending(more.pop("ending", "complete"))
         made = Interaction(
             provider=provider,
             operation=operation,
             key=key,
             request=Request("POST", path, JSON + headers, asked),
-            response=Response(status, "", JSON, (Chunk(1000, answered),), Ending.COMPLETE),
+            response=Response(status, "", JSON, (Chunk(1000, answered),), ending),
             started_at=NOW + number,
             id=100 + number,
             model=str(body.get("model")),

@@ -1,0 +1,94 @@
+"""A retry is only what the wire shows to be one."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.trace.observing.retries import Sent, find_replaced
+from tests.trace.observing.chats import Chats, asks, call, result, said, user
+
+CHARGE = call("charge", {"eur": 5})
+
+
+def sent(text: str) -> list[Sent]:
+    """Read ``a0+ a- b``: question, how often it was sent before if its client says so, ``+`` a whole answer, ``-`` none."""
+    return [
+        Sent(number, each[0], int(each[1]) if each[1].isdecimal() else None, each.endswith("+"))
+        for number, each in enumerate(text.split(), 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "replaced"),
+    [
+        ("a+ a+ a+", set()),  # a card charged three times was charged three times
+        ("a- a+", {1}),  # the first answer did not arrive
+        ("a- a- a+", {1, 2}),
+        ("a+ a- a+", {2}),  # the whole one stays
+        ("a- b+", set()),
+        ("a0+ a1+", {1}),  # whole for us, too late for its client, which says so
+        ("a0+ a0+", set()),
+        ("a0+ a1+ a2+", {1, 2}),
+        ("a0+ a0- a1+", {2}),  # it repeats the one that failed
+        ("a0+ a0+ a1+", {2}),  # of two whole ones one
+        ("a0- a0+", {1}),  # an agent that asks again by itself
+        ("a0- a1+ a0+", {1}),
+        ("a+ a1+", set()),  # the first says nothing: it is another client's
+        ("a1+", set()),  # what it repeats never came here
+    ],
+)
+def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
+    """The answer to the last of them counts; equal requests with whole answers all count."""
+    assert find_replaced(sent(told)) == replaced
+
+
+def test_an_unknown_question_repeats_nothing() -> None:
+    """What has no key is compared with nothing."""
+    assert find_replaced([Sent(1, None, None, whole=False), Sent(2, None, None, whole=True)]) == frozenset()
+
+
+def test_a_tool_that_ran_three_times_counts_three_times() -> None:
+    """Clients that say nothing about retries (urllib, Go, fetch, Node's `ai`) ask the same three times, and mean it."""
+    chats = Chats()
+    for n in (1, 2, 3):
+        chats.chat([user("pay")], asks(call("charge", {"eur": 5}, f"c{n}")))
+    assert [use.id for use in chats.wire.step(0).tools] == ["c1", "c2", "c3"]
+
+
+def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
+    """What a client says now counts, not what another one said when it was recorded."""
+    chats = Chats()
+    for _ in range(2):
+        chats.chat([user("pay")], asks(CHARGE), headers={"x-stainless-retry-count": "1"}, attempt=0)
+    assert len(chats.wire.step(0).tools) == 2
+
+
+def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
+    """The first did not arrive whole; what it asked for was not run."""
+    chats = Chats()
+    chats.chat([user("pay")], asks(CHARGE), ending="cut")
+    chats.chat([user("pay")], asks(CHARGE))
+    chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
+    step = chats.wire.step(0)
+    assert [(use.seq, use.executed) for use in step.tools] == [(2, True)]
+    assert ([each.call.seq for each in step.retries], step.unread) == ([1], ())
+
+
+def test_a_client_that_left_at_the_tool_call_and_ran_it_has_called_it() -> None:
+    """It read as much as it needed; its next request brings the result."""
+    chats = Chats()
+    chats.chat([user("pay")], asks(CHARGE), ending="cut")
+    chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
+    chats.chat([user("pay")], asks(CHARGE), ending="cut")  # once more, in another conversation
+    chats.chat([user("pay"), asks(CHARGE), result("ok too")], said("done"))
+    step = chats.wire.step(0)
+    assert [(use.seq, use.output) for use in step.tools] == [(1, "ok"), (3, "ok too")]
+    assert step.unread == ()
+
+
+def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
+    """Nobody can tell whether it was run: neither counted nor passed over."""
+    chats = Chats()
+    chats.chat([user("pay")], asks(CHARGE), ending="cut")
+    step = chats.wire.step(0)
+    assert (step.tools, [each.unread for each in step.unread]) == ((), ["was cut off while it asked for charge"])
