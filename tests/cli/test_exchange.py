@@ -21,7 +21,6 @@ from llmproxy.core.traffic.interaction import Interaction
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
 OPENAI = ("--upstream", "openai=http://127.0.0.1:9911/v1")
-TRAFFIC = Path(__file__).resolve().parents[2] / "../shared/traffic"
 JSON = (("content-type", "application/json"),)
 
 
@@ -315,11 +314,9 @@ def test_git_shows_a_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n-" not in diff.replace("\n---", "")
 
 
-def test_real_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_traffic(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All real cassettes are imported, every exchange of them."""
-    if not TRAFFIC.is_dir():
-        pytest.skip(f"MISSING: the folder {TRAFFIC} with real recorded traffic")
-    assert run("import", TRAFFIC) == 0
+    assert run("import", traffic) == 0
     out = capsys.readouterr().out
     exchanges, imported = map(int, re.findall(r"total +(\d+) +(\d+)", out)[0])
     assert exchanges == imported > 700

@@ -173,21 +173,27 @@ class Journal:
         self._conn = None
 
     def _work(self) -> None:
-        """Wait for an entry, let others gather, write them together; until told to stop."""
-        while True:
-            first = self._queue.get()
-            self._stop.wait(BEHIND_SECONDS)
-            batch = [] if first is None else [first]
-            try:
-                while True:
-                    entry = self._queue.get_nowait()
-                    if entry is not None:
-                        batch.append(entry)
-            except Empty:
-                pass
-            self._write(batch)
-            if first is None or (self._stop.is_set() and self._queue.empty()):
-                return
+        """Write batch after batch, until told to stop."""
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """Wait for an entry, let others gather, write them together; false when it was told to stop.
+
+        A function of its own, so that nothing of a batch is held while the thread waits for the next one, perhaps for hours.
+        """
+        first = self._queue.get()
+        self._stop.wait(BEHIND_SECONDS)
+        batch = [] if first is None else [first]
+        try:
+            while True:
+                entry = self._queue.get_nowait()
+                if entry is not None:
+                    batch.append(entry)
+        except Empty:
+            pass
+        self._write(batch)
+        return first is not None and not (self._stop.is_set() and self._queue.empty())
 
     def _write(self, batch: list[_Entry]) -> None:
         if not batch or self._conn is None:

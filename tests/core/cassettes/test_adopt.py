@@ -18,7 +18,6 @@ from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 
-TRAFFIC = Path(__file__).resolve().parents[3] / "../shared/traffic"
 KEY = "sk-proj-" + "Zq8Xv3Lm" * 5
 ASKED = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}).encode()
 ANSWER = json.dumps(
@@ -207,11 +206,9 @@ def test_nonsense_in_our_notes_is_ignored(value: object) -> None:
     assert one(extra={"chunks": "1:2 x:y", "ending": "never"}).response == one().response
 
 
-def test_real_traffic() -> None:
+def test_real_traffic(traffic: Path) -> None:
     """Every exchange of the real cassettes is taken; what is written from it reads back the same."""
-    if not TRAFFIC.is_dir():
-        pytest.skip(f"MISSING: the folder {TRAFFIC} with real recorded traffic")
-    files = sorted(TRAFFIC.rglob("*.yaml"))
+    files = sorted(traffic.rglob("*.yaml"))
     skipped: Counter[str] = Counter()
     for path in files:
         adopted = adopt(read(path), path.stem, rules=Rules(), redactor=Redactor())

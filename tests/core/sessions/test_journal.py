@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from decimal import Decimal
@@ -53,6 +54,22 @@ def test_entries_are_on_disk_within_half_a_second(tmp_path: Path) -> None:
     ]
     journal.close()
     assert rows(path, "runs") == [(1, 5.0, 5.0)]
+
+
+def test_nothing_that_was_written_is_kept(tmp_path: Path) -> None:
+    """While the journal waits for the next entry, perhaps for hours, it holds none of the last ones."""
+    journal = Journal.open(tmp_path / "j.db", lambda: 0.0)
+    many = [outcome(n) for n in range(100)]
+    counts = [sys.getrefcount(each) for each in many]
+    for each in many:
+        journal.decision(each)
+    del each
+    until = time.monotonic() + 30
+    while [sys.getrefcount(each) for each in many] != counts:
+        assert time.monotonic() < until, "the last batch is still held"
+        time.sleep(0.02)
+    assert len(rows(tmp_path / "j.db", "decisions")) == 100
+    journal.close()
 
 
 def test_closing_writes_what_waits(tmp_path: Path) -> None:

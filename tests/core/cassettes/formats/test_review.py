@@ -23,7 +23,6 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
 JSON = (("content-type", "application/json"),)
-TRAFFIC = Path(__file__).resolve().parents[4] / "../shared/traffic"
 
 
 def one(body: bytes = b"", answer: bytes = b"", **changes: object) -> Recorded:

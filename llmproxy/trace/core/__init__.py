@@ -1,0 +1,1 @@
+"""Evalcraft's import path of the values."""

@@ -1,0 +1,23 @@
+"""Evalcraft's import path: ``from evalcraft.replay.engine import ReplayEngine`` works with our name in front.
+
+`trace.replay` is a function too, in the original and here. Importing this package puts it in the function's place, so it
+can be called like it: `trace.replay(path)` means the same before and after the import.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from llmproxy.trace.replaying.engine import ReplayDiff, ReplayEngine, replay
+
+__all__ = ["ReplayDiff", "ReplayEngine", "replay"]
+
+
+class _Callable(ModuleType):
+    """A package that is called as the function that it took the place of."""
+
+    __call__ = staticmethod(replay)
+
+
+sys.modules[__name__].__class__ = _Callable
