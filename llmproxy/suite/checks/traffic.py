@@ -1,7 +1,7 @@
 """What a talking step says about the agent's traffic, evaluated on the calls between its beginning and now.
 
-A step in which no request was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that goes past the proxy would
-pass it. Only ``usage: {callCount: 0}`` says that none is expected.
+A step in which no answer of a model was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that goes past the
+proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from llmproxy.trace.observing.processing import processing
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.schema.expect import Usage
     from llmproxy.suite.schema.steps import Talk
+    from llmproxy.trace.observing.seen import Seen
+    from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["NO_PROXY", "NO_TRAFFIC", "Window", "look"]
+__all__ = ["NO_PROXY", "NO_TRAFFIC", "Window", "look", "why_unseen"]
+
+_SHOWN = 4
+"""Requests that a message lists."""
 
 NO_TRAFFIC = (
     "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said about it. "
@@ -53,13 +59,12 @@ def look(stage: Stage, step: Talk, window: Window, strays: int = 0) -> tuple[lis
     measured = stage.wire.step(window.after)
     if not step.about_wire:
         return [], measured.interactions
-    if stage.session is None or not (measured.exchanges or _expects_none(step, stage)):
-        reason = NO_PROXY if stage.session is None else NO_TRAFFIC
+    if reason := why_unseen(stage, step.usage, measured):
         if strays:
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return unseen(_names(step), reason), ()
+        return unseen(_names(step), reason), measured.interactions
     made: list[Assertion] = []
     if step.tools or step.only_tools:
         made += check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
@@ -83,9 +88,32 @@ def _names(step: Talk) -> list[str]:
     return names + [key for key in step.about_wire if key != "tools"]
 
 
-def _expects_none(step: Talk, stage: Stage) -> bool:
-    """Tell whether the step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
-    if step.usage is None or step.usage.call_count is None:
+def why_unseen(stage: Stage, usage: Usage | None, measured: Observed) -> str:
+    """Say why nothing can be said about the agent's traffic; empty where something can.
+
+    It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody knows, a gateway's
+    page, an answer that failed) shows no more than that there is traffic.
+    """
+    if stage.session is None:
+        return NO_PROXY
+    if measured.readable or (_expects_none(usage, stage) and not measured.unread):
+        return ""
+    if not measured.exchanges:
+        return NO_TRAFFIC
+    seen = ", ".join(map(_told, measured.seen[:_SHOWN]))
+    more = f" and {measured.exchanges - _SHOWN} more" if measured.exchanges > _SHOWN else ""
+    return f"no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were {seen}{more}"
+
+
+def _told(seen: Seen) -> str:
+    status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
+    why = f", {seen.unread}" if seen.unread else ""
+    return f"{seen.where} ({seen.call.operation}, {status}{why})"
+
+
+def _expects_none(usage: Usage | None, stage: Stage) -> bool:
+    """Tell whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
+    if usage is None or usage.call_count is None:
         return False
-    none, one = (evaluate(number, step.usage.call_count, stage.scope).outcome for number in (0, 1))
+    none, one = (evaluate(number, usage.call_count, stage.scope).outcome for number in (0, 1))
     return none is Outcome.HOLDS and one is not Outcome.HOLDS

@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import Mode
-from llmproxy.report.events import Assertion, Finished, Started, Status, Step
+from llmproxy.report.events import Finished, Started, Status, Step
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.fault import status_of as fault_of, told
 from llmproxy.scenario.values.naming import run_id
-from llmproxy.suite.checks.tools import passed
+from llmproxy.suite.checks.tools import passed, unseen
+from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.choose.selection import until
 from llmproxy.suite.choose.unrecorded import NothingRecorded, nothing_recorded
 from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.run.late import LateCallsError, refuse_late_calls, watches_wire
 from llmproxy.suite.run.opening import Opened, closed, opened
 from llmproxy.suite.run.stage import Done, Stage, status_of
 from llmproxy.suite.run.steps import insert_all, perform
 from llmproxy.suite.run.world import cassette_name
+from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import recorded_at
 
 if TYPE_CHECKING:
@@ -72,8 +75,8 @@ class _Progress:
 
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    pending: tuple[Step, Done] | None = None
-    """A talking step that is evaluated once more before the next one."""
+    pending: list[tuple[Step, Done]] = field(default_factory=list)
+    """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is over."""
     next: int = 0
 
 
@@ -128,7 +131,8 @@ class _Run:
         await insert_all(stage, self.case.scenario.setup)
         for index, step in enumerate(self.steps):
             stage.index = self.progress.next = index
-            await self._late_calls(stage)
+            if isinstance(step, Talk):
+                await self._late_calls(stage)
             went = await self._step(stage, index, step)
             if not went and not self.world.options.keep_going:
                 break
@@ -155,27 +159,30 @@ class _Run:
         try:
             done = await perform(stage, step)
         except LLMProxyError as error:
-            self._tell(replace(told_as, ms=self._ms(since)), Done(message=told(error), status=fault_of(error, None)))
+            self.progress.pending.append(
+                (replace(told_as, ms=self._ms(since)), Done(message=told(error), status=fault_of(error, None)))
+            )
             if self.world.options.keep_going and isinstance(error, StepError):
                 return False
             raise
         told_as = replace(told_as, ms=self._ms(since))
-        if done.again is not None and done.wire:
-            self.progress.pending = told_as, done
+        if self.progress.pending or (done.again is not None and done.wire):
+            self.progress.pending.append((told_as, done))
         else:
             self._tell(told_as, done)
         return passed(done.assertions)
 
     async def _late_calls(self, stage: Stage) -> None:
-        """Tell the last talking step; calls that came after its answer are its own, and are judged with it."""
-        pending, self.progress.pending = self.progress.pending, None
-        if pending is None:
-            return
-        told_as, done = pending
+        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it."""
         try:
-            if await stage.pull():
-                done.look_again()
+            if self.progress.pending and await stage.pull():
+                self.progress.pending[0][1].look_again()
         finally:
+            self._tell_pending()
+
+    def _tell_pending(self) -> None:
+        pending, self.progress.pending = self.progress.pending, []
+        for told_as, done in pending:
             self._tell(told_as, done)
 
     def _tell(self, step: Step, done: Done) -> None:
@@ -205,11 +212,8 @@ class _Run:
         if wanted is None:
             return
         measured = stage.wire.step(0)
-        if stage.session is None or not measured.exchanges:
-            reason = "the agent's traffic did not pass the proxy in any step"
-            made = [Assertion(name="usage", status=Status.ENVIRONMENT_ERROR, message=reason)]
-        else:
-            made = check_usage(wanted, measured, stage.scope)
+        reason = why_unseen(stage, wanted, measured)
+        made = unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
         index = len(self.steps)
         self._tell(Step(run_id=self.begun.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
 
@@ -230,9 +234,7 @@ class _Run:
     async def _end(self, error: BaseException | None) -> Ran:
         """Clean up and tell how it ended."""
         stage = self.open.stage if self.open else None
-        if self.progress.pending is not None:  # the run ended before it could be looked at again
-            told_as, done = self.progress.pending
-            self._tell(told_as, done)
+        self._tell_pending()  # the run ended before it could be looked at again
         for index in range(self.progress.next, len(self.steps)):
             self._skip(index, error)
         notes: Sequence[str] = ()
@@ -261,6 +263,7 @@ class _Run:
                 labels=(
                     *((*stage.labels, *getattr(stage.agent, "notes", ())) if stage else ()),
                     *([] if isinstance(error, Untidy) else notes),
+                    *([] if self.open is None or isinstance(error, LateCallsError) else self.open.late),
                 ),
                 at=self.world.now(),
             )
@@ -291,6 +294,9 @@ class _Run:
             )
             status = fault_of(error, role)
         status, reason = self._expected_to_fail(status)
+        late = self.open.late if self.open is not None and watches_wire(self.open.stage) else []
+        if late and error is None and status is Status.PASSED:
+            error, status = refuse_late_calls(late), Status.ENVIRONMENT_ERROR
         if notes and error is None and status is Status.PASSED:
             error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)

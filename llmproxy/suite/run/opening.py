@@ -23,6 +23,7 @@ from llmproxy.suite.checks.rows import select
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.hooks import run_hook
+from llmproxy.suite.run.late import find_late_calls
 from llmproxy.suite.run.stage import Stage
 from llmproxy.suite.run.world import entities_of
 
@@ -49,6 +50,8 @@ class Opened:
     stage: Stage
     back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = field(default_factory=list)
     """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
+    late: list[str] = field(default_factory=list)
+    """Calls of the agent that came after the end of the scenario, named."""
 
 
 async def opened(
@@ -125,7 +128,15 @@ async def _opened(
     back.append(("teardown", lambda: _teardown(stage, looking)))
     back.append(("the agent", lambda: _quiet(agent.close())))
     await agent.open(session)
-    return Opened(stage, back)
+    made_up = Opened(stage, back)
+    if session is not None:  # last of all but for the session itself
+        back.insert(1, ("the look at late calls", lambda: _late(made_up)))
+    return made_up
+
+
+async def _late(run: Opened) -> list[str]:
+    run.late += await find_late_calls(run.stage)
+    return []
 
 
 def _known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from llmproxy.report.events import Status
+from llmproxy.suite.checks.traffic import why_unseen
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, proxy
+from tests.trace.observing.chats import Chats, said, user
+
+if TYPE_CHECKING:
+    from llmproxy.suite.run.stage import Stage
 
 AGENT = """
 import json, os, threading, time, urllib.error, urllib.request
@@ -214,6 +223,29 @@ for line in sys.stdin:
     threading.Thread(target=later).start()
 """
 
+SERVE = """
+LATE
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        told = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        os.environ["OPENAI_BASE_URL"] = told["llm"]["base_urls"]["openai"]
+        ask("hi")
+        said = b'{"text": "done"}'
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+        threading.Thread(target=later).start()
+
+    def log_message(self, *args):
+        pass
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
 
 def test_what_an_agent_does_after_its_answer_belongs_to_the_step(tmp_path: Path, recording: str) -> None:
     """It says that nothing was created, and creates something a moment later: within the settle time that is seen."""
@@ -224,6 +256,102 @@ def test_what_an_agent_does_after_its_answer_belongs_to_the_step(tmp_path: Path,
     found = rig.run(rig.cases_of(tmp_path, text), proxy=recording)
     assert found.statuses == ["failed"], found.why
     assert {each.name for each in found.told.wrong} == {"tools.createTask", "usage.callCount"}
+
+
+LATER = """
+import sqlite3
+
+def later():
+    ask("do it")
+    rows = sqlite3.connect(sys.argv[1], timeout=30)
+    with rows:
+        rows.execute("insert into tasks (title) values ('late')")
+    rows.close()
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("{chat: hi}",)])
+def test_what_comes_before_the_next_message_belongs_to_the_step(
+    tmp_path: Path, recording: str, more: tuple[str, ...]
+) -> None:
+    """However many quiet steps are between: the call came after the answer of the first step, and was made by it."""
+    path = tmp_path / "rows.db"
+    with closing(sqlite3.connect(path)) as rows:
+        rows.execute("create table tasks (id integer primary key, title text)")
+    head, loop = LATE.partition("for line")[0], LATE[LATE.index("for line") :]
+    once = loop.replace(
+        "threading.Thread(target=later).start()", "threading.Thread(target=later).start(); later = ask_hi"
+    )
+    (tmp_path / "late.py").write_text(f"{head}{LATER}\nask_hi = lambda: None\n{once}")
+    steps = [
+        "{chat: x, tools: {createTask: 0}}",
+        "{wait: {entity: tasks, filters: {title: late}, until: {title: late}, timeout: 60000}}",
+        *more,
+    ]
+    text = (
+        f"name: late{len(more)}\nagent: {{command: [{sys.executable}, late.py, {path}]}}\n"
+        f"store: {{sqlalchemy: 'sqlite:///{path}', entities: {{tasks: {{user: null}}}}}}\n"
+        "scenarios:\n  - id: one\n    steps:\n" + "".join(f"      - {each}\n" for each in steps)
+    )
+    found = rig.run(rig.cases_of(tmp_path, text), proxy=recording)
+    assert found.statuses == ["failed"], found.why
+    assert [each.name for each in found.told.wrong] == ["tools.createTask"]
+    assert [each.index for each in found.told.steps] == list(range(len(steps)))
+
+
+def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path: Path, recording: str) -> None:
+    """Nothing that was asserted knows of it; where nothing was asserted, the report says it."""
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\nwhile not pathlib.Path('asked').exists(): time.sleep(0.02)\n"
+    )
+    asked = LATE.partition("for line")[0].replace('ask("do it")', 'ask("do it"); open("asked", "w").close()')
+    serve = SERVE.replace("LATE", asked)
+    server = tmp_path / "server.py"
+    server.write_text(serve)
+    port = free_port()
+    body = "{llm: $llm}"
+    head = f"name: end\nagent: {{http: {{url: 'http://127.0.0.1:{port}/', body: {body}}}}}\n"
+    with subprocess.Popen([sys.executable, server, str(port)], cwd=tmp_path) as agent:
+        try:
+            for step, statuses in (
+                ("{chat: x, tools: {createTask: 0}}", ["environment_error"]),
+                ("{chat: x}", ["passed"]),
+            ):
+                text = (
+                    f"{head}scenarios:\n  - id: one\n    steps:\n      - {step}\n"
+                    f"    teardown: [{{command: [{sys.executable}, slow.py]}}]\n"
+                )
+                (tmp_path / "asked").unlink(missing_ok=True)
+                found = rig.run(rig.cases_of(tmp_path, text), proxy=recording)
+                assert found.statuses == statuses, found.why
+                said = found.told.finished[0].error + " ".join(found.told.finished[0].labels)
+                assert "after the end of the scenario the agent made further calls: createTask" in said
+        finally:
+            agent.kill()
+
+
+@pytest.mark.parametrize(
+    ("pair", "seen"),
+    [
+        (("embeddings", {"data": [{"embedding": [0.1]}]}, 200), "embeddings, HTTP 200"),
+        (("/v1/nobody/knows", {"ok": True}, 200), "/v1/nobody/knows, HTTP 200"),
+        (("chat.completions", "<html>busy</html>", 200), "could not be read as an answer"),
+        (("chat.completions", {"error": {"message": "down"}}, 500), "chat.completions, HTTP 500"),
+        (("responses", {"object": "response", "output": [{"type": "robot_call"}]}, 200), "robot_call"),
+    ],
+)
+def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], seen: str) -> None:
+    """It takes one answer of a model, read whole; what was seen instead is said."""
+    operation, value, status = pair
+    chats = Chats()
+    chats.add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, status=status)
+    stage = cast("Stage", SimpleNamespace(session=object(), scope=None))
+    why = why_unseen(stage, None, chats.wire.step(0))
+    assert "no answer of a model that could be read was seen" in why
+    assert seen in why
+    chats.chat([user("x")], said("hi"))
+    assert why_unseen(stage, None, chats.wire.step(0)) == ""
 
 
 def test_what_the_agent_says_about_its_history_is_used(tmp_path: Path) -> None:
