@@ -58,12 +58,16 @@ __all__ = [
     "options",
     "options_table",
     "shown",
+    "shown_path",
 ]
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|STARTED_BY|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
+
+
+NOT_TYPED_AGAIN = frozenset({"mode", "cassette", "store", "quiet", "verbose", "fail_on_miss"})
 
 
 NOT_SETTINGS = frozenset({"suite"})
@@ -251,6 +255,23 @@ def options() -> tuple[Option, ...]:
     return tuple(found)
 
 
+def _was_typed(source: str, environment: bool) -> bool:  # noqa: FBT001 - one fact
+    return source.startswith("flag ") or (environment and source.startswith(f"environment {ENV_PREFIX}"))
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as a user of this folder would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _spelled(value: object) -> str:
+    """Return a value as it is typed: paths as from here, numbers without needless zeros."""
+    if isinstance(value, Path):
+        return shown_path(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Settings, and for each where its value came from."""
@@ -264,6 +285,23 @@ class Loaded:
     def upstreams(self) -> tuple[tuple[str, str, str], ...]:
         """Every upstream that somebody set: name, base URL, source."""
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
+
+    def typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
+        """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for each value.
+
+        Mode, cassette and store are left out, since who types a command again says them; so is what concerns one run, and the token.
+        """
+        given: list[tuple[str, str | bool]] = []
+        for option in options():
+            value, source = getattr(self.settings, option.name), self.sources[option.name]
+            if option.name in NOT_TYPED_AGAIN or option.secret or not option.has_flag:
+                continue
+            if option.name == "upstream":
+                given += [("upstream", f"{n}={url}") for n, url, how in self.upstreams if _was_typed(how, environment)]
+            elif _was_typed(source, environment):
+                each = value if option.repeat else [value]
+                given += [(option.name, one if isinstance(one, bool) else _spelled(one)) for one in each]
+        return tuple(given)
 
     def with_upstreams(self, found: Mapping[str, tuple[str, str]]) -> Loaded:
         """Add upstreams that nobody set by option: name -> (base URL, source)."""

@@ -11,6 +11,7 @@ import typer
 
 from llmproxy.cli.look import STORE, opened
 from llmproxy.cli.parts.printing import line, say, size
+from llmproxy.core.misses.again import store_words
 from llmproxy.errors import Exit, MachineError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def verify(
         say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
         _groups("one key now (they would answer each other's requests)", merges(found))
         _groups("different keys now (they were one request before)", splits(found))
-        say("Replay will not find them" + (" until now." if rekey else ". Re-key them: llmproxy verify --rekey"))
+        typed = f"llmproxy verify --rekey{store_words(str(path))}"
+        say("Replay will not find them" + (" until now." if rekey else f". Re-key them: {typed}"))
     if rekey and not damaged:
         with opened(store, writable=True) as database:
             count = rekey_all(database, rules, settings.upstream)

@@ -164,11 +164,13 @@ def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
 
 
 def _nothing(loaded: Loaded) -> CassetteNotFound:
-    name = loaded.settings.cassette
-    return CassetteNotFound(
-        f"nothing is recorded in cassette {name!r} of {loaded.settings.store}.",
-        hint=f"Record it first: llmproxy run --mode record --cassette {name} -- COMMAND",
-    )
+    from llmproxy.core.misses.again import Again
+    from llmproxy.settings import shown_path
+
+    name, store = loaded.settings.cassette, loaded.settings.store
+    again = Again("llmproxy run", " -- COMMAND", loaded.typed(environment=False))
+    record = again.command("record", name, store=shown_path(store))
+    return CassetteNotFound(f"nothing is recorded in cassette {name!r} of {store}.", hint=f"Record it first: {record}")
 
 
 # --- fork ------------------------------------------------------------------------------------------------------------
@@ -190,11 +192,14 @@ def fork(
     import platform
 
     from llmproxy.core.forks.table import by_hand
+    from llmproxy.core.misses.again import Again
     from llmproxy.core.sessions.session import split_name
     from llmproxy.report.console import counted
+    from llmproxy.settings import shown_path
 
     with opened(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())
     say(f"{line(made.cassette)}: {counted(made.shared, 'interaction')} of {line(parent)}")
-    say(f"Go on with it: llmproxy run --mode auto --cassette {line(made.cassette)} -- COMMAND")
+    again = Again("llmproxy run", " -- COMMAND")
+    say(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")

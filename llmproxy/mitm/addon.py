@@ -71,7 +71,7 @@ class RecordReplay:
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
             loaded = from_environment(load(self._flags(), os.environ, Path.cwd()), os.environ)
-            self._built = build(loaded, self._say)
+            self._built = build(loaded, self._say, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("llmproxy: %s", error)  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
@@ -20,7 +21,7 @@ from llmproxy.errors import CassetteNotFound, MachineError
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import STARTED_BY_VARIABLE, Mode
-from llmproxy.settings import ENV_PREFIX, Loaded, Settings
+from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Built:
         self.journal.close()
 
 
-def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), started_by: str = "") -> Config:
+def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), again: Again | None = None) -> Config:
     """Return what the engine must know of the settings; `redirected` names the providers whose upstream the user named."""
     return Config(
         mode=settings.mode,
@@ -48,8 +49,8 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), star
         miss_status=settings.miss_status,
         max_request=settings.max_request,
         store=settings.store,
-        shown=shown(settings.store),
-        started_by=started_by,
+        shown=shown_path(settings.store),
+        again=again or Again(),
         cassette_dir=settings.cassette_dir,
         upstreams=dict(settings.upstream),
         redirected=redirected,
@@ -60,14 +61,30 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), star
     )
 
 
-def shown(store: Path) -> str:
-    """Return a path as a user of this folder would type it."""
-    here = Path.cwd()
-    return str(store.relative_to(here)) if store.is_relative_to(here) else str(store)
+def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> Again:
+    """Return how this proxy is started again.
+
+    What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are still set there,
+    and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
+    """
+    typed = env.get(STARTED_BY_VARIABLE)
+    options = loaded.typed(environment=typed is None)
+    if typed is not None:
+        return Again(
+            typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
+        )
+    names = dict.fromkeys(_variable(source) for _, _, source in loaded.upstreams)
+    return Again(start, "", options, tuple((name, env[name]) for name in names if name in env))
 
 
-def build(loaded: Loaded, say: Callable[[Outcome], None]) -> Built:
-    """Open the store and the journal; `say` takes each outcome.
+def _variable(source: str) -> str:
+    """Return the variable that set an upstream, empty if it was one of ours, or none."""
+    name = source.removeprefix("environment ")
+    return "" if name == source or name.startswith(ENV_PREFIX) else name
+
+
+def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy start") -> Built:
+    """Open the store and the journal; `say` takes each outcome, `start` is the command that a user types.
 
     Raises:
         LLMProxyError: the store or the settings cannot be used.
@@ -76,7 +93,7 @@ def build(loaded: Loaded, say: Callable[[Outcome], None]) -> Built:
     named = (
         name for name, _, source in loaded.upstreams if not source.startswith("environment ") or ENV_PREFIX in source
     )
-    config = config_of(loaded.settings, frozenset(named), os.environ.get(STARTED_BY_VARIABLE, ""))
+    config = config_of(loaded.settings, frozenset(named), again_of(loaded, os.environ, start))
     filed = from_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
@@ -145,7 +162,7 @@ def from_files(config: Config) -> list[str]:
         if config.mode is not Mode.REPLAY or config.allow_live:
             return []  # it is made with the first recording
         hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
-        raise CassetteNotFound(f"there is no folder {shown(config.cassette_dir)} of cassettes.", hint=hint)
+        raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir
 
     with Store.open(config.store, writable=True, now=time.time) as store:
@@ -156,6 +173,6 @@ def from_files(config: Config) -> list[str]:
     if found.imported:
         aside = f", {found.set_aside} recordings set aside" if found.set_aside else ""
         notes.append(
-            f"{len(found.imported)} cassettes read from {shown(config.cassette_dir)}: {found.interactions} interactions{aside}"
+            f"{len(found.imported)} cassettes read from {shown_path(config.cassette_dir)}: {found.interactions} interactions{aside}"
         )
     return notes

@@ -23,7 +23,7 @@ from mitmproxy.addons import core, next_layer, proxyserver
 from llmproxy.core.sessions.certify import Came, find_doubts
 from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary, Totals
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.build import build, shown
+from llmproxy.mitm.build import build
 from llmproxy.mitm.faster.late_tls import LateTls
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front, Fronted
@@ -31,7 +31,7 @@ from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
-from llmproxy.settings import Loaded, Settings
+from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     try:
         proxy = Proxy(shell, settings)
         port = await proxy.listen()
+        shell.engine.listen_on(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.enable()
     except BaseException:
@@ -85,7 +86,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         Started(
             url=f"http://{host}:{port}",
             mode=settings.mode,
-            store=shown(settings.store),
+            store=shown_path(settings.store),
             cassette=settings.cassette,
             upstreams=loaded.upstreams,
             ca=shell.ca,

@@ -13,6 +13,7 @@ from decimal import Decimal
 from shlex import quote
 from typing import TextIO
 
+from llmproxy.core.misses.again import store_words
 from llmproxy.core.sessions.outcome import Outcome, Started, Summary
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
 
@@ -43,9 +44,11 @@ class Console:
         self._quiet = quiet
         self._zone = zone
         self._gone = False
+        self._store = ""
 
     def started(self, info: Started) -> None:
         """Say where it listens, and what to type."""
+        self._store = store_words(info.store)
         if not self._quiet:
             self._write(*started_lines(info))
 
@@ -60,7 +63,7 @@ class Console:
 
     def finished(self, summary: Summary) -> None:
         """Write the sum."""
-        first, *others = summary_lines(summary)
+        first, *others = summary_lines(summary, self._store)
         self._write(first, *(_paint(text, "MISS", colour=self._colour) for text in others))
 
     def _write(self, *lines: str) -> None:
@@ -132,14 +135,14 @@ def _duration(ms: float) -> str:
     return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.1f} ms"
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """Return the sum in one line, and one more for each thing that somebody must look at."""
+def summary_lines(summary: Summary, store: str = "") -> list[str]:
+    """Return the sum in one line, and one more for each thing that somebody must look at; `store` as a command names it."""
     counts = [counted(summary.hits, "hit"), counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
-        lines.append("`llmproxy why` says what each miss asked for and which recording is nearest.")
+        lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")
     if summary.failed:
         lines.append(f"{counted(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines

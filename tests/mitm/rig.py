@@ -73,11 +73,11 @@ class Rig:
         """Base URL without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, timeout: float = 10) -> Wire:
+    def client(self, timeout: float = 30) -> Wire:
         """Connect."""
         return Wire(self.port, timeout)
 
-    def wait_idle(self, seconds: float = 5) -> None:
+    def wait_idle(self, seconds: float = 30) -> None:
         """Wait until nothing is open or released; AssertionError if that never comes."""
         until = time.monotonic() + seconds
         while self.shell.open or self.shell.released:
@@ -85,7 +85,7 @@ class Rig:
             time.sleep(0.01)
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
 
-    def wait_outcomes(self, number: int, seconds: float = 5) -> list[Outcome]:
+    def wait_outcomes(self, number: int, seconds: float = 30) -> list[Outcome]:
         """Wait until so many outcomes were reported; AssertionError if they never are."""
         until = time.monotonic() + seconds
         while len(self.outcomes) < number:

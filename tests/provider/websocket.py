@@ -268,7 +268,7 @@ class Client:
         subprotocols: tuple[str, ...] = (),
         timeout: float = 10,
         sock: socket.socket | None = None,
-        host: str = "api.openai.com",
+        host: str = "127.0.0.1",
     ) -> None:
         self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

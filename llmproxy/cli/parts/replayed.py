@@ -94,11 +94,14 @@ class Ending:
         path = f", first at {fork['path']}" if fork["path"] else ""
         if fork["cassette"] is None:
             return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
-        child = shlex.quote(fork["cassette"])
+        from llmproxy.core.misses.again import store_words
+        from llmproxy.settings import shown_path
+
+        child, store = shlex.quote(fork["cassette"]), store_words(shown_path(self.loaded.settings.store))
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
-            f"recorded {report.recorded} new; replay it: llmproxy replay --cassette {child} -- {shlex.join(self.command)}",
-            f"compare: llmproxy diff {shlex.quote(said['parent'])} {child}",
+            f"recorded {report.recorded} new; replay it: llmproxy replay --cassette {child}{store} -- {shlex.join(self.command)}",
+            f"compare: llmproxy diff {shlex.quote(said['parent'])} {child}{store}",
         ]
 
     def unmatched(self, said: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +27,10 @@ from llmproxy.core.cassettes.adopt import adopt, release
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review
 from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
+from llmproxy.core.misses.again import store_words
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.rows import to_sql
+from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 
@@ -278,7 +281,8 @@ def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] |
 
 def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
-    hint = f"It is in the store: llmproxy export --cassette {cassette} FILE, or start again and the file wins."
+    named = f"--cassette {shlex.quote(printable(cassette))}{store_words(str(store.path))}"
+    hint = f"It is in the store: llmproxy export {named} FILE, or start again and the file wins."
     source = open_source(path)
     if not review.recognises(source):
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)

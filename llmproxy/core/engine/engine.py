@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import made_ids
@@ -46,7 +47,6 @@ from llmproxy.core.traffic.response_bytes import Client, Plan, Plans, plan
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import (
     AGENT,
-    DEFAULT_STORE,
     Decision,
     Mode,
 )
@@ -532,6 +532,13 @@ class Engine:
         )
         return outcome
 
+    def listen_on(self, port: int) -> None:
+        """Hear which port was free, where any would do: who is told to start the proxy again has clients that know this one."""
+        again = self.config.again
+        if ("port", "0") in again.options:
+            options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
+            self.config = replace(self.config, again=replace(again, options=options))
+
     def notes(self) -> list[str]:
         """Return what a user should know before the first request."""
         store, cassette = self.store, self.config.cassette
@@ -539,7 +546,7 @@ class Engine:
             return []
         shown = self.config.shown or str(self.config.store)
         if store is None:
-            record = "llmproxy start --mode record" + ("" if shown == DEFAULT_STORE else f" --store {shown}")
+            record = self.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
         if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]

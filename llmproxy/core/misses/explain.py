@@ -9,14 +9,14 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from llmproxy.core.misses.again import Again, store_words
 from llmproxy.core.misses.nearest import COUNTED, Nearest, nearest
 from llmproxy.core.misses.suggest import Suggestion
-from llmproxy.core.traffic.differences import Difference, differences, printable, short
+from llmproxy.core.traffic.differences import Difference, differences, short
 from llmproxy.core.traffic.volatile import volatile
 from llmproxy.protocol import AGENT, DEFAULT_STORE
 
@@ -69,8 +69,10 @@ class MissContext:
     """Text of the conversation's last user message."""
     store: str = DEFAULT_STORE
     store_exists: bool = True
-    started_by: str = ""
-    """The command that started the proxy for another one, such as ``llmproxy run``; it is what to type again."""
+    again: Again = field(default_factory=Again)
+    """How the proxy is started again."""
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Those that its session has of its own."""
     recordings: int = 0
     """Live recordings of (cassette, sample), all parties."""
     same_operation: int = 0
@@ -98,8 +100,11 @@ class Miss:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
+        context = asdict(self.context)
+        for name in ("again", "upstreams"):  # for the text alone: addresses that nobody need keep
+            del context[name]
         return {
-            **asdict(self.context),
+            **context,
             "reason": reason(self.context, self.nearest),
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
@@ -182,17 +187,15 @@ def _name(text: str) -> str:
 
 def _command(case: _Case, mode: str, cassette: str = "") -> str:
     name = cassette or case.context.cassette
-    start, rest = (case.context.started_by, " -- ...") if case.context.started_by else ("llmproxy start", "")
-    return f"{start} --mode {mode} --cassette {shlex.quote(printable(name))}{_store(case)}{rest}"
+    return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
 
 
 def _store(case: _Case) -> str:
-    path = case.context.store
-    return "" if path == DEFAULT_STORE else f" --store {shlex.quote(printable(path))}"
+    return store_words(case.context.store)
 
 
 def _record(case: _Case) -> list[str]:
-    how = "record it" if case.context.started_by else "record it, then run the agent once"
+    how = "record it" if case.context.again.runs else "record it, then run the agent once"
     return [f"{how}: {_command(case, 'record')}"]
 
 
@@ -222,7 +225,7 @@ def _adapt(case: _Case) -> list[str]:
         if suggestion.left
         else ""
     )
-    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{rest}"
+    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{_store(case)}{rest}"
     # A rule that does not do it alone is not the first thing to try.
     return [*_append(case), step] if suggestion.left else [step, *_append(case)]
 
@@ -294,7 +297,7 @@ _REASONS = (
         lambda c: c.other_rules,
         "its recordings were keyed under other normalisation rules",
         lambda case: [
-            "see what the change of rules merges or splits: llmproxy verify   then: llmproxy verify --rekey",
+            f"see what the change of rules merges or splits: llmproxy verify{(at := _store(case))}   then: llmproxy verify --rekey{at}",
             *_append(case),
         ],
     ),

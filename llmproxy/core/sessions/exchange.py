@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.routing import Family, Route
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
@@ -33,8 +34,8 @@ class Config:
     """Folder with one YAML file a cassette, kept in step with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
-    started_by: str = ""
-    """The command that started the proxy for another command, as typed; empty for ``llmproxy start``."""
+    again: Again = field(default_factory=Again)
+    """How the proxy is started again."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too. (One that only

@@ -206,12 +206,12 @@ def _pattern(allowed: str) -> re.Pattern[str]:
 def _host(name: str | None) -> ForeignHost:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
-    hint = f"If that name is this proxy's: llmproxy start --answer-to {shown or 'NAME'}"
+    hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
     return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
 
 
 def _page(origin: str) -> ForeignPage:
     known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
     who = f"a web page of {known}" if known else "a web page"
-    hint = f"If the page is yours: llmproxy start --allow-origin '{known or 'ORIGIN'}'"
+    hint = f"If the page is yours, start the proxy with --allow-origin '{known or 'ORIGIN'}' as well."
     return ForeignPage(f"llmproxy: {who} asks, and it is not allowed to; nothing was sent.", hint=hint)

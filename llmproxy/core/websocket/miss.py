@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from llmproxy.core.misses.again import store_words
 from llmproxy.core.traffic.differences import printable, short
-from llmproxy.protocol import DEFAULT_STORE, Mode
+from llmproxy.protocol import Mode
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.explain import MissContext
@@ -80,8 +80,8 @@ def _cause(recording: int, mismatch: Mismatch) -> str:
 
 def _lines(context: MissContext, recording: int, mismatch: Mismatch) -> list[str]:
     what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
-    store = "" if context.store == DEFAULT_STORE else f" --store {shlex.quote(printable(context.store))}"
-    where = f"--cassette {shlex.quote(printable(context.cassette))}{store}"
+    store = store_words(context.store)
+    anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
         (
             f'llmproxy: message {mismatch.number} of this WebSocket ({what}) in cassette "{short(context.cassette, 60)}" is not'
@@ -102,7 +102,7 @@ def _lines(context: MissContext, recording: int, mismatch: Mismatch) -> list[str
     again = "connect again: the conversation that follows is recorded" if context.mode == Mode.AUTO else ""
     todo = [
         *([again] if again else []),
-        f"record the conversation anew: llmproxy start --mode record {where}",
+        f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
         f"look closer: llmproxy why{store}   llmproxy show {recording}{store}",
     ]

@@ -65,7 +65,7 @@ def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFi
     assert ending(tmp_path, recorded=2, overrides={"fork": FORK}).tell(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said
-    assert "llmproxy replay --cassette c@fork-1 -- agent 'a b'" in said
+    assert f"llmproxy replay --cassette c@fork-1 --store {tmp_path / 'x.db'} -- agent 'a b'" in said
 
 
 def test_a_proxy_that_is_gone_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.misses.again import Again
 from llmproxy.core.misses.explain import (
     LIMIT,
     Difference,
@@ -119,7 +120,7 @@ def test_commands_can_be_pasted() -> None:
 
 def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`."""
-    started = replace(CONTEXT, started_by="llmproxy run --intercept", store="a b.db")
+    started = replace(CONTEXT, again=Again("llmproxy run --intercept", " -- ..."), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
     assert f"add this request: {command}\n" in miss_text(started, NEAR)
     assert "1. record it: llmproxy run" in miss_text(replace(started, store_exists=False), None)
