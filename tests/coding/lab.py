@@ -15,9 +15,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+from llmproxy.core.bindings import Circumstance, check_circumstance
 from tests.provider import Provider
 from tests.support.process import clean_env
 
@@ -63,9 +66,19 @@ class Where:
         if self.dirty:
             (self.cwd / "left-here.txt").write_text(f"by {name}\n")
 
-    def words(self, recorded: Where | None = None) -> dict[str, str]:
+    def circumstances(self) -> list[Circumstance]:
+        """Return what `llmproxy run` declares of it; after the commits of before, and before those of the dialogue."""
+        day = datetime.now(ZoneInfo(self.timezone)).date().isoformat()
+        log = subprocess.run(["git", "log", "--oneline"], cwd=self.cwd, capture_output=True, text=True, check=True)
+        commits = "\n".join([line for line in log.stdout.splitlines() if " Begin," in line][:5])
+        utc = datetime.now(UTC).date().isoformat()
+        known = {"cwd": str(self.cwd), "home": str(self.home), "tmp": str(self.tmp), "user": self.user}
+        known |= {"git_branch": self.branch, "git_commits": commits, "timezone": self.timezone}
+        found = [check_circumstance(name, value) for name, value in known.items() if value]
+        return [*found, check_circumstance("date", day, utc)]
+
+    def words(self) -> dict[str, str]:
         """Return what must not be found in another place: folders, and the ids that were made here."""
-        del recorded
         found = {"cwd": str(self.cwd), "home": str(self.home), "tmp": str(self.tmp)}
         ids = self.cwd / ".ids"
         made = (

@@ -29,7 +29,7 @@ from llmproxy.core.bindings.identities import (
 from llmproxy.core.bindings.json_texts import split_json
 from llmproxy.core.bindings.places import Place, Zone, find_blocks, is_agents
 from llmproxy.core.bindings.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
-from llmproxy.core.bindings.slot_values import SlotReading, find_slots, has_json_slots, json_slot
+from llmproxy.core.bindings.slot_values import SlotReading, find_slots, has_json_slots, json_slot, keep_written
 from llmproxy.core.bindings.slots import Found, Names, is_of_kind, match_at
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.walking import Walking
@@ -47,7 +47,7 @@ def fit_request(
         return wrong
     if (wrong := _check(slots.found, known)) is not None:
         return wrong
-    return _Comparing(bindings, slots.found, known).compare(recorded, present)
+    return Comparing(bindings, slots.found, known).compare(recorded, present)
 
 
 def _check(found: Identities, known: Identities | None) -> Mismatch | None:
@@ -60,7 +60,7 @@ def _check(found: Identities, known: Identities | None) -> Mismatch | None:
     return None
 
 
-class _Comparing(Walking):
+class Comparing(Walking):
     """The comparison proper, once the identities are known."""
 
     def __init__(self, bindings: Bindings, found: Identities, known: Identities | None) -> None:
@@ -79,6 +79,7 @@ class _Comparing(Walking):
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
     def compare(self, recorded: object, present: object) -> Fit | Mismatch:
+        """Compare two whole requests."""
         wrong = self.compare_bodies(recorded, present)
         if wrong is not None:
             return wrong
@@ -87,6 +88,7 @@ class _Comparing(Walking):
     # -- leaves
 
     def value(self, recorded: object, present: object, place: Place) -> Mismatch | None:
+        """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._named(recorded, place):
             return None
         slot = json_slot(self.bindings, self.bound_arguments, place)
@@ -125,6 +127,7 @@ class _Comparing(Walking):
             self._used.add(name)
 
     def text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+        """Compare two texts."""
         if place.json and (short := self._named(recorded, place)) is not None and recorded != present:
             if present == short.present:
                 self._used.add(short.name)
@@ -207,6 +210,7 @@ class _Comparing(Walking):
             self._chosen.setdefault(before, set()).add(chosen.text)
 
     def tell_difference(self, place: Place, recorded: str, present: str, at: int, there: int | None = None) -> Mismatch:
+        """Say where two texts part; a short value that stands there is named."""
         if there is None:
             at = there = first_difference(recorded, present)
         for short in self._shorts:
@@ -223,7 +227,7 @@ class _Comparing(Walking):
         gaps: list[Gap] = []
         if self.bindings.slots:
             slots = find_slots(self.bindings.slots, call, recorded, self._names, self.bound_arguments)
-            gaps = [self._slot_gap(found) for found in slots]
+            gaps = [self._slot_gap(found) for found in keep_written(slots, place)]
         accepts = place.zone is Zone.THINKING
         gaps = _with_gaps(gaps, [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)])
         spots = self.bindings.forms.find(recorded, self._allowed(place, recorded))

@@ -11,7 +11,18 @@ from llmproxy.core.bindings.identities import Identities, Identity
 from llmproxy.core.bindings.json_texts import pair_json
 from llmproxy.core.bindings.places import Call, Place, Zone
 from llmproxy.core.bindings.results import Mismatch, Why
-from llmproxy.core.bindings.slots import LINE, OUTSIDE, TEXT, Found, Names, Slot, find_in_text, is_at, is_of_kind
+from llmproxy.core.bindings.slots import (
+    LINE,
+    OUTSIDE,
+    SYSTEM,
+    TEXT,
+    Found,
+    Names,
+    Slot,
+    find_in_text,
+    is_at,
+    is_of_kind,
+)
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.walking import Walking
 
@@ -20,8 +31,7 @@ def find_slots(
     slots: Sequence[Slot], call: Call | None, text: str, names: Names, bound: Callable[[object], str]
 ) -> list[Found]:
     """Return the values of text slots in a tool's result, or (`call` None) outside of results; in order, no two overlapping."""
-    tool = OUTSIDE if call is None else call.tool
-    wanted = [slot for slot in slots if slot.tool == tool and slot.at in (LINE, TEXT) and is_of(slot, call, bound)]
+    wanted = [slot for slot in slots if slot.at in (LINE, TEXT) and is_of(slot, call, bound)]
     found = sorted(
         (each for slot in wanted for each in find_in_text(slot, text, names)), key=lambda each: (each.start, -each.end)
     )
@@ -32,10 +42,15 @@ def find_slots(
     return kept
 
 
+def keep_written(found: Sequence[Found], place: Place) -> list[Found]:
+    """Return the slots of a text that may stand there: those of system text nowhere else, whatever a user types."""
+    return [each for each in found if each.slot.tool != SYSTEM or place.zone is Zone.SYSTEM]
+
+
 def is_of(slot: Slot, call: Call | None, bound: Callable[[object], str]) -> bool:
     """Tell whether a slot is of this call's results; `bound` writes its arguments with names (`bind_arguments`)."""
-    if slot.tool == OUTSIDE or call is None:
-        return slot.tool == OUTSIDE and call is None
+    if slot.tool in (OUTSIDE, SYSTEM) or call is None:
+        return slot.tool in (OUTSIDE, SYSTEM) and call is None
     return slot.tool == call.tool and (not slot.arguments or slot.arguments == bound(call.arguments))
 
 
@@ -95,8 +110,10 @@ class SlotReading(Walking):
             for mine, theirs in pair_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
                     return wrong
-        mine, theirs = (find_slots(self.bindings.slots, call, text, names, self.bound_arguments)
-                        for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
+        mine, theirs = (
+            keep_written(find_slots(self.bindings.slots, call, text, names, self.bound_arguments), place)
+            for text, names in zip((recorded, present), self._names, strict=True)
+        )
         if not mine and not theirs:
             return None
         for one, other in zip(mine, theirs, strict=False):

@@ -22,6 +22,8 @@ from llmproxy.core.bindings.borders import is_word
 from llmproxy.errors import LLMProxyError
 
 LINE, TEXT = "line", "text"
+SYSTEM = "<system>"
+"""`tool` of a slot in system text, which nobody but the agent writes."""
 OUTSIDE = ""
 """`tool` of a slot that stands in no tool's result: such are accepted one by one only."""
 
@@ -56,7 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "pid": Kind(r"\d{1,10}", identity=False),
     "time": Kind(
         rf"\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK}(?:\s?(?:Z|[+-]\d{{2}}:?\d{{2}}|UTC))?)?"
-        rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: (?:[A-Z]{{2,5}} )?\d{{4}})?|\d{{4}}))?"
+        rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: (?:(?:[A-Z]{{2,5}}|[+-]\d{{2,4}}) )?\d{{4}})?|\d{{4}})(?: [+-]\d{{4}})?)?"
         rf"|{_CLOCK}|\d{{10}}(?:\.\d{{1,9}}|\d{{3}}(?:\d{{3}}){{0,2}})?",
         identity=False,
         accepted=True,
