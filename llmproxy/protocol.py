@@ -27,6 +27,16 @@ class Exhausted(StrEnum):
     MISS = "miss"
 
 
+class Scope(StrEnum):
+    """What may be bound between a recorded run and this one (``--bind``)."""
+
+    ALL = "all"
+    PATHS = "paths"
+    """cwd, home and tmp; no slots."""
+    NONE = "none"
+    """Only equal requests are hits, and every answer is the recorded one."""
+
+
 class Decision(StrEnum):
     """What becomes of one request."""
 
@@ -50,6 +60,8 @@ OUR_HEADERS_PREFIX = "x-llmproxy-"
 # Response headers of ours.
 CACHE_HEADER = "x-llmproxy-cache"
 """``hit``, ``miss``, ``recorded`` or ``passed``."""
+BOUND_HEADER = "x-llmproxy-bound"
+"""Of a bound hit: the names of what was bound."""
 KEY_HEADER = "x-llmproxy-key"
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 

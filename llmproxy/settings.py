@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SESSION, DEFAULT_STORE, Exhausted, Mode
+from llmproxy.protocol import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SESSION, DEFAULT_STORE, Exhausted, Mode, Scope
 from llmproxy.values import (
     did_you_mean,
     read_exhausted,
@@ -38,6 +38,7 @@ from llmproxy.values import (
     read_names,
     read_origins,
     read_port,
+    read_scope,
     read_size,
     read_speed,
     read_status,
@@ -151,6 +152,11 @@ class Settings(_Frozen):
     )
     exhausted: Annotated[Exhausted, BeforeValidator(read_exhausted), _Form("last|cycle|miss")] = Field(
         Exhausted.LAST, description="What answers a request that comes more often than it was recorded."
+    )
+    bind: Annotated[Scope, BeforeValidator(read_scope), _Form("all|paths|none")] = Field(
+        Scope.ALL,
+        description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
+        "paths (cwd, home, tmp), or none (only equal requests are hits).",
     )
     forward: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False,

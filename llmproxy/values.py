@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from llmproxy.protocol import VCR_MODES, Exhausted, Mode
+from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
 _UNITS |= {"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30}
@@ -48,6 +48,11 @@ def read_mode(value: object) -> object:
 def read_exhausted(value: object) -> object:
     """Read what answers after the last recording."""
     return _choice(value, {choice.value: choice for choice in Exhausted})
+
+
+def read_scope(value: object) -> object:
+    """Read what may be bound."""
+    return _choice(value, {choice.value: choice for choice in Scope})
 
 
 def read_status(value: object) -> object:

@@ -46,6 +46,7 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), agai
         cassette=settings.cassette,
         speed=settings.speed,
         exhausted=settings.exhausted,
+        bind=settings.bind,
         miss_status=settings.miss_status,
         max_request=settings.max_request,
         store=settings.store,

@@ -96,11 +96,12 @@ def started_lines(info: Started) -> list[str]:
 def line(outcome: Outcome, *, colour: bool = False, zone: tzinfo | None = None) -> str:
     """Return the line of one request; `zone` is the machine's own unless given."""
     word = "MISS" if outcome.miss and outcome.decision is Decision.REFUSE else outcome.decision.value
+    bound = outcome.bound and outcome.decision is Decision.REPLAY
     at = datetime.fromtimestamp(outcome.at, UTC).astimezone(zone)
     columns = [
         _paint(f"{at:%H:%M:%S}", "dim", colour=colour),
-        _paint(f"{word:<6}", word, colour=colour),
-        f"{_clean(outcome.provider or '-'):<9}",
+        _paint("REPLAY~" if bound else f"{word:<6}", word, colour=colour),
+        f"{_clean(outcome.provider or '-'):<{8 if bound else 9}}",
         f"{_clean(outcome.model or '-'):<24}",
         f"{_clean(outcome.operation or f'{outcome.method} {outcome.target}'):<16}",
         f"{outcome.status or '-':>3}",
@@ -137,10 +138,16 @@ def _duration(ms: float) -> str:
 
 def summary_lines(summary: Summary, store: str = "") -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at; `store` as a command names it."""
-    counts = [counted(summary.hits, "hit"), counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
+    hits = counted(summary.hits, "hit") + (f" ({summary.bound:,} bound)" if summary.bound else "")
+    counts = [hits, counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
+    if summary.bound:
+        names = ", ".join(summary.bound_names)
+        lines.append(
+            f"{counted(summary.bound, 'hit')} bound ({_clean(names, None)}): the recording in this run's words, not byte for byte."
+        )
     if summary.misses:
         lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")
     if summary.failed:

@@ -30,6 +30,8 @@ from llmproxy.core.bindings.circumstances import (
     Pair,
     check_circumstance,
     pair_circumstances,
+    read_circumstances,
+    write_circumstances,
 )
 from llmproxy.core.bindings.fits import fit_request
 from llmproxy.core.bindings.identities import Conflict, Identities, Identity
@@ -37,7 +39,8 @@ from llmproxy.core.bindings.json_texts import split_json
 from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.slot_values import find_slots
 from llmproxy.core.bindings.slots import KINDS, LINE, OUTSIDE, TEXT, BadSlot, Kind, Slot, is_of_kind, read_slot
-from llmproxy.core.bindings.table import Bindings, Scope, bind_arguments
+from llmproxy.core.bindings.table import Bindings, bind_arguments
+from llmproxy.protocol import Scope
 
 __all__ = [
     "KINDS",
@@ -67,8 +70,10 @@ __all__ = [
     "fit_request",
     "is_of_kind",
     "pair_circumstances",
+    "read_circumstances",
     "read_slot",
     "rebind_answer",
     "rewrite_answer",
     "split_json",
+    "write_circumstances",
 ]

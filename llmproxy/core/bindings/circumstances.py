@@ -8,6 +8,7 @@ word only where it was captured. A name that only one of the runs declared binds
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,21 @@ def check_circumstance(
             f"llmproxy: the circumstance {name} is the root of the file system, which is in every path."
         )
     return Circumstance(name, *map(str, texts))
+
+
+def write_circumstances(circumstances: Iterable[Circumstance]) -> str:
+    """Return circumstances as one text, the same for the same ones; empty for none."""
+    written = sorted((each.to_dict() for each in circumstances), key=lambda each: each["name"])
+    return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
+
+
+def read_circumstances(text: str) -> tuple[Circumstance, ...]:
+    """Return what :func:`write_circumstances` wrote. Raises BadCircumstance."""
+    try:
+        values = json.loads(text) if text else []
+        return tuple(check_circumstance(**value) for value in values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadCircumstance(f"llmproxy: these are no circumstances: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from functools import cached_property
 
 from llmproxy.core.bindings.circumstances import PATHS, Circumstance, Pair, pair_circumstances
@@ -11,14 +10,7 @@ from llmproxy.core.bindings.forms import Forms, Reach, list_forms
 from llmproxy.core.bindings.json_texts import read_json
 from llmproxy.core.bindings.slots import Slot
 from llmproxy.core.traffic.json_bytes import dump
-
-
-class Scope(StrEnum):
-    """What ``--bind`` allows."""
-
-    ALL = "all"
-    PATHS = "paths"
-    NONE = "none"
+from llmproxy.protocol import Scope
 
 
 class Bindings:

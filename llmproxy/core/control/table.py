@@ -19,6 +19,7 @@ from llmproxy import __version__
 from llmproxy.core.control.values import (
     BadControl,
     Json,
+    circumstances_of,
     flag_of,
     forking_of,
     name_of,
@@ -36,7 +37,7 @@ from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.strangers import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode
+from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode, Scope
 
 MOST_LISTED = 10_000
 
@@ -204,7 +205,18 @@ def _sessions(engine: Engine, _call: _Call) -> tuple[int, Json]:
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
 
-OPEN_MEMBERS = ("name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork")
+OPEN_MEMBERS = (
+    "name",
+    "mode",
+    "speed",
+    "exhausted",
+    "sample",
+    "upstreams",
+    "overrides",
+    "fork",
+    "circumstances",
+    "bind",
+)
 
 
 def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
@@ -221,8 +233,16 @@ def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
         upstreams=upstreams_of(body.get("upstreams")),
         forking=forking,
         child=child,
+        circumstances=circumstances_of(body.get("circumstances")),
+        bind=one_of(Scope, body.get("bind"), "bind"),
     )
     return 201, report(engine, session)
+
+
+def _declare(engine: Engine, call: _Call) -> tuple[int, Json]:
+    if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
+        raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
+    return 200, report(engine, engine.sessions.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
 def _get(engine: Engine, call: _Call) -> tuple[int, Json]:
@@ -307,6 +327,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("stop",): {"POST": _stop},
     ("sessions",): {"GET": _sessions, "POST": _open},
     ("sessions", "*"): {"GET": _get},
+    ("sessions", "*", "circumstances"): {"POST": _declare},
     ("sessions", "*", "reset"): {"POST": _reset},
     ("sessions", "*", "close"): {"POST": _close},
     ("sessions", "*", "bind"): {"POST": _bind},

@@ -6,11 +6,12 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from llmproxy.core.bindings import Circumstance, check_circumstance
 from llmproxy.core.forks.overrides import read
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import VCR_MODES, Exhausted, Mode
+from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
 from llmproxy.values import read_upstreams
 
 Json = Any
@@ -50,7 +51,7 @@ def shown(value: Json) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
-def one_of[E: (Mode, Exhausted)](kind: type[E], value: Json, what: str) -> E | None:
+def one_of[E: (Mode, Exhausted, Scope)](kind: type[E], value: Json, what: str) -> E | None:
     """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
     if value is None:
         return None
@@ -101,6 +102,28 @@ def speed_of(value: Json) -> float | None:
     return float(value)
 
 
+def circumstances_of(value: Json) -> tuple[Circumstance, ...]:
+    """Return circumstances: an object of name: value, or a list of objects with `name`, `value` and what else they have.
+
+    Raises BadControl, BadCircumstance.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        value = [{"name": name, "value": each} for name, each in value.items()]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise BadControl(f"llmproxy: circumstances are {shown(value)}; they are an object of name: value, or a list.")
+    found = []
+    for each in value:
+        if not {"name", "value"} <= each.keys() <= CIRCUMSTANCE_MEMBERS:
+            raise BadControl(
+                f"llmproxy: a circumstance has {', '.join(sorted(CIRCUMSTANCE_MEMBERS))}; this is {shown(each)}."
+            )
+        found.append(check_circumstance(**each))
+    return tuple(found)
+
+
+CIRCUMSTANCE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 

@@ -39,6 +39,8 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "opened": session.opened,
         "arrived": session.calls.arrived,
         **session.tally.to_json(),
+        "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
+        "circumstances": [] if session.bound is None else [each.to_dict() for each in session.bound.declared.values()],
         "overrides": None if session.forking is None else session.forking.to_json(),
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),

@@ -66,6 +66,7 @@ def outcome_of(
     `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the provider's answer says.
     """
     decision = exchange.decision or Decision.REFUSE
+    bound = exchange.bound.names if exchange.bound is not None and decision is Decision.REPLAY else ()
     cost: Decimal | None = None
     if exchange.made is not None:
         usage, cost = Usage(input=0, output=0), Decimal(0)
@@ -92,7 +93,8 @@ def outcome_of(
         interaction=exchange.interaction,
         occurrence=exchange.nth or None,
         nearest=exchange.nearest,
-        note=exchange.note,
+        note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", exchange.note])),
+        bound=bound,
         attempt=attempt_of(exchange.headers),
         at=exchange.started_at,
         miss=isinstance(exchange.error, MissError),

@@ -39,6 +39,7 @@ class MissReason(StrEnum):
 
     NEVER = "never recorded"
     EXHAUSTED = "every recording was already played"
+    UNBOUND = "its answer cannot be told in this run's words"
     INCOMPLETE = "only incomplete answers were recorded"
 
 

@@ -17,9 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from llmproxy.core.bindings import Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import Prices, outcome_of
+from llmproxy.core.engine.binding import Binder, Found
 from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, playable
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
@@ -47,6 +49,7 @@ from llmproxy.core.traffic.response_bytes import Client, Plan, Plans, plan
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import (
     AGENT,
+    BOUND_HEADER,
     Decision,
     Mode,
 )
@@ -94,7 +97,7 @@ class Engine:
         self.journal = journal
         self.now, self.clock = now, clock
         self.sessions = Sessions(
-            Defaults(config.mode, config.speed, config.exhausted, config.allow_live),
+            Defaults(config.mode, config.speed, config.exhausted, config.allow_live, config.bind),
             self._store_for,
             holder,
             self._keep_file,
@@ -103,6 +106,7 @@ class Engine:
         self._prices = Prices()
         self._memory = Memory()
         self._plans = Plans()
+        self.binder = Binder(config)
         self.hits = Hits(self, self._memory, self._plans, self._prices)
         """The short way, for whole requests."""
         self._targets: tuple[int, dict[str, str]] = (0, {})
@@ -144,7 +148,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
-        for each in (self._plans, self._prices, self.hits):
+        for each in (self._plans, self._prices, self.hits, self.binder):
             each.forget()
 
     def _keep_file(self, session: Session) -> None:
@@ -228,15 +232,23 @@ class Engine:
         forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
         if forking is not None and exchange.decision is None:
             body = swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
-        known = self._known(exchange, body)
+        known, seen = self._known(exchange, body)
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
             exchange.operation = known.path
         if exchange.decision is Decision.PASS:
             return
         session, store = exchange.session, self.store
-        walker = (exchange.party, known.key)
+        key, found = known.key, None
         slots = store.slots(session.cassette, session.sample, exchange.party, known.key) if store else ()
+
+        def canonical() -> Canonical:
+            return seen or self._canonical(exchange, body)
+
+        if not slots and store and exchange.decision is None and session.bound is not None:
+            found = self.binder.find(exchange, store, canonical)
+            key, slots = (found.key, found.slots) if found is not None else (key, slots)
+        walker = (exchange.party, key)
         if session.first is None and store:
             session.first = store.first_key(session.cassette, session.sample)
         exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
@@ -252,6 +264,8 @@ class Engine:
                 recorded_here=walker in session.recorded_here,
             )
         )
+        if store and verdict.recording is not None and session.bound is not None:
+            verdict = self._bind(exchange, store, verdict, found, canonical)
         if forking is not None and forking.parts(exchange, hit=verdict.recording is not None):
             verdict = self._part(forking, exchange, verdict.reason, len(slots))
         elif session.forking is not None and session.forking.live and verdict.recording is not None:
@@ -267,6 +281,31 @@ class Engine:
             if not slots:
                 session.recorded_here.add(walker)
             check_upstream(exchange)
+
+    def _bind(
+        self,
+        exchange: Exchange,
+        store: Store,
+        verdict: Verdict[Slot],
+        found: Found | None,
+        canonical: Callable[[], Canonical],
+    ) -> Verdict[Slot]:
+        """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
+        slot = verdict.recording
+        if slot is None:
+            return verdict
+        if found is None:
+            result = self.binder.exact(exchange, store, slot, canonical)
+            if not isinstance(result, Mismatch):
+                exchange.bound = result
+                return verdict
+            exchange.unbound = f"the answer of recording #{slot.id}: {result}"
+        elif (answer := self.binder.answer(exchange, store, found, slot)) is not None:
+            exchange.bound = answer
+            return verdict
+        if exchange.session.mode is Mode.AUTO:
+            return Verdict(Decision.RECORD)
+        return Verdict(Decision.REFUSE, reason=MissReason.UNBOUND)
 
     def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
         """Count a request of the agent; tell whether its answer is overridden, and make it then."""
@@ -300,15 +339,16 @@ class Engine:
             return made
         return self.recorded(call.interaction)
 
-    def _known(self, exchange: Exchange, body: bytes) -> Known:
+    def _known(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
+        """Return what is known of a request, and its canonical form where that had to be made."""
         digest = self._memory.digest(exchange.counted, body)
         if (known := self._memory.get(digest, self.redactor.learned)) is not None:
-            return known
+            return known, None
         canonical = self._canonical(exchange, body)
         model = canonical.model or named_model(canonical)
         known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation)
         self._memory.put(digest, known)
-        return known
+        return known, canonical
 
     def _request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
@@ -361,7 +401,7 @@ class Engine:
         if exchange.slot is None or self._store is None:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
-        response = self._store.response(exchange.slot.id)
+        response = exchange.bound.response if exchange.bound is not None else self._store.response(exchange.slot.id)
         self._serve(exchange, exchange.slot)
         return response
 
@@ -372,7 +412,9 @@ class Engine:
         if (slot := exchange.slot) is None:
             raise ValueError("plan() is for exchanges decided REPLAY")
         speed, now = exchange.session.speed, self.now()
-        if speed:
+        if exchange.bound is not None:
+            extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
+        if speed or exchange.bound is not None:
             return plan(self.answer(exchange), client, speed=speed, now=now, extra=extra)
         if self._store is None:
             raise ValueError("a recording without a store")
@@ -384,6 +426,8 @@ class Engine:
     def _serve(exchange: Exchange, slot: Slot) -> None:
         exchange.session.served.add(slot.id)
         exchange.interaction = slot.id
+        if exchange.bound is not None and exchange.session.bound is not None:
+            exchange.session.bound.learn(exchange.bound.identities)
 
     def stored(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
@@ -456,8 +500,13 @@ class Engine:
             usage=usage,
             redacted=redacted,
             rules=self.config.rules.digest,
+            circumstances=self._declared(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
         )
+
+    def _declared(self, session: Session) -> str:
+        """Return the circumstances under which a session records, without what is secret."""
+        return "" if session.bound is None else self.redactor.text(session.bound.said)
 
     def _stale(self, exchange: Exchange) -> bool:
         """Tell whether an `auto` request names an id that was served from a recording: the provider may have forgotten it by now."""

@@ -89,6 +89,8 @@ class Hits:
         ).recording
         if slot is None or slot.status == SWITCHING:
             return None
+        if session.bound is not None and slot.id not in session.bound.untouched:
+            return None  # its answer may name a folder of the recorded run
         alike = self._kinds.get((slot.id, place.counted, place.attempt))
         if alike is None or alike.tally is not session.tally or alike.learned != learned or alike.said.key != known.key:
             alike = self._kind(place, session, known, slot, store)

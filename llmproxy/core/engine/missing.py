@@ -58,6 +58,7 @@ def explain_miss(
         elsewhere=tuple(Place(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
         other_rules=other_rules(store, session.cassette, config.rules.digest) if store else False,
         complete=session.complete,
+        unbound=exchange.unbound,
     )
     return explain(context, wanted, _candidates(exchange, config, store))
 

@@ -35,6 +35,8 @@ SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIE
 _COPY_IDS = """
 INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
 """
+_COPY_DECLARED = "INSERT INTO declared SELECT ?, circumstances FROM declared WHERE interaction_id = ?"
+_COPY_SLOTS = "INSERT OR IGNORE INTO slots SELECT ?, position, slot FROM slots WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
 _NUMBERS = 10_000
 """Children of one cassette for which a name is looked."""
@@ -216,6 +218,8 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
             values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)
             made.append(int(conn.execute(_COPY, values).lastrowid or 0))
             conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
+            conn.execute(_COPY_DECLARED, (made[-1], copy.id))
+        conn.execute(_COPY_SLOTS, (name, to_sql(fork.parent)))
         _put(conn, replace(fork, shared=len(made), created_at=now))
     return made
 

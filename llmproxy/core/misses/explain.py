@@ -87,6 +87,8 @@ class MissContext:
     """Recordings of this cassette were keyed under other normalisation rules."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
+    unbound: str = ""
+    """Why a recording that was held against it, with what is bound, does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         first,
         f"{', '.join(which)}; nothing was sent to the provider.",
         asked,
+        *([short(context.unbound, 4 * width)] if context.unbound else []),
         *(_about(case.near, shown, width) if case.near else ()),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(todo, 1)),

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.routing import Family, Route
+from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import Slot
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode
+from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Config:
     """A replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
     """The caller's key counts, as a fingerprint."""
+    bind: Scope = Scope.ALL
+    """What may be bound."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
@@ -102,6 +105,10 @@ class Exchange:
     """Number of this call of a model among the agent's, from 0, in such a session."""
     swapped: bool = False
     """Results of tools were overridden in the body: it is not what the client sent."""
+    bound: BoundAnswer | None = None
+    """The recorded answer in this run's words, of a bound hit."""
+    unbound: str = ""
+    """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
     """The answer, where it is overridden."""
     error: LLMProxyError | None = None

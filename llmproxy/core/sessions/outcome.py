@@ -51,6 +51,8 @@ class Outcome(NamedTuple):
     """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``, ``miss``."""
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself; None if it does not."""
+    bound: tuple[str, ...] = ()
+    """Of a bound hit: the names of the circumstances and slots whose values differ from the recording's."""
     at: float = 0.0
     """Unix time of arrival, seconds."""
     miss: bool = False
@@ -83,6 +85,10 @@ class Summary:
     """What a run comes to."""
 
     hits: int = 0
+    bound: int = 0
+    """Hits of which something was bound: not byte for byte what was recorded."""
+    bound_names: tuple[str, ...] = ()
+    """What was bound in them, sorted."""
     misses: int = 0
     """Requests that were refused because they were never recorded."""
     recorded: int = 0
@@ -140,6 +146,8 @@ class Totals:
     tokens_out: int = 0
     cost: Decimal | None = None
     unpriced: int = 0
+    bound: int = 0
+    bound_names: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
@@ -148,6 +156,8 @@ class Totals:
         self.failed += outcome.lost
         if outcome.decision is Decision.REPLAY:
             self.hits += 1
+            self.bound += bool(outcome.bound)
+            self.bound_names.update(outcome.bound)
             usage, cost = outcome.usage, outcome.cost
             self.tokens_in += usage.input or 0
             self.tokens_out += usage.output or 0
@@ -168,6 +178,8 @@ class Totals:
         """Return the sum so far; `duration` in seconds."""
         return Summary(
             hits=self.hits,
+            bound=self.bound,
+            bound_names=tuple(sorted(self.bound_names)),
             misses=self.misses,
             recorded=self.recorded,
             passed=self.passed,

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.tally import Tally
 from llmproxy.core.traffic.interaction import Key
@@ -79,6 +80,8 @@ class Session:
     tally: Tally = field(default_factory=Tally)
     calls: Calls = field(default_factory=Calls)
     """What it was asked, over all restarts."""
+    bound: Bound | None = None
+    """What was declared of this run, and what varies; None where neither is anything."""
     forking: Forking | None = None
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
     _last: Walker | None = None
@@ -107,6 +110,10 @@ class Session:
         self._last = walker
         return nth
 
+    def last_of(self, party: str) -> Key | None:
+        """Return the key that a party asked last; None if the last request was another's, or there was none."""
+        return self._last[1] if self._last is not None and self._last[0] == party else None
+
     def restart(self) -> None:
         """Walk from the start again."""
         self.counts.clear()
@@ -114,6 +121,8 @@ class Session:
         self._last = None
         if self.forking is not None:
             self.forking.restart()
+        if self.bound is not None:
+            self.bound.restart()
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
+from llmproxy.core.bindings import Circumstance
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import fork_of, reserve
+from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
+from llmproxy.core.store.varying import slots_of
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import CONTROL_PREFIX, Exhausted, Mode
+from llmproxy.protocol import CONTROL_PREFIX, Exhausted, Mode, Scope
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class Defaults:
     speed: float
     exhausted: Exhausted
     allow_live: bool = False
+    bind: Scope = Scope.ALL
 
 
 class Walked(Protocol):
@@ -144,11 +148,14 @@ class Sessions:
         upstreams: Mapping[str, str] | None = None,
         forking: Forking | None = None,
         child: str | None = None,
+        circumstances: Iterable[Circumstance] = (),
+        bind: Scope | None = None,
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
         A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is overridden, and whether what
-        parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find.
+        parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find. `circumstances` are
+        declared of the run, `bind` says what of them counts.
 
         Raises:
             SessionBusy: it is open already.
@@ -188,7 +195,29 @@ class Sessions:
                 del self.walks[session.name]
                 raise
         session.upstreams = dict(upstreams or {})
+        session.bound = self._bound(session, self.defaults.bind if bind is None else bind)
+        self._declare(session, circumstances)
         return session
+
+    def declare(self, name: str, circumstances: Iterable[Circumstance]) -> Session:
+        """Declare circumstances of an open session's run, which count from the next request on. Raises SessionUnknown."""
+        session = self.named(name)
+        self._declare(session, circumstances)
+        return session
+
+    def _declare(self, session: Session, circumstances: Iterable[Circumstance]) -> None:
+        found = tuple(circumstances)
+        if found and session.bound is None:
+            store = self.store(session.mode)
+            session.bound = Bound(self.defaults.bind, slots=slots_of(store, session.cassette) if store else ())
+        if found and session.bound is not None:
+            session.bound.declare(found)
+
+    def _bound(self, session: Session, scope: Scope) -> Bound | None:
+        """Return what a session binds before anything is declared; None where its cassette has no slots and the scope is the proxy's."""
+        store = self.store(session.mode)
+        slots = slots_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
+        return Bound(scope, slots=slots) if slots or scope is not self.defaults.bind else None
 
     def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
         """Give a session its overrides, above those that its cassette has; reserve the child."""
@@ -214,6 +243,7 @@ class Sessions:
                     log.warning(
                         "cassette %s was not recorded to its end (no clean close), so it is recorded anew", name
                     )
+            session.bound = self._bound(session, self.defaults.bind)
             if session.writes:
                 store.begin(cassette, sample, exclusive=session.recording_anew, holder=self.holder)
         self.walks[name] = session

@@ -59,6 +59,9 @@ class Tally:
     """What became of a session's requests."""
 
     decisions: dict[Decision, int] = field(default_factory=dict)
+    bound: int = 0
+    """Hits of which something was bound."""
+    bound_names: set[str] = field(default_factory=set)
     misses: int = 0
     """Requests that were refused because they were never recorded."""
     recorded: int = 0
@@ -77,6 +80,8 @@ class Tally:
         """Count one outcome."""
         self.decisions[outcome.decision] = self.decisions.get(outcome.decision, 0) + 1
         self.failed += outcome.lost
+        self.bound += bool(outcome.bound)
+        self.bound_names.update(outcome.bound)
         self.recorded += outcome.decision is Decision.RECORD and outcome.interaction is not None and not outcome.lost
         if outcome.decision is Decision.REFUSE:
             self.misses += outcome.miss
@@ -107,6 +112,8 @@ class Tally:
         passed = self.decisions.get(Decision.PASS, 0)
         return {
             "hits": self.decisions.get(Decision.REPLAY, 0),
+            "bound": self.bound,
+            "bound_names": sorted(self.bound_names),
             "misses": self.misses,
             "recorded": self.recorded,
             "passed": passed,

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6C6C6D70
 
 MIGRATION_SET = "llmproxy"
 
-NAMES = ("m001_store", "m002_forks")
+NAMES = ("m001_store", "m002_forks", "m003_bindings")
 """Every migration this version knows, in order."""
 
 _M001 = """
@@ -134,6 +134,23 @@ CREATE TABLE forks (
 )
 """
 
+_M003 = """
+CREATE TABLE circumstances (
+    id INTEGER PRIMARY KEY,
+    said TEXT NOT NULL UNIQUE                  -- JSON [{name, value, ...}, ...]: what one run declared
+);
+CREATE TABLE declared (
+    interaction_id INTEGER PRIMARY KEY REFERENCES interactions(id) ON DELETE CASCADE,
+    circumstances INTEGER NOT NULL REFERENCES circumstances(id)
+);
+CREATE TABLE slots (
+    cassette TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    slot TEXT NOT NULL,                        -- JSON: a place whose value is known to vary
+    PRIMARY KEY (cassette, position)
+) WITHOUT ROWID;
+"""
+
 
 def m001_store(db: Database) -> None:
     """Create everything: cassettes, bodies, interactions, made_ids and the view `calls`."""
@@ -146,6 +163,13 @@ def m001_store(db: Database) -> None:
 def m002_forks(db: Database) -> None:
     """Create `forks`: which cassette went its own way from which other one, where and why."""
     db.conn.execute(_M002)
+
+
+def m003_bindings(db: Database) -> None:
+    """Create `circumstances`, `declared` and `slots`: what a run declared, and what is known to vary."""
+    for statement in _M003.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
 
 
 def applied(conn: sqlite3.Connection) -> tuple[str, ...]:

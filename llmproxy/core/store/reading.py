@@ -10,7 +10,7 @@ import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,7 @@ class Reading:
         self._refused: Signature | None = None
         """Of a file that was put in the place of ours and cannot be read: said once."""
         self._last_row = self._mark() if watch else ()
+        self._binds = False
 
     @property
     def generation(self) -> tuple[int, int]:
@@ -160,6 +161,7 @@ class Reading:
         self._answers.clear()
         self._answer_bytes = 0
         self._contents = Contents()
+        self._binds = False
         self.reopened()
 
     def _mark(self) -> Row:
@@ -227,11 +229,25 @@ class Reading:
         named = dict(zip(rows.LOADED, row, strict=True))
         response = self.response(interaction_id)
         try:
-            return rows.to_interaction(
+            loaded = rows.to_interaction(
                 named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
         except (TypeError, ValueError) as error:
             raise CassetteCorrupt(f"Interaction {interaction_id} of {self.path} is damaged: {error!r}.") from error
+        said = self.declared([interaction_id]) if self.binds else {}
+        return replace(loaded, circumstances=said[interaction_id]) if said else loaded
+
+    @property
+    def binds(self) -> bool:
+        """Whether the store knows of circumstances and slots at all; one of an older schema, opened for reading, does not."""
+        if not self._binds:
+            self._binds = self._maybe("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
+        return self._binds
+
+    def declared(self, ids: Collection[int]) -> dict[int, str]:
+        """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are left out."""
+        sql = "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id = ?"
+        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
@@ -307,6 +323,10 @@ class Reading:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Return what a query finds. Raises CassetteCorrupt and its like for SQLite's errors."""
+        return self._all(sql, values)
 
     def _maybe(self, sql: str, values: Sequence[object] = ()) -> Row | None:
         found = self._all(sql, values)

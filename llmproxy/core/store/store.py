@@ -194,6 +194,10 @@ class Store(Reading):
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if superseded:
             conn.execute(_NAME_SUCCESSOR, (new, now))
+        if one.circumstances:
+            said = to_sql(one.circumstances)
+            conn.execute("INSERT OR IGNORE INTO circumstances (said) VALUES (?)", (said,))
+            conn.execute("INSERT INTO declared SELECT ?, id FROM circumstances WHERE said = ?", (new, said))
         if one.made_ids:
             made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
             conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)

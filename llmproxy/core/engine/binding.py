@@ -1,0 +1,201 @@
+"""Bound hits: a request without a recording of its own is held against those that it may be, in this run's words.
+
+    exchange, canonical request -> the recording that fits (`Found`), or why none does
+    the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
+
+The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`). Where two fit, their
+answers are compared after binding; if they still differ, the walk's order decides or nobody does: never is one of two guessed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, bound_key, fit_request, rebind_answer, rewrite_answer
+from llmproxy.core.engine.decide import playable
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.sessions.bound import BoundAnswer
+from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.store.rederive import canonical_of
+from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.store.varying import list_candidates, list_in_order
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.protocol import Mode
+
+REMEMBERED_KEYS = 100_000
+"""Bound keys of recordings; about 150 bytes each."""
+REMEMBERED_BYTES = 32 << 20
+"""Bodies of the recorded requests that are kept ready to be compared."""
+_MOST_COMPARED = 200
+"""Recordings that one request is compared with."""
+_LOOKS = frozenset({Mode.REPLAY, Mode.AUTO, Mode.ONCE})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A recording that fits."""
+
+    key: Key
+    """Exact key of the recordings."""
+    slots: tuple[Slot, ...]
+    fit: Fit
+    table: Bindings
+
+
+class Binder:
+    """Looks for bound hits in one store."""
+
+    def __init__(self, config: Config) -> None:
+        """Know nothing yet."""
+        self._config = config
+        self._keys: dict[int, str] = {}
+        self._requests: OrderedDict[int, Canonical] = OrderedDict()
+        self._bytes = 0
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._keys.clear()
+        self._requests.clear()
+        self._bytes = 0
+
+    # --- which recording? ----------------------------------------------------------------------------------------
+
+    def find(self, exchange: Exchange, store: Store, canonical: Callable[[], Canonical]) -> Found | None:
+        """Return the recording that a request without one of its own fits; else the exchange's `unbound` says why none does."""
+        session = exchange.session
+        bound = session.bound
+        if bound is None or session.mode not in _LOOKS or exchange.route.not_llm or exchange.key is None:
+            return None
+        wanted = canonical()
+        fitting: list[Found] = []
+        for key, ids in self._candidates(exchange, store, wanted):
+            table = bound.table(store.declared(ids[:1]).get(ids[0], ""))
+            if not table or (recorded := self._request(store, ids[0])) is None:
+                continue
+            result = fit_request(table, recorded.tree, wanted.tree, bound.known)
+            if isinstance(result, Mismatch):
+                exchange.unbound = exchange.unbound or f"recording #{ids[0]}, bound: {result}"
+                continue
+            slots = store.slots(session.cassette, session.sample, exchange.party, key)
+            if playable(session.mode, slots):
+                fitting.append(Found(key, slots, result, table))
+        return self._choose(exchange, store, fitting) if fitting else None
+
+    def _candidates(self, exchange: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
+        """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
+        session, where = exchange.session, exchange.route
+        if wanted.kind != "json":
+            return []
+        looked_for = bound_key(wanted)
+        found: dict[Key, list[int]] = {}
+        place = (session.cassette, session.sample)
+        for each in list_candidates(
+            store, place, exchange.party, where.provider.name, exchange.operation, stream=wanted.stream
+        ):
+            if (exchange.party, each.key) not in session.recorded_here and self._bound_key(
+                store, each.id
+            ) == looked_for:
+                found.setdefault(each.key, []).append(each.id)
+        return list(found.items())[:_MOST_COMPARED]
+
+    def _bound_key(self, store: Store, id_: int) -> str:
+        if (known := self._keys.get(id_)) is None:
+            canonical = self._request(store, id_)
+            if len(self._keys) >= REMEMBERED_KEYS:
+                self._keys.clear()
+            known = self._keys[id_] = "" if canonical is None else bound_key(canonical)
+        return known
+
+    def _request(self, store: Store, id_: int) -> Canonical | None:
+        """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
+        if (known := self._requests.get(id_)) is not None:
+            self._requests.move_to_end(id_)
+            return known
+        try:
+            made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
+        except (CassetteError, RefusedError):
+            return None
+        self._requests[id_] = made
+        self._bytes += len(made.body) + 1000
+        while self._bytes > REMEMBERED_BYTES and len(self._requests) > 1:
+            _, gone = self._requests.popitem(last=False)
+            self._bytes -= len(gone.body) + 1000
+        return made
+
+    def _choose(self, exchange: Exchange, store: Store, fitting: Sequence[Found]) -> Found | None:
+        """Return the one that fits; of several whose answers differ after binding, the one that comes next in the walk."""
+        if len(fitting) == 1:
+            return fitting[0]
+        session = exchange.session
+        answers = [self._rewrite(exchange, store, each, each.slots[0]) for each in fitting]
+        bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
+        if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
+            fresh = [each for each in fitting if each.slots[0].id not in session.served]
+            return (fresh or fitting)[0]
+        follows = self._next(exchange, store)
+        if (found := next((each for each in fitting if each.key == follows), None)) is not None:
+            return found
+        named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
+        exchange.unbound = (
+            f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
+        )
+        return None
+
+    @staticmethod
+    def _next(exchange: Exchange, store: Store) -> Key | None:
+        """Return the key of the recording that comes after what this walk was served last."""
+        session = exchange.session
+        order = list_in_order(store, (session.cassette, session.sample), exchange.party)
+        last = session.last_of(exchange.party)
+        if last is None:
+            return order[0][1] if order else None
+        nth = session.counts.get((exchange.party, last), 0)
+        at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
+        return order[at + 1][1] if at is not None and at + 1 < len(order) else None
+
+    # --- its answer ----------------------------------------------------------------------------------------------
+
+    def answer(self, exchange: Exchange, store: Store, found: Found, slot: Slot) -> BoundAnswer | None:
+        """Return the answer of a recording that fits; None, and why in `unbound`, where it cannot be written."""
+        result = self._rewrite(exchange, store, found, slot)
+        if isinstance(result, Mismatch):
+            exchange.unbound = f"the answer of recording #{slot.id}: {result}"
+            return None
+        return result
+
+    @staticmethod
+    def _rewrite(exchange: Exchange, store: Store, found: Found, slot: Slot) -> BoundAnswer | Mismatch:
+        bound = exchange.session.bound
+        if bound is None:
+            raise AssertionError("found without bindings")
+        response = rewrite_answer(found.table, found.fit, store.response(slot.id), bound.known)
+        if isinstance(response, Mismatch):
+            return response
+        return BoundAnswer(response, found.fit.names, found.fit.identities)
+
+    def exact(
+        self, exchange: Exchange, store: Store, slot: Slot, canonical: Callable[[], Canonical]
+    ) -> BoundAnswer | Mismatch | None:
+        """Return what an exact hit's answer must be in this run; None where it is the recorded one, byte for byte.
+
+        It is another only where it names a recorded folder, or what a tool made, that the request does not hold.
+        """
+        bound = exchange.session.bound
+        if bound is None or slot.id in bound.untouched:
+            return None
+        table = bound.table(store.declared([slot.id]).get(slot.id, ""))
+        if not table.only_paths.changed and not len(bound.known):
+            bound.untouched.add(slot.id)
+            return None
+        recorded = store.response(slot.id)
+        result = rebind_answer(table, canonical().tree, recorded, bound.known)
+        if isinstance(result, Mismatch):
+            return result
+        if result is recorded:
+            bound.untouched.add(slot.id)
+            return None
+        names = {*table.only_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
+        return BoundAnswer(result, tuple(sorted(names)))

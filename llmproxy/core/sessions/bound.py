@@ -1,0 +1,81 @@
+"""What one session binds: the circumstances declared for it, the slots of its cassette, and what tools made in it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llmproxy.core.bindings import (
+    Bindings,
+    Circumstance,
+    Identities,
+    Identity,
+    Scope,
+    Slot,
+    read_circumstances,
+    write_circumstances,
+)
+from llmproxy.core.traffic.interaction import Response
+
+_REMEMBERED = 64
+"""Runs that recorded into one cassette."""
+
+
+class BoundAnswer(NamedTuple):
+    """A recorded answer with this run's values."""
+
+    response: Response
+    names: tuple[str, ...]
+    """Bindings and slots that made the difference, sorted."""
+    identities: tuple[Identity, ...] = ()
+    """What tools made, known once the answer is served."""
+
+
+@dataclass(slots=True)
+class Bound:
+    """The state of one session."""
+
+    scope: Scope = Scope.ALL
+    declared: dict[str, Circumstance] = field(default_factory=dict)
+    slots: tuple[Slot, ...] = ()
+    known: Identities = field(default_factory=Identities)
+    """What stands for what, so far."""
+    untouched: set[int] = field(default_factory=set)
+    """Recordings whose answer an exact hit gets as it is."""
+    _tables: dict[str, Bindings] = field(default_factory=dict)
+    _said: str | None = None
+
+    def declare(self, circumstances: Iterable[Circumstance]) -> None:
+        """Take circumstances in; one of a name that is there takes its place."""
+        self.declared |= {each.name: each for each in circumstances}
+        self._tables.clear()
+        self.untouched.clear()
+        self._said = None
+
+    @property
+    def said(self) -> str:
+        """The circumstances as a recording keeps them."""
+        if self._said is None:
+            self._said = write_circumstances(self.declared.values())
+        return self._said
+
+    def table(self, recorded: str) -> Bindings:
+        """Return what binds a recording that was made under these circumstances, as `write_circumstances` wrote them."""
+        if (known := self._tables.get(recorded)) is None:
+            if len(self._tables) >= _REMEMBERED:
+                self._tables.clear()
+            known = Bindings(read_circumstances(recorded), self.declared.values(), self.slots, self.scope)
+            self._tables[recorded] = known
+        return known
+
+    def learn(self, identities: Iterable[Identity]) -> None:
+        """Note what a served answer's pair of requests said; it was checked already."""
+        for each in identities:
+            if each.recorded != each.present and self.known.add(each) is None:
+                self.untouched.clear()
+
+    def restart(self) -> None:
+        """Forget what tools made: another run begins."""
+        self.known = Identities()
+        self.untouched.clear()

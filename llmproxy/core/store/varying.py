@@ -1,0 +1,66 @@
+"""What varies from run to run, as the store keeps it: the slots of a cassette, and recordings that a bound request may fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmproxy.core.bindings import BadSlot, Slot, read_slot
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.errors import CassetteCorrupt
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.reading import Reading
+    from llmproxy.core.store.store import Store
+
+_CANDIDATES = """
+SELECT id, key FROM interactions
+WHERE cassette = ? AND sample = ? AND party = ? AND provider = ? AND operation = ? AND stream = ? AND superseded_at IS NULL
+ORDER BY started_at, id
+"""
+_IN_ORDER = """
+SELECT id, key, occurrence FROM interactions WHERE cassette = ? AND sample = ? AND party = ? AND superseded_at IS NULL
+ORDER BY started_at, id
+"""
+
+
+class Candidate(NamedTuple):
+    """A live recording."""
+
+    id: int
+    key: Key
+
+
+def slots_of(store: Reading, cassette: str) -> tuple[Slot, ...]:
+    """Return the slots of a cassette, in their order. Raises CassetteCorrupt."""
+    if not store.binds:
+        return ()
+    found = store.rows("SELECT slot FROM slots WHERE cassette = ? ORDER BY position", (to_sql(cassette),))
+    try:
+        return tuple(read_slot(json.loads(text)) for (text,) in found)
+    except (ValueError, BadSlot) as error:
+        raise CassetteCorrupt(f"The slots of cassette {cassette} in {store.path} are damaged: {error}") from error
+
+
+def put_slots(store: Store, cassette: str, slots: Sequence[Slot]) -> None:
+    """Write the slots of a cassette, in place of those that it had."""
+    rows = [(to_sql(cassette), n, json.dumps(slot.to_dict())) for n, slot in enumerate(slots)]
+    with store.transaction() as conn:
+        conn.execute("DELETE FROM slots WHERE cassette = ?", (to_sql(cassette),))
+        conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", rows)
+
+
+def list_candidates(
+    store: Reading, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
+) -> list[Candidate]:
+    """Return the live recordings of one kind of request, in the order in which they were requested."""
+    values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
+    return [Candidate(id_, Key(key)) for id_, key in store.rows(_CANDIDATES, values)]
+
+
+def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
+    """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
+    found = store.rows(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
+    return [(id_, Key(key), occurrence) for id_, key, occurrence in found]

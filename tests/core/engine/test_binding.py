@@ -1,0 +1,292 @@
+"""Bound hits through the engine: recorded in one folder, replayed in another."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import Circumstance, Identity, Slot
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.store import Store
+from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.errors import MissError
+from llmproxy.protocol import Decision, Mode, Scope
+from tests.core.engine.test_engine import CHAT, answered, engine
+
+Json = Any
+A = (Circumstance("cwd", "/tmp/a"), Circumstance("date", "2026-11-22"))
+B = (Circumstance("cwd", "/srv/ci/w"), Circumstance("date", "2026-11-23"))
+
+
+def _request(cwd: str, day: str, *turns: Json, question: str = "list it") -> bytes:
+    system = {"role": "system", "content": f"You work in {cwd}. Today is {day}."}
+    return json.dumps({"model": "gpt-4o", "messages": [system, {"role": "user", "content": question}, *turns]}).encode()
+
+
+def _answer(text: str) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}).encode()
+
+
+def _ask(made: Engine, body: bytes) -> Exchange:
+    exchange = made.arrive("post", CHAT, None, ())
+    made.identify(exchange, body)
+    return exchange
+
+
+def _open(made: Engine, circumstances: tuple[Circumstance, ...]) -> None:
+    made.sessions.open("default", circumstances=circumstances)
+
+
+def _record(store: Path, *pairs: tuple[bytes, str], circumstances: tuple[Circumstance, ...] = A) -> None:
+    with engine(store) as made:
+        _open(made, circumstances)
+        for body, text in pairs:
+            answered(made, _ask(made, body), _answer(text))
+
+
+def _text(made: Engine, exchange: Exchange) -> str:
+    assert exchange.decision is Decision.REPLAY, exchange.error and exchange.error.message
+    return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
+
+
+def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path) -> None:
+    """Said in the outcome, in the session's sums, and in a header."""
+    store = tmp_path / "s.db"
+    _record(store, (_request("/tmp/a", "2026-11-22"), "see /tmp/a/x of 2026-11-22"))
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
+        assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
+        plan = made.plan(exchange, Client())
+        assert b"x-llmproxy-bound: cwd, date\r\n" in plan.pieces[0][1]
+        outcome = made.outcome(exchange, 200)
+        assert outcome.bound == ("cwd", "date")
+        assert "bound: cwd, date" in outcome.note
+        session = made.sessions.named("default")
+        sums = session.tally.to_json()
+        assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
+        assert made.unused() == 0
+
+
+def test_a_run_in_the_same_folder_is_exact(tmp_path: Path) -> None:
+    """Equal requests never pass through any binding."""
+    store = tmp_path / "s.db"
+    body = _request("/tmp/a", "2026-11-22")
+    _record(store, (body, "see /tmp/a"))
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, A)
+        exchange = _ask(made, body)
+        assert _text(made, exchange) == "see /tmp/a"
+        assert made.outcome(exchange, 200).bound == ()
+
+
+def test_what_asks_something_else_is_a_miss_that_names_the_place(tmp_path: Path) -> None:
+    """The text of the miss says which recording was compared, and where it parts."""
+    store = tmp_path / "s.db"
+    _record(store, (_request("/tmp/a", "2026-11-22"), "yes"))
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        exchange = _ask(made, _request("/srv/ci/other", "2026-11-23"))
+        assert isinstance(exchange.error, MissError)
+        assert "bound: $.messages[0].content" in exchange.error.message
+        assert exchange.decision is Decision.REFUSE
+
+
+@pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
+def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mode) -> None:
+    """And what does not fit is recorded by `auto`, under the circumstances of the run that it is of."""
+    store = tmp_path / "s.db"
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
+    with engine(store, mode) as made:
+        _open(made, B)
+        assert _text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) == "in /srv/ci/w"
+        if mode is Mode.AUTO:
+            other = _ask(made, _request("/srv/ci/w", "2026-11-23", question="and now?"))
+            assert other.decision is Decision.RECORD
+            answered(made, other, _answer("now in /srv/ci/w"))
+    if mode is Mode.AUTO:
+        with engine(store, Mode.REPLAY) as made:
+            _open(made, (Circumstance("cwd", "/third"), Circumstance("date", "2027-01-01")))
+            for question, text in (("list it", "in /third"), ("and now?", "now in /third")):
+                assert _text(made, _ask(made, _request("/third", "2027-01-01", question=question))) == text
+
+
+@pytest.mark.parametrize(("scope", "hit"), [(Scope.ALL, True), (Scope.PATHS, False), (Scope.NONE, False)])
+def test_the_scope_decides_what_may_be_bound(tmp_path: Path, scope: Scope, hit: bool) -> None:
+    """``paths`` leaves no day; ``none`` nothing at all, and an exact hit its recorded bytes."""
+    store = tmp_path / "s.db"
+    same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), (same, "in /tmp/a"))
+    with engine(store, Mode.REPLAY, bind=scope) as made:
+        _open(made, B)
+        assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
+        exact = _ask(made, same)
+        assert _text(made, exact) == ("in /tmp/a" if scope is Scope.NONE else "in /srv/ci/w")
+        assert made.outcome(exact, 200).bound == (() if scope is Scope.NONE else ("cwd",))
+
+
+def test_nothing_is_bound_where_nobody_declared_anything(tmp_path: Path) -> None:
+    """A store and a proxy of before know no circumstances: only equal requests are hits."""
+    store = tmp_path / "s.db"
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), circumstances=())
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        assert _ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REFUSE
+        assert _text(made, _ask(made, _request("/tmp/a", "2026-11-22"))) == "in /tmp/a"
+
+
+def _minted(body_day: str, cwd: str, value: str, *more: Json) -> bytes:
+    call = {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": {"name": "mint", "arguments": "{}"}}
+    turns = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": value},
+    ]
+    return _request(cwd, body_day, *turns, *more)
+
+
+def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None:
+    """A slot of the cassette; the session keeps the mapping, and a value that comes back is a leak."""
+    store = tmp_path / "s.db"
+    old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
+    said = {"role": "assistant", "content": f"made {old}"}
+    _record(
+        store,
+        (_minted("2026-11-22", "/tmp/a", old), f"made {old}"),
+        (_minted("2026-11-22", "/tmp/a", old, said, {"role": "user", "content": "again"}), f"again {old[:13]}"),
+    )
+    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+        assert slots_of(opened, "default") == (Slot("made", "uuid", "mint"),)
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
+        assert _text(made, first) == f"made {new}"
+        assert made.outcome(first, 200).bound == ("cwd", "date", "made")
+        bound = made.sessions.named("default").bound
+        assert bound is not None
+        assert list(bound.known) == [Identity("made", "uuid", old, new)]
+        say_old, say_new = ({"role": "assistant", "content": f"made {value}"} for value in (old, new))
+        ask = {"role": "user", "content": "again"}
+        leaked = _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_old, ask))
+        assert leaked.decision is Decision.REFUSE
+        assert leaked.error is not None
+        assert "leaked" in leaked.error.message
+        assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_new, ask))) == f"again {new[:13]}"
+
+
+def test_slots_bind_without_any_circumstance(tmp_path: Path) -> None:
+    """`llmproxy start` declares nothing, and its clients have tools all the same."""
+    store = tmp_path / "s.db"
+    old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
+    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), circumstances=())
+    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+    with engine(store, Mode.REPLAY) as made:
+        assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
+
+
+def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
+    """The n-th bound request gets the n-th recording, as the n-th equal one does."""
+    store = tmp_path / "s.db"
+    body = _request("/tmp/a", "2026-11-22")
+    _record(store, (body, "first in /tmp/a"), (body, "second in /tmp/a"))
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        texts = [_text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) for _ in range(3)]
+        assert texts == ["first in /srv/ci/w", "second in /srv/ci/w", "second in /srv/ci/w"]
+        assert made.unused() == 0
+
+
+def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
+    """Two recordings that differ in a slot only: the one that comes next; out of order it is a miss that names both."""
+    store = tmp_path / "s.db"
+    ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
+    pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
+    _record(store, *pairs)
+    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        first = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))
+        assert _text(made, first) == "answer 0"
+        assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[3]))) == "answer 1"
+        third = _ask(made, _minted("2026-11-23", "/srv/ci/w", "9f2b9c1e-0000-4000-8000-00000000000a"))
+        assert third.decision is Decision.REFUSE
+
+
+def test_the_answer_of_an_exact_hit_names_this_folder(tmp_path: Path) -> None:
+    """`list_allowed_directories {}` has one key everywhere; it is a bound hit then, and said."""
+    store = tmp_path / "s.db"
+    same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
+    held = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "is /tmp/a there?"}]}).encode()
+    plain = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "when?"}]}).encode()
+    _record(store, (same, "in /tmp/a"), (held, "yes, /tmp/a"), (plain, "on 2026-11-22"))
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        exchange = _ask(made, same)
+        assert _text(made, exchange) == "in /srv/ci/w"
+        assert made.outcome(exchange, 200).bound == ("cwd",)
+        for body, text in ((held, "yes, /tmp/a"), (plain, "on 2026-11-22")):
+            exchange = _ask(made, body)
+            assert _text(made, exchange) == text
+            assert made.outcome(exchange, 200).bound == ()
+
+
+def test_an_answer_that_cannot_be_told_is_a_miss(tmp_path: Path) -> None:
+    """The folder has a space, and the recorded command had none."""
+    store = tmp_path / "s.db"
+    call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls /tmp/a"}'}}
+    answer = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}).encode()
+    with engine(store) as made:
+        _open(made, A)
+        answered(made, _ask(made, _request("/tmp/a", "2026-11-22")), answer)
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, (Circumstance("cwd", "/srv/my work"), B[1]))
+        exchange = _ask(made, _request("/srv/my work", "2026-11-23"))
+        assert isinstance(exchange.error, MissError)
+        assert "needs quotes" in exchange.error.message
+
+
+def test_circumstances_are_declared_while_the_session_is_open(tmp_path: Path) -> None:
+    """A captured id counts from the next request on, on both runs; a proxy's own session takes them too."""
+    store = tmp_path / "s.db"
+
+    def run(made: Engine, number: int, *, record: bool) -> Exchange:
+        first = _ask(made, _request("/tmp/a", "2026-11-22"))
+        if record:
+            answered(made, first, _answer("ok"))
+        made.sessions.declare("default", [Circumstance("task.id", str(number))])
+        call = {"id": "c", "type": "function", "function": {"name": "list_tasks", "arguments": "{}"}}
+        result = {"role": "tool", "tool_call_id": "c", "content": json.dumps([{"id": number, "seats": 7}])}
+        return _ask(made, _request("/tmp/a", "2026-11-22", {"role": "assistant", "tool_calls": [call]}, result))
+
+    call = {"id": "d", "type": "function", "function": {"name": "close_task", "arguments": '{"id": 7, "seats": 7}'}}
+    answer = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}).encode()
+    with engine(store) as made:
+        answered(made, run(made, 7, record=True), answer)
+    with engine(store, Mode.REPLAY) as made:
+        exchange = run(made, 1007, record=False)
+        assert exchange.decision is Decision.REPLAY, exchange.error
+        said = json.loads(made.answer(exchange).body)["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+        assert json.loads(said) == {"id": 1007, "seats": 7}
+
+
+def test_a_second_run_of_the_same_agent_begins_anew(tmp_path: Path) -> None:
+    """What tools made is forgotten with a restart of the walk."""
+    store = tmp_path / "s.db"
+    old = "3f2b9c1e-0000-4000-8000-00000000000a"
+    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
+    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        for n in range(3):
+            new = f"{n}7777777-1111-4111-8111-00000000000b"
+            assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new))) == f"made {new}"
+            made.sessions.reset("default")
