@@ -56,6 +56,12 @@ def verify(
         damaged_key = f"its key is {each.old[:15]}..., its request gives {each.new[:15]}..."
         say(f"damaged: interaction {each.id}: {damaged_key}")
     changed = [each for each in found if each.old != each.new and each.other_rules]
+    older = [each for each in found if each.older and not each.other_rules and not each.damaged]
+    if older and not rekey:
+        say(
+            f"{len(older)} interactions have keys of an older version; replay derives today's whenever it opens their cassette."
+        )
+        say("To make them last: llmproxy verify --rekey")
     if changed:
         say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
         _groups("one key now (they would answer each other's requests)", merges(found))

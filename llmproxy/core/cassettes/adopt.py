@@ -95,10 +95,11 @@ def adopt(
 ) -> list[Adopted]:
     """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_place(each.uri) for each in recorded]
+    adopter = _Adopter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
-            redactor.learn(each.headers, place.target)
-    adopter = _Adopter(cassette, rules, redactor, upstreams or {})
+            route, _ = adopter.route(each, place, _Extra(each.extra))
+            redactor.learn(each.headers, place.target, route.provider.credentials)
     return [adopter.one(each, place) for each, place in zip(recorded, places, strict=True)]
 
 
@@ -152,7 +153,7 @@ class _Adopter:
     def interaction(self, each: Recorded, place: _Place, route: Route, extra: _Extra) -> Interaction:
         headers, body = _decoded(each.headers, each.body)
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
-        request = self.redactor.request(Request(each.method, route.target, headers, body))
+        request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
         key = key_of(canonical)
         self.occurrences[sample, party, key] += 1

@@ -26,6 +26,7 @@ from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, 
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.forks.table import Copy
+from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import Known, Memory, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
@@ -41,6 +42,7 @@ from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import Defaults, Sessions
 from llmproxy.core.store.questions import count_unused
+from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.rows import Summary
 from llmproxy.core.store.store import Slot, Store
 from llmproxy.core.traffic.encoding import decode
@@ -101,6 +103,7 @@ class Engine:
             self._store_for,
             holder,
             self._keep_file,
+            self._make_ready,
         )
         self._placing = Placing(config, redactor, self.sessions)
         self._prices = Prices()
@@ -132,6 +135,12 @@ class Engine:
     def _open(self, *, writable: bool) -> Store:
         store = Store.open(self.config.store, writable=writable, now=self.now)
         store.reopened = self._forget
+
+        def make_ready(places: Sequence[tuple[str, int]]) -> None:
+            for place in places:
+                self._make_ready(store, *place)
+
+        store.replaced = make_ready
         return store
 
     def _store_for(self, mode: Mode) -> Store | None:
@@ -139,12 +148,20 @@ class Engine:
         store = self.store
         if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
             return store
+        opened: list[tuple[str, int]] = []
         if store is not None:
+            opened = list(store.derived)
             store.close()
             self._store = None
             self._forget()
         self._store = self._open(writable=True)
+        for place in opened:
+            self._make_ready(self._store, *place)
         return self._store
+
+    def _make_ready(self, store: Store, cassette: str, sample: int) -> None:
+        """Give what an older version recorded in a cassette its keys of today."""
+        derive(store, cassette, sample, self.config.rules, self.config.upstreams)
 
     def _forget(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
@@ -239,8 +256,11 @@ class Engine:
         if exchange.decision is Decision.PASS:
             return
         session, store = exchange.session, self.store
+        if session.first is None and store:
+            self._make_ready(store, session.cassette, session.sample)
+            session.first = store.first_key(session.cassette, session.sample)
         key, found = known.key, None
-        slots = store.slots(session.cassette, session.sample, exchange.party, known.key) if store else ()
+        slots = self._recordings(store, exchange, known.key, body) if store else ()
 
         def canonical() -> Canonical:
             return seen or self._canonical(exchange, body)
@@ -249,8 +269,6 @@ class Engine:
             found = self.binder.find(exchange, store, canonical)
             key, slots = (found.key, found.slots) if found is not None else (key, slots)
         walker = (exchange.party, key)
-        if session.first is None and store:
-            session.first = store.first_key(session.cassette, session.sample)
         exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
         if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
             return
@@ -307,6 +325,19 @@ class Engine:
             return Verdict(Decision.RECORD)
         return Verdict(Decision.REFUSE, reason=MissReason.UNBOUND)
 
+    def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[Slot, ...]:
+        """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""
+        session = exchange.session
+        place = (session.cassette, session.sample)
+        slots = store.slots(*place, exchange.party, key)
+        if (derived := store.derived.get(place)) is None or not derived.before:
+            return slots
+        request = self._request(exchange, body)
+        exchange.older = v1.key_of(request, exchange.route, self.config.rules, self._made_by(session))
+        if session.first == (exchange.party, exchange.older):
+            session.first = (exchange.party, key)
+        return (*store.slots_before(*place, exchange.party, exchange.older), *slots)
+
     def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
         """Count a request of the agent; tell whether its answer is overridden, and make it then."""
         number = forking.count(exchange)
@@ -361,7 +392,10 @@ class Engine:
                 body, headers = decode(body, coding, self.config.max_request), without(headers, "content-encoding")
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
-        request = self.redactor.request(Request(exchange.method, exchange.route.target, headers, body))
+        where = exchange.route
+        request = self.redactor.request(
+            Request(exchange.method, where.target, headers, body), where.provider.credentials
+        )
         exchange.redacted = (learned, request)
         return request
 
@@ -502,6 +536,7 @@ class Engine:
             rules=self.config.rules.digest,
             circumstances=self._declared(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+            older=exchange.older,
         )
 
     def _declared(self, session: Session) -> str:
@@ -561,7 +596,7 @@ class Engine:
         if learned != self.redactor.learned or len(known) > SHOWN_TARGETS:
             learned, known = self._targets = self.redactor.learned, {}
         if (text := known.get(target)) is None:
-            text = known[target] = self.redactor.text(target)
+            text = known[target] = self.redactor.line(target)
         return text
 
     def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
@@ -569,7 +604,7 @@ class Engine:
         outcome = Outcome(
             decision=Decision.REFUSE,
             method=method,
-            target=self.redactor.text(target),
+            target=self.redactor.line(target),
             status=status,
             note=self.redactor.text(error.message),
             at=self.now(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmproxy.core.dialects.conversation import asked
 from llmproxy.core.engine.decide import MissReason
+from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import Miss, MissContext, Place, explain
 from llmproxy.core.sessions.exchange import Config, Exchange
@@ -56,7 +57,9 @@ def explain_miss(
         played=recordings if why is MissReason.EXHAUSTED else 0,
         incomplete=recordings if why is MissReason.INCOMPLETE else 0,
         elsewhere=tuple(Place(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
-        other_rules=other_rules(store, session.cassette, config.rules.digest) if store else False,
+        other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
+        if store
+        else False,
         complete=session.complete,
         unbound=exchange.unbound,
     )

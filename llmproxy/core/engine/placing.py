@@ -41,7 +41,7 @@ class Placing:
         mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
         own = self._upstreams_of(name)
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
-        self._redactor.learn(headers, where.target)
+        self._redactor.learn(headers, where.target, where.provider.credentials)
         kept = self._kept(headers, where.target)
         method = method.upper()
         return Place(
@@ -52,7 +52,7 @@ class Placing:
             method=method,
             headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=Memory.counted(where.provider.name, method, where.target, kept),
+            counted=Memory.counted(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.learned,
             upstreams=own,
             attempt=attempt_of(kept),

@@ -10,15 +10,16 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from llmproxy.core.keys.normalize import KEYED_HEADERS, Canonical
+from llmproxy.core.keys.fields import judge
+from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Headers, Key
 
 REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""
 WORTH_A_SWITCH = 1 << 16
 """Bytes of a body that is not copied to be hashed."""
-COUNTED_HEADERS = frozenset({*KEYED_HEADERS, "content-type", "content-encoding"})
-"""Request headers on which the canonical form depends."""
+CODING = "content-encoding"
+"""A header that does not count and yet says how the body is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,13 @@ class Memory:
         self._learned = 0
 
     @staticmethod
-    def counted(provider: str, method: str, target: str, headers: Headers) -> bytes:
+    def counted(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
-        kept = (f"{name}:{value}" for name, value in headers if name.lower() in COUNTED_HEADERS)
+        kept = (
+            f"{name}:{value}"
+            for name, value in headers
+            if judge(lower := name.lower(), known=known).counts or lower == CODING
+        )
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod

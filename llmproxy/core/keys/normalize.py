@@ -21,20 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys.rules import (
-    ANTHROPIC_ON_CLOUDS,
-    ID_QUERY,
-    IGNORED_QUERY,
-    KEYED_HEADERS,
-    MESSAGES,
-    SET_HEADERS,
-    SHAPES,
-)
+from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
+from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
 from llmproxy.core.keys.scrub import Compiled, Rules, Scrub, apply, compiled, substitute
 from llmproxy.core.keys.shapes import NOTHING, Shape
 from llmproxy.core.keys.walk import MadeBy, Origin, Walk
 from llmproxy.core.providers.routing import streams
-from llmproxy.core.secrets.patterns import is_credential_member
 from llmproxy.core.traffic.encoding import multipart
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
@@ -42,7 +34,7 @@ from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
 if TYPE_CHECKING:
     from llmproxy.core.providers.routing import Route
 
-__all__ = ["KEYED_HEADERS", "Canonical", "MadeBy", "Origin", "Rules", "Scrub", "canonicalize", "new_ids"]
+__all__ = ["Canonical", "MadeBy", "Origin", "Rules", "Scrub", "canonicalize", "new_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +60,8 @@ class Canonical:
     """The JSON tree of which `body` is the writing; None for ``raw`` and ``empty``."""
     refs: tuple[str, ...]
     """Ids of server state that were met, known or not: with any, the form depends on what the store holds."""
+    variant: str = ""
+    """What else of the path chooses the answer: an API version, a location, a spelling that decoding would lose."""
 
 
 def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,32 +69,36 @@ def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in made if name not in refs)
 
 
-def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
-    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is."""
-    walk = Walk(made_by)
+def canonicalize(
+    request: Request, route: Route, rules: Rules, made_by: MadeBy, *, walk: type[Walk] = Walk
+) -> Canonical:
+    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is. `walk` applies the built-in rules."""
     ready = compiled(rules)
     content_type = header(request.headers, "content-type") or ""
-    kind, tree = _read(request.body, content_type, known=route.known)
+    kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
     stream = streams(route, tree if kind == "json" else None)
+    walker = walk(made_by, stream=stream)
     if kind == "json":
         tree = apply(tree, ready)
         if route.known and isinstance(tree, dict):
-            walk.body(tree, _shape(route, tree))
+            walker.body(tree, shape_of(route, tree))
     elif tree is not None:
-        tree = _scrub_fields(tree, ready)
+        tree = scrub_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
+    path = exact_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name,
         method=request.method.upper(),
-        operation=_operation(request, route, walk),
+        operation=_operation(request, route, walker),
         model=route.model,
         stream=stream,
-        headers=_headers(request),
-        query=_query(request.target, walk, known=route.known),
+        headers=counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
+        query=counted_query(request.target, route.provider, walker.named, known=route.known),
         kind=kind,
         body=body,
         tree=tree,
-        refs=tuple(dict.fromkeys(walk.refs)),
+        refs=tuple(dict.fromkeys(walker.refs)),
+        variant=f"{route.variant} {path}".strip(),
     )
 
 
@@ -125,47 +123,19 @@ def _before(operation: str, segment: str) -> str:
     return f"{collection}/{segment}"
 
 
-def _headers(request: Request) -> tuple[tuple[str, str], ...]:
-    found: dict[str, list[str]] = {}
-    for name, value in request.headers:
-        if (lower := name.lower()) in KEYED_HEADERS:
-            found.setdefault(lower, []).append(value.strip())
-    kept = []
-    for name, values in sorted(found.items()):
-        text = ",".join(values)
-        if name in SET_HEADERS:
-            text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
-        if text:
-            kept.append((name, text))
-    return tuple(kept)
-
-
-def _query(target: str, walk: Walk, *, known: bool) -> tuple[tuple[str, str], ...]:
-    _, mark, query = target.partition("?")
-    if not mark:
-        return ()
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
-    except ValueError:
-        return (("?", query),)
-    kept = [
-        (name, walk.named(value) if known and name in ID_QUERY else value)
-        for name, value in pairs
-        if not (known and name in IGNORED_QUERY) and not is_credential_member(name, value)
-    ]
-    return tuple(sorted(kept, key=lambda pair: pair[0]))
-
-
 # -- the body ----------------------------------------------------------------------------------------------------------------
 
 
-def _read(body: bytes, content_type: str, *, known: bool) -> tuple[str, object | None]:
-    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or none."""
+def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
+    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or none.
+
+    `named` says whether the server keeps the names of uploads; None for a path that nobody knows, where the types of parts count too.
+    """
     if not body:
         return "empty", None
     media = content_type.partition(";")[0].strip().lower()
     if media.startswith("multipart/"):
-        fields = _multipart(body, content_type, known=known)
+        fields = _multipart(body, content_type, named=named)
         return ("raw", None) if fields is None else ("multipart", fields)
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
@@ -179,8 +149,8 @@ def _read(body: bytes, content_type: str, *, known: bool) -> tuple[str, object |
     return "form", [list(pair) for pair in pairs]
 
 
-def _multipart(body: bytes, content_type: str, *, known: bool) -> list[object] | None:
-    """Return the parts as [field, text or sha256 of the file, file extension]; generic paths keep name and type as well."""
+def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
+    """Return the parts as [field, text or sha256 of the file, file extension], and more where it counts."""
     parts = multipart(body, content_type)
     if parts is None:
         return None
@@ -188,11 +158,21 @@ def _multipart(body: bytes, content_type: str, *, known: bool) -> list[object] |
     for part in parts:
         text = _text(part.data) if part.filename is None else None
         value = {"sha256": hashlib.sha256(part.data).hexdigest()} if text is None else text
-        field: list[object] = [part.name, value, _extension(part.filename)]
-        if not known or part.name is None:
+        extension = _extension(part.filename)
+        field: list[object] = [part.name, value, extension]
+        if named is None or part.name is None:
             field += [part.filename, part.content_type]
+        elif named and part.filename is not None:
+            field.append(part.filename)
+        elif extension == "" and part.content_type:
+            field.append({"type": part.content_type.lower()})  # nothing else says what it is
         fields.append(field)
     return fields
+
+
+def is_named(route: Route) -> bool:
+    """Tell whether the server keeps the names of what is uploaded; transcribers and the like look at it and forget it."""
+    return not route.operation.startswith(UNNAMED_FILES)
 
 
 def _text(data: bytes) -> str | None:
@@ -210,7 +190,7 @@ def _extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def _scrub_fields(fields: object, rules: Compiled) -> object:
+def scrub_fields(fields: object, rules: Compiled) -> object:
     """Scrub the text fields of a form; where=system names nothing in one."""
     if not rules.everywhere or not isinstance(fields, list):
         return fields
@@ -223,7 +203,7 @@ def _scrub_fields(fields: object, rules: Compiled) -> object:
     ]
 
 
-def _shape(route: Route, tree: dict[str, object]) -> Shape:
+def shape_of(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
     if route.family == "bedrock" and operation == "invoke":
         version = tree.get("anthropic_version")

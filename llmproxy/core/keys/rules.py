@@ -8,6 +8,7 @@ Only operations of the provider table have a shape; a path that nobody knows is 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.shapes import Do, Rule, Shape
@@ -15,8 +16,8 @@ from llmproxy.core.keys.shapes import Do, Rule, Shape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 1
-"""Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs the key tag ``v2:``."""
+VERSION = 2
+"""Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs a new key tag."""
 
 
 def _ignore(*rows: tuple[str, str]) -> dict[str, Rule]:
@@ -27,7 +28,9 @@ def _walk(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> R
     return Rule(do, why, into)
 
 
-STREAM = _ignore(("stream", "the stream flag is a part of the key of its own, in which false and absent are one"))
+STREAM = {
+    "stream": Rule(Do.STREAM, "the stream flag is a part of the key of its own, in which false and absent are one")
+}
 CACHE_MARKS = _ignore(
     ("cache_control", "prompt-cache marker: changes the bill, not the answer; agents move it every turn"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the bill, not the answer"),
@@ -262,31 +265,14 @@ SHAPES: dict[tuple[str, str], Shape] = {
 }  # fmt: skip
 """By dialect and operation (its first segment). Operations that are not here: everything counts."""
 
+UNNAMED_FILES = ("audio.", "images.", "videos")
+"""Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the server keeps the name."""
+
 ANTHROPIC_ON_CLOUDS = ("bedrock-", "vertex-")
 """How the body's ``anthropic_version`` begins when Anthropic's dialect is spoken at ``invoke`` of Bedrock."""
 
-BILLING_BLOCK = "x-anthropic-billing-header:"
-"""How the text of Claude Code's billing block begins (2026-07); it is the first block of ``system``."""
-
-# -- outside the body ----------------------------------------------------------------------------------------------------------
-
-KEYED_HEADERS: dict[str, str] = {
-    "anthropic-version": "contract of the answer's shape; kept as it is",
-    "anthropic-beta": "switches features; a set, so in lower case and sorted",
-    "openai-beta": "switches features; a set, so in lower case and sorted",
-    "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
-}
-"""The request headers that count. An allowlist: SDKs add some thirty others, of versions, retries and tracing."""
-SET_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
-
-IGNORED_QUERY: dict[str, str] = {
-    "key": "credential (Gemini)",
-    "beta": "marks the SDK's beta client; the header anthropic-beta says which",
-}
-"""Query members of known operations that do not count. ``api-version`` does (it can change the answer), and so does Gemini's ``alt``:
-the same path streams SSE with it and a JSON array without."""
-ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
-"""Query members that name what an earlier answer made."""
+BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
+"""Claude Code's billing header (2026-07): it opens the first block of ``system``. What follows it in that block is prompt."""
 
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
 """Top-level members that hold system text."""

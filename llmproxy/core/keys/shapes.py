@@ -19,6 +19,8 @@ class Do(StrEnum):
 
     IGNORE = "ignore"
     """Left out: it cannot change the answer."""
+    STREAM = "stream"
+    """The stream flag, which is a part of the key of its own: left out where it says just that, kept where it says anything else."""
     WALK = "walk"
     """Its object, or each object of its array, has a shape of its own."""
     SPARE = "spare"
@@ -36,7 +38,7 @@ class Do(StrEnum):
     SIGNATURE = "signature"
     """Of a thinking block: a marker stands for it where the thinking is there to be read."""
     SYSTEM = "system"
-    """As WALK, after Claude Code's billing block was taken off the front."""
+    """As WALK, after Claude Code's billing header was taken off the front; what else stands in that block counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from llmproxy.core.keys.rules import BILLING_BLOCK
+from llmproxy.core.keys.rules import BILLING_HEADER
 from llmproxy.core.keys.shapes import Do, Rule, Shape
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
@@ -28,6 +28,10 @@ class Origin(NamedTuple):
     """Which of the ids in that interaction's `made_ids`, from 0."""
 
 
+_OURS = re.compile(r"=*(?:call#\d|<)")
+"""How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken for a name."""
+_GOOGLE_FILE = re.compile(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
+
 MadeBy = Callable[[str], Origin | None]
 """Tells which interaction of this cassette made an id; None if none did."""
 
@@ -35,9 +39,10 @@ MadeBy = Callable[[str], Origin | None]
 class Walk:
     """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
 
-    def __init__(self, made_by: MadeBy) -> None:
+    def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
+        """`stream` is the request's stream flag as the key has it; None where it has none (a message of a WebSocket)."""
         self.refs: list[str] = []
-        self._made_by = made_by
+        self._made_by, self._stream = made_by, stream
         self._aliases: dict[str, str] = {}
         self._later: list[tuple[dict[str, object], str]] = []
 
@@ -52,7 +57,11 @@ class Walk:
         """Return the text that stands for an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
-        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else name
+        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.literal(name)
+
+    def literal(self, name: str) -> str:
+        """Return an id that nobody knows, so that it is no name of ours."""
+        return f"={name}" if _OURS.match(name) else name
 
     def _object(self, node: dict[str, object], shape: Shape) -> None:
         if shape.kinds:
@@ -75,6 +84,9 @@ class Walk:
                 self._each(value, rule.into)
             case Do.IGNORE:
                 del node[name]
+            case Do.STREAM:
+                if self.says_stream(value):
+                    del node[name]
             case Do.DECLARE | Do.OWN if isinstance(value, str):
                 if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
                     self._later.append((node, name))
@@ -83,9 +95,9 @@ class Walk:
             case Do.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
             case Do.FILE_URI if isinstance(value, str):
-                if match := re.search(r"(?:^|/)(files/[\w-]+)/?$", value):
+                if short := self.file_name(value):
                     self.refs.append(value)
-                    node[name] = _made(self._made_by(match[1]) or self._made_by(value)) or value
+                    node[name] = _made(self._made_by(short) or self._made_by(value)) or value
             case Do.JSON if isinstance(value, str):
                 with suppress(NotLossless):  # broken or partial arguments count as they are
                     node[name] = dump(parse(value)).decode("ascii")
@@ -95,13 +107,12 @@ class Walk:
             case Do.SPARE if value in ([], {}):
                 del node[name]
             case Do.SYSTEM if isinstance(value, list):
-                if _is_billing(value):
-                    del value[0]
-                    if not value:
-                        del node[name]
+                if self.bill(value) and not value:
+                    del node[name]
                 self._each(value, rule.into)
             case _:
                 self._each(value, rule.into)
+                node[name] = self.thing(value)
 
     def _each(self, value: object, shape: Shape | None) -> None:
         if shape is None:
@@ -118,18 +129,40 @@ class Walk:
         if isinstance(value, list):
             return [self._reference(element) for element in value]
         if not isinstance(value, str):
-            return value
+            return self.thing(value)
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _made(self._made_by(value)) or value
+        return _made(self._made_by(value)) or self.literal(value)
+
+    # -- what v1 did otherwise (`core.keys.v1`) --
+
+    def says_stream(self, value: object) -> bool:
+        """Tell whether a stream member says what the key's flag says already."""
+        return value is None or (isinstance(value, bool) and self._stream in (None, value))
+
+    def thing(self, value: object) -> object:
+        """Return what stands in the place of an id and is no text, so that it is nothing that we put there."""
+        return {"=": value} if isinstance(value, dict) and value.keys() & {"=", "made-by"} else value
+
+    def file_name(self, uri: str) -> str:
+        """Return the resource name in the URI of an uploaded file; "" for any other URI."""
+        if match := _GOOGLE_FILE.fullmatch(uri):
+            return match[1]
+        return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
+
+    def bill(self, blocks: list[object]) -> bool:
+        """Take Claude Code's billing header off the first of the system blocks; tell whether that whole block is gone."""
+        first = blocks[0] if blocks else None
+        text = first.get("text") if isinstance(first, dict) else None
+        if not isinstance(first, dict) or not isinstance(text, str) or not (match := BILLING_HEADER.match(text)):
+            return False
+        if text[match.end() :].strip() or not first.keys() <= {"type", "text", "cache_control"}:
+            first["text"] = text[match.end() :]
+            return False
+        del blocks[0]
+        return True
 
 
 def _made(origin: Origin | None) -> object | None:
     return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}
-
-
-def _is_billing(blocks: list[object]) -> bool:
-    first = blocks[0] if blocks else None
-    text = first.get("text") if isinstance(first, dict) else None
-    return isinstance(text, str) and text.startswith(BILLING_BLOCK)

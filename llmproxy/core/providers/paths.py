@@ -33,17 +33,20 @@ class Found(NamedTuple):
     model: str | None = None
     stream: bool | None = None
     ids: tuple[str, ...] = ()
+    variant: str = ""
+    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a project."""
 
 
 _METHOD = re.compile(
-    r"(?:/(?P<version>v\d\w*))?/(?:projects/[^/]+/locations/(?P<location>[^/]+)/)?(?:publishers/(?P<publisher>[^/]+)/)?"
+    r"(?:/(?P<version>v\d\w*))?/(?:projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/)?(?:publishers/(?P<publisher>[^/]+)/)?"
     r"(?P<kind>models|tunedModels|endpoints)/(?P<model>[^:]+):(?P<method>\w+)$"
 )
 _VERTEX_OPENAI = re.compile(
-    r"/v\d\w*/projects/[^/]+/locations/[^/]+/endpoints/([^/]+)/(chat/completions|completions|embeddings)$"
+    r"(?P<version>/v\d\w*)/(?P<project>projects/[^/]+)/(?P<location>locations/[^/]+)/endpoints/(?P<model>[^/]+)"
+    r"/(?P<what>chat/completions|completions|embeddings)$"
 )
 _BEDROCK = re.compile(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
-_DEPLOYMENT = re.compile(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?:/extensions)?(?P<tail>/.+)$")
+_DEPLOYMENT = re.compile(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?P<more>/extensions)?(?P<tail>/.+)$")
 _UPLOAD = re.compile(r"/(?:upload|download)(?=/v\d)")
 
 _WORDS = frozenset({
@@ -62,13 +65,23 @@ _WORDS = frozenset({
 def _static(provider: Provider) -> dict[str, Found]:
     """Return the provider's plain paths: under each of its versions, and under a version left out or wrong."""
     found: dict[str, Found] = {}
+    first: dict[
+        str, str
+    ] = {}  # two paths of one operation are two requests: Gemini's own models, and those of its OpenAI dialect
     for tail, operation in provider.operations.items():
+        other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
-            found[version + tail] = Found(operation, operation.name, len(version), provider.versions[0])
+            found[version + tail] = Found(operation, operation.name, len(version), provider.versions[0], variant=other)
     for tail, operation in provider.operations.items():  # second, so that the true paths win
+        other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
-            found[version + tail] = Found(operation, operation.name)
+            found[version + tail] = Found(operation, operation.name, variant=_other(provider, version) + other)
     return found
+
+
+def _other(provider: Provider, version: str) -> str:
+    """Return a version that is not what the provider's first one is, else ""."""
+    return "" if version == provider.versions[0] or version in provider.alike else version
 
 
 def _tree(provider: Provider, path: str) -> Found | None:
@@ -96,7 +109,7 @@ def _azure(provider: Provider, path: str) -> Found | None:
     operation = provider.operations.get(tail)
     if operation is None:
         return None
-    return Found(operation, operation.name, 0, insert, match["model"])
+    return Found(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
 def _bedrock(provider: Provider, path: str) -> Found | None:
@@ -119,8 +132,10 @@ def google(provider: Provider, path: str) -> Found | None:
         compat = _VERTEX_OPENAI.match(path)
         if compat is None:
             return _tree(provider, path)
-        name = compat[2].replace("/", ".")
-        return Found(Operation(name, "openai"), name, model=None if compat[1] == "openapi" else compat[1])
+        name = compat["what"].replace("/", ".")
+        model = None if compat["model"] == "openapi" else compat["model"]
+        more = (_other(provider, compat["version"]), "" if model is None else compat["project"], compat["location"])
+        return Found(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
     method = bare[:1].lower() + bare[1:]
@@ -134,7 +149,19 @@ def google(provider: Provider, path: str) -> Found | None:
         operation = GEMINI_METHODS[method]
     else:
         return None
-    return Found(operation, operation.name, 0, insert, model, stream)
+    return Found(operation, operation.name, 0, insert, model, stream, variant=_google_variant(provider, match))
+
+
+def _google_variant(provider: Provider, match: re.Match[str]) -> str:
+    """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is the project's own."""
+    version, publisher = match["version"], match["publisher"]
+    more = (
+        _other(provider, f"/{version}") if version else "",
+        f"projects/{match['project']}" if match["project"] and match["kind"] != "models" else "",
+        f"locations/{match['location']}" if match["location"] else "",
+        f"publishers/{publisher}" if publisher not in (None, "google") else "",
+    )
+    return " ".join(filter(None, more))
 
 
 def _anthropic(provider: Provider, path: str) -> Found | None:

@@ -85,6 +85,8 @@ class Route:
     """What an absent ``stream`` in the body means."""
     multipart: bool = False
     """The request is expected to be a multipart form."""
+    variant: str = ""
+    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a project."""
 
 
 # -- a request to a base URL ---------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def _route(
         return Route(
             provider, plain, target, origin, upstream_target, session, None, None, known=False, family=provider.family
         )
-    operation, name, drop, insert, model, stream, ids = found
+    operation, name, drop, insert, model, stream, ids, variant = found
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
@@ -215,6 +217,7 @@ def _route(
     return Route(
         provider, name, target, origin, upstream_target, session, model, stream, known=True, not_llm=operation.not_llm,
         family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default, multipart=operation.multipart,
+        variant=variant,
     )  # fmt: skip
 
 

@@ -51,6 +51,10 @@ class Provider:
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
     env: tuple[str, ...] = field(default=(), compare=False)
     """Variables that hold its base URL, in order of precedence."""
+    credentials: frozenset[str] = field(default=frozenset(), compare=False)
+    """Members of the query, in lower case, that say who asks and never what."""
+    alike: frozenset[str] = field(default=frozenset(), compare=False)
+    """Those of `versions` that mean the same as the first one; requests under any other are other requests."""
 
 
 def _operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
@@ -163,13 +167,22 @@ BEDROCK = {
     "/anthropic/v1/messages": Operation("messages", "anthropic"),
 }
 
+GOOGLE_CREDENTIALS = frozenset({"key", "access_token", "oauth_token"})
+"""Google's: an API key, or an OAuth token, in the query."""
+SIGNED_QUERY = frozenset(
+    f"x-amz-{name}"
+    for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
+)
+"""AWS's: a request that is signed in its query."""
+
 WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
 """OpenAI's dialect but for its streams: they end without ``[DONE]``, hence the names of their own."""
 REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
 
 
 def _compatible(name: str, upstream: str, *hosts: str, versions: tuple[str, ...] = ("/v1",), env: str = "") -> Provider:
-    return Provider(name, upstream, "openai", hosts, OPENAI, versions, tuple(env.split()))
+    alike = frozenset({"", "/v1"} & set(versions[1:]))
+    return Provider(name, upstream, "openai", hosts, OPENAI, versions, tuple(env.split()), alike=alike)
 
 
 _ROWS = (
@@ -186,17 +199,20 @@ _ROWS = (
     Provider(
         "gemini", "https://generativelanguage.googleapis.com", "gemini", ("generativelanguage.googleapis.com",), GEMINI,
         ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
+        GOOGLE_CREDENTIALS,
     ),
     Provider(
         "vertex", "https://aiplatform.googleapis.com", "gemini",
         ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com"), {},
         ("/v1beta1", "/v1"), ("GOOGLE_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL"),
+        GOOGLE_CREDENTIALS,
     ),
     Provider(
         "azure", "", "openai",
         ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.inference.ai.azure.com"),
         {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
         ("/openai/v1", "/openai", "/models", ""), ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE", "ANTHROPIC_FOUNDRY_BASE_URL"),
+        frozenset({"api-key", "subscription-key"}),
     ),
     Provider(
         "bedrock", "https://bedrock-runtime.us-east-1.amazonaws.com", "bedrock",
@@ -204,6 +220,7 @@ _ROWS = (
         BEDROCK, ("",),
         ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_BEDROCK_RUNTIME_ENDPOINT", "ANTHROPIC_BEDROCK_BASE_URL",
          "ANTHROPIC_BEDROCK_MANTLE_BASE_URL"),
+        SIGNED_QUERY,
     ),
     Provider(
         "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"),
@@ -223,12 +240,12 @@ _ROWS = (
     Provider(
         "deepseek", "https://api.deepseek.com", "openai", ("api.deepseek.com",),
         {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")}, ("", "/v1", "/beta"),
-        ("DEEPSEEK_API_BASE",),
+        ("DEEPSEEK_API_BASE",), alike=frozenset({"/v1"}),
     ),
     Provider(
         "huggingface", "https://router.huggingface.co/v1", "openai",
         ("router.huggingface.co", "api-inference.huggingface.co", "*.endpoints.huggingface.cloud"),
-        {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""),
+        {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
     ),
     _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
                 "codestral.mistral.ai", env="MISTRAL_API_BASE"),

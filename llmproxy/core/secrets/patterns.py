@@ -124,6 +124,9 @@ SECRET_HEADER = re.compile(
 )
 """Header fields whose value never reaches the store: by name, in lower case. Account ids are among them."""
 
+FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
+"""Those of them that choose who answers: a fingerprint of the value is stored, and counts."""
+
 CREDENTIAL_HEADER = re.compile(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
 """Those whose value is a credential worth knowing again elsewhere."""
 
@@ -166,6 +169,16 @@ def is_credential_member(name: str, value: str) -> bool:
     if lower in _LONG_MEMBERS:
         return value == "REDACTED" or bool(_LONG_VALUE.fullmatch(value))
     return lower in _SURE_MEMBERS
+
+
+_API_KEYS = frozenset(
+    ["api_key", "apikey", "api-key", "access_token", "subscription-key", "x-api-key", "x-goog-api-key", "client_secret"]
+)
+
+
+def is_api_key_member(name: str, value: str) -> bool:
+    """Tell whether a member of a query is nothing but somebody's key, whoever is asked, so that it is looked for elsewhere as well."""
+    return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 
 
 _SECRET_MEMBERS = frozenset(

@@ -2,9 +2,10 @@
 
     Request -> the same with numbered placeholders        Response -> the same with placeholders of the same length
 
-*Requests*: credentials in headers and query become ``[REDACTED]``; in path and body every secret becomes ``[REDACTED-n]``, numbered by first
-appearance, so that two secrets never merge within one request, and a request recorded with one key is the same as one replayed with
-another. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is written anew.
+*Requests*: credentials in headers, and those that the provider's row names in the query, become ``[REDACTED]``: they say who asks, not what.
+In the body every secret becomes ``[REDACTED-n]``, numbered by first appearance, so that two secrets never merge within one request, and a
+request recorded with one key is the same as one replayed with another. What looks like a secret elsewhere in the URL may say what is
+asked: its fingerprint stays. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is written anew.
 *Responses*: only credentials that this run has seen, and strict shapes of keys, are overwritten, each with as many bytes as it had, so
 that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes such a placeholder later gets the same number
 as one that echoed the secret. Redaction is pure given what was learned, and redacting twice changes nothing.
@@ -32,14 +33,17 @@ from llmproxy.core.secrets.find import (
     unescaped,
     with_checksums,
 )
+from llmproxy.core.secrets.fingerprint import fingerprint
 from llmproxy.core.secrets.patterns import (
     COMPILED,
     CREDENTIAL_HEADER,
     DROPPED_HEADERS,
     DROPPED_PREFIXES,
     DUMMIES,
+    FINGERPRINTED,
     PLACEHOLDER,
     SECRET_HEADER,
+    is_api_key_member,
     is_credential_member,
     is_secret_member,
 )
@@ -63,6 +67,7 @@ _LONGEST_HEADERS = 4096
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
 _OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
 _NUMBERED = re.compile(r"\[REDACTED-(\d+)\]")
+NO_NAMES: frozenset[str] = frozenset()
 _NESTED = 4
 """How deep JSON inside strings inside JSON is followed."""
 
@@ -83,15 +88,15 @@ class Redactor:
 
     # -- learning --------------------------------------------------------------------------------------------------------
 
-    def learn(self, request_headers: Headers, target: str) -> None:
-        """Note the credentials of a request, so that they are found wherever they turn up later."""
+    def learn(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
+        """Note the credentials of a request, so that they are found wherever they turn up later; `names` as of `request`."""
         for name, value in request_headers:
             if CREDENTIAL_HEADER.search(name.lower()):
                 for secret in credentials(name.lower(), value.strip()):
                     self._note(secret)
         if "=" in target:
             for name, value in parse_qsl(target.partition("?")[2]):
-                if is_credential_member(name, value):
+                if name.lower() in names or is_api_key_member(name, value):
                     self._note(value)
 
     def _note(self, secret: str) -> None:
@@ -124,10 +129,13 @@ class Redactor:
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
-    def request(self, request: Request) -> Request:
-        """Return the request without its secrets; itself if it has none."""
+    def request(self, request: Request, names: frozenset[str] = NO_NAMES) -> Request:
+        """Return the request without its secrets; itself if it has none.
+
+        `names` are the members of the query, in lower case, that are credentials of the provider that is asked.
+        """
         numbers = _Numbers(request.body)
-        target = self._target(request.target, numbers)
+        target = self._target(request.target, numbers, names)
         headers = self._headers(request.headers)
         body = self._body(request.body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
@@ -137,6 +145,10 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged."""
         return replaced(text, self._find(text, strict=False), lambda _: PLACEHOLDER)
+
+    def line(self, target: str) -> str:
+        """Return path and query as they may be printed or logged."""
+        return self.text(self._target(target, _Numbers(b""), NO_NAMES))
 
     def _headers(self, headers: Headers) -> Headers:
         """Redact header fields; a client sends the same ones with each request."""
@@ -148,8 +160,10 @@ class Redactor:
         return known
 
     def _header(self, name: str, value: str) -> str:
-        if SECRET_HEADER.search(name.lower()):
-            return PLACEHOLDER
+        if SECRET_HEADER.search(lower := name.lower()):
+            if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
+                return value if lower in FINGERPRINTED else PLACEHOLDER
+            return f"[REDACTEDx{fingerprint(value)}]"
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
@@ -157,27 +171,37 @@ class Redactor:
             plain.add(value)
         return text
 
-    def _target(self, target: str, numbers: _Numbers) -> str:
+    def _target(self, target: str, numbers: _Numbers, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        path = self._quoted(path, numbers, unquote)
-        return path + mark + "&".join(self._pair(pair, numbers) for pair in query.split("&")) if mark else path
+        path = self._quoted(path, unquote, numbers.marked)
+        return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
-    def _pair(self, pair: str, numbers: _Numbers, *, in_query: bool = True) -> str:
-        """Redact one ``name=value`` of a query or form. A credential counts for nothing in a query; in a form it is numbered."""
+    def _member(self, pair: str, numbers: _Numbers, names: frozenset[str]) -> str:
+        """Redact one ``name=value`` of a query."""
+        name, mark, value = pair.partition("=")
+        plain, known = unquote_plus(value), unquote_plus(name)
+        if not plain or plain.startswith("REDACTED"):
+            return pair
+        if known.lower() in names:
+            return f"{name}=REDACTED" if is_credential_member(known, plain) else pair
+        if is_credential_member(known, plain):
+            return f"{name}=REDACTEDx{fingerprint(plain)}"
+        return name + mark + self._quoted(value, unquote_plus, numbers.marked)
+
+    def _field(self, pair: str, numbers: _Numbers) -> str:
+        """Redact one ``name=value`` of a form."""
         name, mark, value = pair.partition("=")
         plain = unquote_plus(value)
         if mark and plain and is_credential_member(unquote_plus(name), plain):
-            if in_query or plain.startswith("REDACTED"):
-                return f"{name}={'REDACTED' if in_query else value}"
-            return f"{name}=REDACTED-{numbers.of(plain)}"
-        return name + mark + self._quoted(value, numbers, unquote_plus)
+            return pair if plain.startswith("REDACTED") else f"{name}=REDACTED-{numbers.of(plain)}"
+        return name + mark + self._quoted(value, unquote_plus, lambda secret: f"REDACTED-{numbers.of(secret)}")
 
-    def _quoted(self, text: str, numbers: _Numbers, decode: Callable[[str], str]) -> str:
-        """Redact percent-encoded text; it is written anew only if it holds a secret."""
+    def _quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
+        """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
         if not (spans := self._find(plain, strict=False)):
             return text
-        return quote(replaced(plain, spans, lambda secret: f"REDACTED-{numbers.of(secret)}"), safe="/:@,~")
+        return quote(replaced(plain, spans, put), safe="/:@,~")
 
     def _body(self, body: bytes, content_type: str, numbers: _Numbers) -> bytes:
         if not body:
@@ -191,7 +215,7 @@ class Redactor:
             b"[",
         ):
             text = body.decode("latin-1")
-            pairs = "&".join(self._pair(pair, numbers, in_query=False) for pair in text.split("&"))
+            pairs = "&".join(self._field(pair, numbers) for pair in text.split("&"))
             return pairs.encode("latin-1")
         return self._document(body, numbers)
 
@@ -308,6 +332,10 @@ class _Numbers:
             self._numbers[secret] = self._next
             self._next += 1
         return self._numbers[secret]
+
+    def marked(self, secret: str) -> str:
+        """Return what stands for a secret in a URL, where it may say what is asked."""
+        return f"REDACTED-{self.of(secret)}x{fingerprint(secret)}"
 
     def placeholder(self, secret: str) -> str:
         """Return what stands for a secret in a body."""

@@ -113,6 +113,8 @@ class Sessions:
     holder: str
     ended: Callable[[Session], None] = lambda _session: None
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
+    begun: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
+    """Makes a cassette (and sample) of the store ready, before a session looks into it."""
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     """name in the request -> session that it belongs to."""
@@ -233,6 +235,7 @@ class Sessions:
         cassette, sample = split_name(name)
         session = Session(name, cassette, sample, mode, speed, exhausted)
         if (store := self.store(mode)) is not None:
+            self.begun(store, cassette, sample)
             session.first = store.first_key(cassette, sample)
             if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
                 kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it

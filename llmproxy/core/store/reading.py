@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, decode_single, read as read_body
 from llmproxy.core.store.connect import Reader, Signature, is_settled, open_reader, signature, translate
+from llmproxy.core.store.derived import Derived, Place
 from llmproxy.core.store.rows import Row, Summary, from_sql, to_sql
-from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import is_good
 
@@ -37,13 +38,20 @@ SELECT id, occurrence, status, ending FROM interactions
 WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL ORDER BY occurrence
 """
 _MADE_BY = """
-SELECT i.key, i.occurrence, m.ordinal FROM made_ids AS m JOIN interactions AS i ON i.id = m.interaction_id
+SELECT i.key, i.occurrence, m.ordinal, i.id FROM made_ids AS m JOIN interactions AS i ON i.id = m.interaction_id
 WHERE m.cassette = ? AND m.sample = ? AND m.made_id = ? AND i.superseded_at IS NULL
 ORDER BY m.interaction_id, m.ordinal LIMIT 1
 """
 _FIRST = """
-SELECT party, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
+SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
+"""
+_SLOT = """
+SELECT id, occurrence, status, ending FROM interactions WHERE id = ? AND key <> ? AND superseded_at IS NULL
+"""
+_OLDER = """
+SELECT id, party, key, provider, method, target, upstream, rules, request_headers, request_body FROM interactions
+WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND key NOT LIKE ? ORDER BY started_at, id
 """
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
@@ -52,7 +60,7 @@ SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
 GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
 """
-_LAST_ROW = "SELECT id, started_at, key FROM interactions ORDER BY id DESC LIMIT 1"
+_LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,19 @@ class Slot:
     def good(self) -> bool:
         """Whether it may stand for the provider's answer in `auto` and `once`, or be repeated as the last."""
         return self.ending is Ending.COMPLETE and is_good(self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """A recording of an older version: what was asked, and what its key was."""
+
+    id: int
+    party: str
+    key: Key
+    provider: str
+    upstream: str
+    rules: str
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,8 @@ class Reading:
         """The reading connection, for queries that are not here."""
         self.reopened: Callable[[], None] = lambda: None
         """Called when the file was opened anew: what was remembered by id may mean something else now."""
+        self.replaced: Callable[[Sequence[Place]], None] = lambda _places: None
+        """Called with the cassettes that were opened when another store was put in the place of the file."""
         self._reader = reader
         self._now = now
         self._watch = watch
@@ -117,6 +140,8 @@ class Reading:
         """Of a file that was put in the place of ours and cannot be read: said once."""
         self._last_row = self._mark() if watch else ()
         self._binds = False
+        self.derived: dict[Place, Derived | None] = {}
+        """By cassette and sample, of those that were opened: the keys of what an older version recorded there."""
 
     @property
     def generation(self) -> tuple[int, int]:
@@ -151,6 +176,9 @@ class Reading:
         self._last_row = self._mark()
         if not self._has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
+            places = list(self.derived)
+            self.derived.clear()
+            self.replaced(places)
 
     def _read_from(self, reader: Reader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
@@ -172,7 +200,7 @@ class Reading:
             return ()
 
     def _has_row(self, row: Row) -> bool:
-        sql = "SELECT id, started_at, key FROM interactions WHERE id = ?"
+        sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
         return not row or self._all(sql, row[:1]) == [row]
 
     def _check_same(self) -> None:
@@ -191,11 +219,23 @@ class Reading:
         if (known := self._slots.get(place)) is not None:
             return known
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
+        if (derived := self.derived.get((cassette, sample))) is not None:
+            found = self._named(derived.keyed.get((party, key), ()), key) + found
         slots = tuple(Slot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in found)
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
         self._slots[place] = slots
         return slots
+
+    def slots_before(self, cassette: str, sample: int, party: str, older: Key) -> tuple[Slot, ...]:
+        """Return the live recordings that an older version keyed `older`, and whose key of today is not known."""
+        derived = self.derived.get((cassette, sample))
+        ids = derived.before.get((party, older), ()) if derived is not None else ()
+        return tuple(Slot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in self._named(ids, ""))
+
+    def _named(self, ids: Sequence[int], key: str) -> list[Row]:
+        """Return the rows of live recordings, but for those that have this key in the store."""
+        return [row for id_ in ids for row in self._all(_SLOT, (id_, key))]
 
     def response(self, interaction_id: int) -> Response:
         """Return the recorded answer. Raises CassetteNotFound (no such row), CassetteCorrupt (damaged)."""
@@ -254,7 +294,21 @@ class Reading:
         from llmproxy.core.keys.normalize import Origin
 
         row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
-        return None if row is None else Origin(Key(row[0]), int(row[1]), int(row[2]))
+        if row is None:
+            return None
+        derived = self.derived.get((cassette, sample))
+        key, occurrence = (derived.names.get(row[3]) if derived else None) or (Key(row[0]), int(row[1]))
+        return Origin(key, occurrence, int(row[2]))
+
+    def older(self, cassette: str, sample: int, tag: str) -> Iterator[Older]:
+        """Yield the live recordings of a cassette whose key has another tag, in the order in which they were requested."""
+        for id_, party, key, provider, method, target, upstream, digest, headers, body in self._all(
+            _OLDER, (to_sql(cassette), sample, f"{tag}%")
+        ):
+            request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
+            yield Older(
+                id_, from_sql(party), Key(key), from_sql(provider), from_sql(upstream), from_sql(digest), request
+            )
 
     def has(self, cassette: str, sample: int) -> bool:
         """Tell whether anything live is recorded there."""
@@ -273,7 +327,11 @@ class Reading:
         since = self._maybe("SELECT latest_from FROM cassettes WHERE name = ? AND sample = ?", (name, sample))
         row = self._maybe(_FIRST, (name, sample, since[0])) if since is not None else None
         row = row or self._maybe(_FIRST, (name, sample, 0))
-        return None if row is None else (from_sql(row[0]), Key(row[1]))
+        if row is None:
+            return None
+        derived = self.derived.get((cassette, sample))
+        named = derived.names.get(row[2]) if derived else None
+        return from_sql(row[0]), named[0] if named else Key(row[1])
 
     def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[Interaction]:
         """Return the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""

@@ -32,6 +32,7 @@ from llmproxy.core.store.connect import (
     open_writer,
     translate,
 )
+from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot
 from llmproxy.core.store.rows import Sql, Summary, to_sql
 from llmproxy.core.traffic.interaction import Interaction
@@ -46,6 +47,10 @@ _SUPERSEDE = """
 UPDATE interactions SET superseded_at = ?, superseded_by = -1
 WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL
 """
+_SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
+_RENAME = (
+    "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
+)
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
@@ -168,9 +173,19 @@ class Store(Reading):
     def _add_all(self, made: Sequence[tuple[Interaction, bool, tuple[Sql, ...]]]) -> list[int]:
         with self._writing() as conn:
             ready = [_Ready(*one, *self._prepared(conn, one[0])) for one in made]
+            waiting = [
+                (place, derived)
+                for place, derived in self.derived.items()
+                if derived is not None and not derived.settled
+                if any(place == (one.interaction.cassette, one.interaction.sample) for one in ready)
+            ]
             with immediate(conn):
                 now = self._now()
+                for place, derived in waiting:
+                    self._settle(conn, *place, derived)
                 stored = [self._insert(conn, one, now) for one in ready]
+            for _, derived in waiting:
+                derived.settled = True
             for one, (_, request) in zip(ready, stored, strict=True):
                 self._bodies.remember(_group(one.interaction), request, one.interaction.request.body)
         return [new for new, _ in stored]
@@ -189,6 +204,9 @@ class Store(Reading):
         request = self._bodies.put(conn, ready.request)
         response, _ = self._bodies.put(conn, ready.response)
         superseded = ready.supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
+        if ready.supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
+            for id_ in derived.before.get((one.party, one.older), ()):
+                superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
         taken = [] if ready.supersede else [nth for _, nth, _, _ in conn.execute(SLOTS, slot)]
         nth = one.occurrence if one.occurrence not in taken else taken[-1] + 1
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
@@ -202,6 +220,15 @@ class Store(Reading):
             made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
             conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
         return new, request
+
+    @staticmethod
+    def _settle(conn: sqlite3.Connection, cassette: str, sample: int, derived: Derived) -> None:
+        """Give what an older version recorded in a cassette its keys of today, before anything else is stored there."""
+        for (party, key), ids in derived.keyed.items():
+            taken = conn.execute(SLOTS, (to_sql(cassette), sample, to_sql(party), key)).fetchall()
+            last = taken[-1][1] if taken else 0
+            for nth, id_ in enumerate(ids, last + 1):
+                conn.execute(_RENAME, (key, nth, derived.rules, id_, key))
 
     def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str) -> None:
         """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.

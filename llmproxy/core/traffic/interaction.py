@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NewType
 
 Key = NewType("Key", str)
-"""Tagged digest of a canonical request: ``v1:`` and 64 hex digits."""
+"""Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""
 
 Headers = tuple[tuple[str, str], ...]
 """Header fields in the order of the wire, names as they came. Look them up with :func:`header`."""
@@ -135,3 +135,5 @@ class Interaction:
     """Ids in the response that later requests may refer to (a response, file, conversation ...)."""
     circumstances: str = ""
     """What was declared of the run that recorded it, as `bindings.write_circumstances` writes it; empty where nothing was."""
+    older: Key | None = None
+    """What version 1 called it, where its cassette holds recordings that only that name finds. Not stored."""

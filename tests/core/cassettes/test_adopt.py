@@ -63,7 +63,7 @@ def test_everything_is_derived() -> None:
     assert found.response.ending is Ending.COMPLETE
     assert found.response.chunks == (Chunk(0, ANSWER),)
     assert (found.started_at, found.upstream, found.cassette) == (0.0, "https://api.openai.com", "c")
-    assert found.key.startswith("v1:")
+    assert found.key.startswith("v2:")
 
 
 def test_secrets_do_not_come_in() -> None:

@@ -5,37 +5,54 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
 
-GOLDEN = json.loads((Path(__file__).parent / "golden_keys.json").read_text(encoding="utf-8"))
+
+def golden(version: int) -> list[dict[str, str]]:
+    """Return the golden requests and the keys that a version gives them."""
+    found: list[dict[str, str]] = json.loads(
+        (Path(__file__).parent / f"golden_keys_v{version}.json").read_text("utf-8")
+    )
+    return found
+
+
 BASE = Canonical("openai", "POST", "chat.completions", None, False, (), (), "json", b"{}", {}, ())
 
 
-def golden_key(case: dict[str, object]) -> str:
+def derived(case: dict[str, Any], version: int) -> str:
     """Derive the key of one golden request."""
-    method, target, body = (str(case[name]) for name in ("method", "target", "body"))
-    headers = tuple((name, value) for name, value in case["headers"])  # type: ignore[attr-defined]
-    where = route(method, target, headers)
-    request = Redactor().request(Request(method, where.target, headers, body.encode("latin-1")))
+    headers = tuple((name, value) for name, value in case["headers"])
+    where = route(case["method"], case["target"], headers)
+    sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
+    request = Redactor().request(sent, where.provider.credentials)
+    if version == 1:
+        return v1.key_of(request, where, Rules(), lambda _: None)
     return key_of(canonicalize(request, where, Rules(), lambda _: None))
 
 
-def test_there_are_twenty_golden_keys() -> None:
-    """All different: they were chosen to be."""
-    assert len({case["key"] for case in GOLDEN}) == 20
+def test_golden_keys_are_all_different() -> None:
+    """They were chosen to be; each version of the key has those of the one before, and its own."""
+    names = [{case["name"] for case in golden(version)} for version in (1, 2)]
+    assert names[0] < names[1]
+    assert [len({case["key"] for case in golden(version)}) for version in (1, 2)] == [20, len(golden(2))]
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
-def test_golden_keys_do_not_move(case: dict[str, object]) -> None:
-    """A change here makes every recording of every user miss: it needs the tag v2:, and its own line in the changelog."""
-    assert golden_key(case) == case["key"]
+@pytest.mark.parametrize(
+    ("version", "case"),
+    [pytest.param(version, case, id=f"v{version}-{case['name']}") for version in (1, 2) for case in golden(version)],
+)
+def test_golden_keys_do_not_move(version: int, case: dict[str, str]) -> None:
+    """A change here makes every recording of every user miss: it needs a new tag, and its own line in the changelog."""
+    assert derived(case, version) == case["key"]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +61,7 @@ def test_golden_keys_do_not_move(case: dict[str, object]) -> None:
         {"provider": "groq"},
         {"method": "GET"},
         {"operation": "responses"},
+        {"variant": "/v1"},
         {"model": ""},
         {"model": "m"},
         {"stream": True},
@@ -68,5 +86,5 @@ def test_parts_do_not_run_into_each_other() -> None:
 def test_tree_and_refs_do_not_count() -> None:
     """They are there for people, and for the caller's memory."""
     assert key_of(replace(BASE, tree=None, refs=("file-1",))) == key_of(BASE)
-    assert key_of(BASE).startswith("v1:")
+    assert key_of(BASE).startswith("v2:")
     assert len(key_of(BASE)) == 67

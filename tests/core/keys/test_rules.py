@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmproxy.core.keys.rules import IGNORED_QUERY, KEYED_HEADERS, SHAPES
+from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
+from llmproxy.core.keys.rules import SHAPES
 from llmproxy.core.keys.shapes import Do, Rule, Shape
 from llmproxy.core.providers.routing import PROVIDERS
 from llmproxy.core.providers.table import GEMINI_METHODS
@@ -32,8 +33,9 @@ def every_rule() -> list[tuple[str, Rule]]:
 def test_every_rule_has_its_reason() -> None:
     """A rule nobody can justify is a false hit waiting."""
     assert [name for name, rule in every_rule() if len(rule.why) < 10] == []
-    assert all(IGNORED_QUERY.values())
-    assert all(KEYED_HEADERS.values())
+    tables = (KEYED, KEYED_PREFIXES, IGNORED, IGNORED_PREFIXES)
+    assert [name for table in tables for name, why in table.items() if len(why) < 4] == []
+    assert KEYED.keys().isdisjoint(IGNORED)
 
 
 def test_nothing_that_shapes_the_answer_is_ignored() -> None:

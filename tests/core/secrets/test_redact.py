@@ -22,13 +22,15 @@ SK2 = "sk-ant-api03-zzzDEF0123456789ghiJKL456mnoPQR"
 AUTH: Headers = (("Authorization", f"Bearer {CANARY}"),)
 
 
-def redacted(body: bytes | str, headers: Headers = (), target: str = "/v1/x") -> Request:
+def redacted(
+    body: bytes | str, headers: Headers = (), target: str = "/v1/x", names: frozenset[str] = frozenset()
+) -> Request:
     """Redact one request with a fresh redactor that saw its headers."""
     redactor = Redactor()
-    redactor.learn(headers, target)
+    redactor.learn(headers, target, names)
     request = Request("POST", target, headers, body.encode() if isinstance(body, str) else body)
-    out = redactor.request(request)
-    assert redactor.request(out) == out, "redacting twice changes nothing"
+    out = redactor.request(request, names)
+    assert redactor.request(out, names) == out, "redacting twice changes nothing"
     return out
 
 
@@ -101,7 +103,7 @@ def test_only_the_string_with_the_secret_is_written_anew() -> None:
     assert redacted(body).body.decode() == body.replace(SK, "[REDACTED-1]")
 
 
-def test_credentials_of_headers_and_query_do_not_count() -> None:
+def test_credentials_of_headers_and_of_the_providers_row_do_not_count() -> None:
     """A request recorded with one key equals one replayed with another, or with a dummy."""
     headers: Headers = (
         ("Authorization", "Bearer a"),
@@ -112,12 +114,32 @@ def test_credentials_of_headers_and_query_do_not_count() -> None:
         ("accept", f"x {SK}"),
         ("anthropic-version", "2023-06-01"),
     )
-    out = redacted(b"", headers, f"/v1/{SK}/x?key={SK}&a=%41&sig=abc&X-Amz-Signature=1&other={quote(SK2)}&token=page2")
+    out = redacted(b"", headers, f"/v1/x?key={SK}&a=%41&other=1", names=frozenset({"key"}))
     assert [value for _, value in out.headers] == [*["[REDACTED]"] * 5, "x [REDACTED]", "2023-06-01"]
-    assert (
-        out.target
-        == "/v1/REDACTED-1/x?key=REDACTED&a=%41&sig=REDACTED&X-Amz-Signature=REDACTED&other=REDACTED-2&token=page2"
-    )
+    assert out.target == "/v1/x?key=REDACTED&a=%41&other=1"
+
+
+def test_what_looks_secret_elsewhere_in_a_url_says_which_it_is() -> None:
+    """It may be what is asked for: never stored, never dropped, and two of them are never one."""
+    names = ("key", "token", "signature", "sig", "code", "password", "X-Amz-Signature", "api_key")
+    for name in names:
+        one, other = (redacted(b"", (), f"/v1/x?{name}=invoice-2026-{n:06}").target for n in (1, 2))
+        assert "invoice" not in one
+        assert one != other
+    assert redacted(b"", (), "/v1/x?token=page2&code=404").target == "/v1/x?token=page2&code=404"
+    one, other = (redacted(b"", (), f"/v1/{quote(key)}/x?q={quote(key)}").target for key in (SK, SK2))
+    assert SK not in one
+    assert one != other
+    assert redacted(b"", (), f"/v1/{SK}/x").target == redacted(b"", (), f"/v1/{SK}/x").target
+
+
+def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
+    """A page's token that comes back in the answer stays in it."""
+    redactor = Redactor()
+    redactor.learn((), "/v1/x?token=invoice-2026-000001&code=invoice-2026-000002&sig=invoice-2026-000003")
+    assert redactor.learned == 0
+    redactor.learn((), "/v1/x?api_key=abcdef0123456789abcdef", frozenset())
+    assert redactor.learned == 1
 
 
 def test_basic_credentials_are_known_in_parts() -> None:
@@ -256,11 +278,12 @@ def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
 def test_text_for_people_is_redacted() -> None:
     """Logs and errors go through here."""
     redactor = Redactor()
-    redactor.learn((), f"/v1/x?key={CANARY}")
+    redactor.learn((), f"/v1/x?key={CANARY}", frozenset({"key"}))
     assert redactor.learned == 1
     redactor.learn(AUTH, "/")
     assert redactor.learned == 1
     assert redactor.text(f"{CANARY} {SK} ok") == "[REDACTED] [REDACTED] ok"
+    assert "hunter2-hunter2" not in redactor.line("/v1/x?password=hunter2-hunter2")
 
 
 def test_tokens_that_rotate_do_not_grow_without_end() -> None:

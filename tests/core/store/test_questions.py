@@ -63,10 +63,10 @@ def test_where_else_a_key_is_recorded(store: Store) -> None:
 
 def test_other_rules_are_noticed(store: Store) -> None:
     """Recordings that say nothing about rules (imported ones) are not accused."""
-    assert other_rules(store, "other", "r1")
-    assert other_rules(store, "default", "r9")
-    assert not other_rules(store, "default", "r1")
-    assert not other_rules(store, "nobody", "r1")
+    assert other_rules(store, "other", "r1", "old")
+    assert other_rules(store, "default", "r9", "old")
+    assert not other_rules(store, "default", "r1", "old")
+    assert not other_rules(store, "nobody", "r1", "old")
 
 
 def test_one_row_in_short(store: Store) -> None:

@@ -443,11 +443,11 @@ def test_a_hundred_sockets_in_sessions_of_their_own_are_not_mixed(tmp_path: Path
 class Failing(Redactor):
     """Fails at every message, as a bug of ours would."""
 
-    def request(self, request: Request) -> Request:
+    def request(self, request: Request, names: frozenset[str] = frozenset()) -> Request:
         """Fail, but for the upgrade."""
         if request.method == "POST":
             raise RuntimeError("a bug")
-        return super().request(request)
+        return super().request(request, names)
 
 
 class Buggy(Engine):

@@ -1,0 +1,310 @@
+"""What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what reads them.
+
+*Known operations*: an SDK adds some thirty fields of versions, retries and tracing, so only those count that are named here (or have a
+word in their name that says what they choose). *A path that nobody knows*: every field counts but those that cannot choose an answer.
+Credentials count nowhere (`--match-credential` puts the caller's fingerprint in); what merely looks like one in a query does count, as
+a fingerprint: which names are credentials stands in the provider's row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the
+references of providers and gateways as of 2026-11. `docs/keys.md` holds these tables; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy.core.secrets.patterns import FINGERPRINTED, SECRET_HEADER
+from llmproxy.core.traffic.interaction import Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from llmproxy.core.providers.table import Provider
+
+# -- header fields that count ------------------------------------------------------------------------------------------------
+
+KEYED: dict[str, str] = {
+    "anthropic-version": "contract of the answer's shape; kept as it is",
+    "anthropic-beta": "switches features; a set, so in lower case and sorted",
+    "openai-beta": "switches features; a set, so in lower case and sorted",
+    "groq-beta": "switches features; a set, so in lower case and sorted",
+    "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
+    "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and one",
+    "accept-language": "chooses the language of the answer; `*` is none",
+    "content-type": "says how raw bytes are read; of JSON and forms the content says it, where the operation is known",
+    "prefer": "chooses whether the answer is waited for (Replicate), and in which form it comes",
+    "range": "chooses a part of the answer",
+    "if-range": "chooses between a part and the whole",
+    "if-match": "chooses between an answer and 412",
+    "if-none-match": "chooses between an answer and 304",
+    "if-modified-since": "chooses between an answer and 304",
+    "if-unmodified-since": "chooses between an answer and 412",
+    "x-http-method-override": "chooses the method",
+    "x-method-override": "chooses the method",
+    "extra-parameters": "Azure AI: whether unknown parameters are passed on, dropped or refused",
+    "x-policy-id": "Azure OpenAI: the content filter of this request",
+    "x-goog-fieldmask": "chooses the fields of the answer",
+    "x-goog-field-mask": "chooses the fields of the answer",
+    "x-use-cache": "Hugging Face: a cached answer or a new one",
+    "x-wait-for-model": "Hugging Face: an answer or 503",
+    "x-compute-type": "Hugging Face: where the model runs",
+}
+"""Fields that count, whatever is asked, with the reason."""
+KEYED_PREFIXES: dict[str, str] = {
+    "azureml-": "Azure ML: the deployment that answers",
+    "x-amzn-bedrock-": "Bedrock: guardrail, trace, latency and tier of the answer",
+    "x-amzn-sagemaker-": "SageMaker: the model, variant or component that answers",
+    "x-goog-upload-": "Gemini: the step of an upload",
+    "nvcf-": "NVIDIA: the assets that a request is about, and how long it waits",
+    "x-portkey-": "Portkey: the provider, configuration and guardrails behind the gateway",
+    "helicone-": "Helicone: the target, fallbacks, cache and moderation behind the gateway",
+    "cf-aig-": "Cloudflare AI Gateway: cache and routing behind the gateway",
+    "x-litellm-": "LiteLLM proxy: tags and routing behind the gateway",
+    "x-kong-": "Kong: routing behind the gateway",
+    "x-openrouter-": "OpenRouter: routing and plugins",
+    "x-ai-eg-": "Envoy AI Gateway: the model behind the gateway",
+    "x-gateway-": "routing behind a gateway",
+    "ai-gateway-": "Vercel AI Gateway: routing behind the gateway",
+}
+"""How the names of fields begin that count, with the reason."""
+WORDS = (
+    "model", "models", "provider", "providers", "deployment", "route", "router", "routing", "target", "guardrail",
+    "guardrails", "guardrailidentifier", "guardrailversion", "backend", "upstream", "variant", "engine", "fallback",
+    "fallbacks", "virtual", "tenant", "persona", "locale", "language", "experiment", "override",
+)  # fmt: skip
+"""Words in the name of a field that say what it chooses; so does a gateway's that nobody thought of."""
+KEYED_WORDS = re.compile(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
+KEYED_WORDS_WHY = "its name says that it chooses who or what answers"
+SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
+
+# -- header fields that never count --------------------------------------------------------------------------------------------
+
+
+def _because(why: str, *names: str) -> dict[str, str]:
+    return dict.fromkeys(names, why)
+
+
+_FRAMING = "framing and the connection, not the question"
+_TRACING = "tracing and correlation: random, and made to change nothing"
+_CLIENT = "who asks, in which version"
+_RETRY = "retries: the same question once more"
+_ROUTE = "the way that the request took"
+_LABELS = "labels for somebody's dashboard"
+_DIGEST = "digest or date of a body that counts itself"
+_BILLING = "billing and accounts"
+
+IGNORED: dict[str, str] = {
+    **_because(
+        _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+        "http2-settings", "content-length", "content-encoding", "accept-encoding", "accept-charset", "expect", "host",
+        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
+    ),
+    **_because(
+        _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id", "trace-id",
+        "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id", "x-client-trace-id",
+        "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id", "x-cloud-trace-context",
+        "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent", "traceloop-request-id",
+        "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
+        "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
+    ),
+    **_because(
+        _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
+        "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
+        "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
+        "x-openai-client-user-agent", "openai-safety-identifier", "chatgpt-account-id", "x-grok-conv-id",
+        "anthropic-dangerous-direct-browser-access", "anthropic-client-platform", "anthropic-client-version",
+        "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language", "ai-language-model-specification-version",
+    ),
+    **_because(
+        _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
+        "amz-sdk-invocation-id", "amz-sdk-request", "x-server-timeout", "x-request-timeout", "request-timeout", "x-timeout",
+        "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
+        "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
+    ),
+    **_because(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
+    **_because(
+        _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id", "x-litellm-end-user-id",
+        "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id", "helicone-prompt-id",
+    ),
+    **_because(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
+               "x-amz-content-sha256", "x-timestamp"),
+    **_because(
+        _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type", "x-ms-spillover-deployment",
+    ),
+    **_because("whether a cache on the way may answer; in replay the recording does", "cache-control", "pragma"),
+}  # fmt: skip
+"""Fields that count nowhere, with the reason."""
+IGNORED_PREFIXES: dict[str, str] = {
+    "x-llmproxy-": "ours; no provider sees it",
+    "x-stainless-": _CLIENT + ", and which retry it is",
+    "x-fern-": _CLIENT,
+    "x-codex-": _CLIENT,
+    "x-datadog-": _TRACING,
+    "x-b3-": _TRACING,
+    "ot-tracer-": _TRACING,
+    "x-sentry-": _TRACING,
+    "x-forwarded-": _ROUTE,
+    "x-envoy-": _ROUTE,
+    "sec-": "the browser's, and the handshake of a WebSocket",
+    "proxy-": "for a proxy on the way",
+    "helicone-session-": _LABELS,
+    "helicone-property-": _LABELS,
+    "x-amz-checksum-": _DIGEST,
+    "access-control-": "the browser's",
+}
+"""How the names of fields begin that count nowhere, with the reason."""
+CREDENTIAL = "a credential or an account: replay works with any key; --match-credential tells callers apart"
+STRANGE = "nobody knows this path, so whatever may choose its answer counts"
+UNNAMED = ""
+"""No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
+
+
+class Verdict(NamedTuple):
+    """Whether a header field counts, and why (not)."""
+
+    counts: bool
+    why: str
+
+
+@lru_cache(maxsize=4096)
+def judge(name: str, *, known: bool) -> Verdict:
+    """Say whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
+    if (why := KEYED.get(name)) is not None:
+        return Verdict(counts=True, why=why)
+    if name in FINGERPRINTED:
+        return Verdict(counts=True, why="chooses who answers; as a fingerprint")
+    if (why := IGNORED.get(name)) is not None:
+        return Verdict(counts=False, why=why)
+    if why := _beginning(name, IGNORED_PREFIXES):
+        return Verdict(counts=False, why=why)
+    if SECRET_HEADER.search(name):
+        return Verdict(counts=False, why=CREDENTIAL)
+    if why := _beginning(name, KEYED_PREFIXES):
+        return Verdict(counts=True, why=why)
+    if KEYED_WORDS.search(name):
+        return Verdict(counts=True, why=KEYED_WORDS_WHY)
+    return Verdict(counts=False, why=UNNAMED) if known else Verdict(counts=True, why=STRANGE)
+
+
+def _beginning(name: str, table: dict[str, str]) -> str:
+    return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
+
+
+# -- what is left of them ----------------------------------------------------------------------------------------------------------
+
+_USUAL = frozenset({"*/*", "application/*", "application/json"})
+_STREAMS = frozenset(
+    {"text/event-stream", "application/vnd.amazon.eventstream", "application/x-ndjson", "application/stream+json"}
+)
+
+
+def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
+    """Return the fields that count as (name in lower case, canonical value), sorted; `kind` is the body's, `stream` the flag."""
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        lower = name.lower()
+        if judge(lower, known=known).counts:
+            found.setdefault(lower, []).append(value.strip())
+    kept = []
+    for name, values in sorted(found.items()):
+        text = ",".join(values)
+        if name in SET_HEADERS:
+            text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
+        elif name == "accept":
+            text = _accepted(text, stream=stream)
+        elif name == "accept-language":
+            text = "" if text == "*" else text
+        elif name == "content-type":
+            text = _content_type(text, known=known, kind=kind)
+        if text:
+            kept.append((name, text))
+    return tuple(kept)
+
+
+def _accepted(text: str, *, stream: bool) -> str:
+    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it."""
+    ranges = {part.strip().lower() for part in text.split(",") if part.strip()}
+    usual = _USUAL | _STREAMS if stream else _USUAL
+    bare = {each.partition(";")[0].strip() for each in ranges}
+    return "" if bare <= usual else ",".join(sorted(ranges))
+
+
+def _content_type(text: str, *, known: bool, kind: str) -> str:
+    """Return a content type where it says more than the body: never of nothing, of JSON and plain forms only where nobody knows the path."""
+    media, _, rest = text.partition(";")
+    media = media.strip().lower()
+    if kind == "empty" or (known and (kind in ("json", "form") or media == "multipart/form-data")):
+        return ""
+    more = sorted(part.strip() for part in rest.split(";") if part.strip())
+    return ";".join([media, *(each for each in more if not each.lower().startswith("boundary="))])
+
+
+# -- the query ---------------------------------------------------------------------------------------------------------------------
+
+BETA = "beta"
+BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta says which"
+CREDENTIAL_QUERY_WHY = "a credential, by the provider's row"
+ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
+"""Query members of known operations that name what an earlier answer made."""
+
+
+def ignored_member(provider: Provider, name: str, value: str, *, known: bool) -> str:
+    """Say why a member of the query does not count; empty if it does."""
+    if name.lower() in provider.credentials:
+        return CREDENTIAL_QUERY_WHY
+    if known and name == BETA and value == "true" and provider.family in ("openai", "anthropic"):
+        return BETA_WHY
+    return ""
+
+
+def counted_query(
+    target: str, provider: Provider, named: Callable[[str], str], *, known: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return the members of the query that count, decoded, sorted by name; `named` gives ids of server state their names."""
+    _, mark, query = target.partition("?")
+    if not mark or not query:
+        return ()
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: no two queries become one
+    kept = [
+        (name, named(value) if known and name in ID_QUERY else value)
+        for name, value in pairs
+        if not ignored_member(provider, name, value, known=known)
+    ]
+    return tuple(sorted(kept, key=lambda pair: pair[0]))
+
+
+# -- the path ----------------------------------------------------------------------------------------------------------------------
+
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_STAYS = frozenset("/?#%")
+
+
+def exact_path(target: str, *, slashes: bool) -> str:
+    """Return a path in its one spelling where decoding it would say less than it does, else "".
+
+    ``/x/a%2Fb`` is not ``/x/a/b`` (where `slashes` are not part of a model's name), and two paths that are not UTF-8 are not one.
+    """
+    path = target.partition("?")[0]
+    if "%" not in path:
+        return ""
+    try:
+        plain = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        plain = None
+    if (
+        plain is not None
+        and (not slashes or plain.count("/") == path.count("/"))
+        and not _STAYS & set(_hidden(path)) - {"/"}
+    ):
+        return ""
+    return _ESCAPED.sub(_spelled, path)
+
+
+def _hidden(path: str) -> list[str]:
+    return [chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)]
+
+
+def _spelled(match: re.Match[str]) -> str:
+    letter = chr(int(match[1], 16))
+    return letter if 0x20 < ord(letter) < 0x7F and letter not in _STAYS else f"%{match[1].upper()}"

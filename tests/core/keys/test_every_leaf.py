@@ -1,0 +1,392 @@
+"""Everything of a request counts, but for what the tables say: every leaf of every dialect, every header field, every part of a URL.
+
+The requests are made from the rules themselves: one object for each shape and each of its kinds, with every member that a rule names and
+one that none does. So a rule that is added is tested by being there, and one that reaches further than it says is found.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmproxy.core.keys.counting import rules_of, tables
+from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES, WORDS, judge
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.rules import SHAPES
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.shapes import Do, Rule, Shape
+from llmproxy.core.providers.routing import PROVIDERS, route
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Headers, Key, Request
+
+Path = tuple[str | int, ...]
+
+
+def key(method: str, target: str, headers: Headers = (), body: bytes = b"") -> Key:
+    """Derive the key of a request as the proxy does."""
+    where = route(method, target, headers)
+    request = Redactor().request(Request(method, where.target, headers, body), where.provider.credentials)
+    return key_of(canonicalize(request, where, Rules(), lambda _: None))
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------------------
+
+
+class Maker:
+    """Makes the body that has everything a shape has rules for, and notes where each rule stands."""
+
+    def __init__(self) -> None:
+        """Begin with nothing made."""
+        self.rules: dict[Path, Rule] = {}
+        self._numbers = itertools.count(1)
+
+    def make(self, shape: Shape, path: Path, seen: tuple[int, ...] = (), kind: str = "") -> dict[str, Any]:
+        """Make one object of a shape (of one kind)."""
+        chosen = shape.kinds.get(kind, shape) if kind else shape
+        made: dict[str, Any] = {"type": kind} if kind else {}
+        made["opaque"] = [f"free {next(self._numbers)}"]
+        if not path:
+            made["opaque"] = {
+                "deep": [1.5, True, None, "free"],
+                "id": "kept",
+                "cache_control": "kept",
+                "call_id": "kept",
+            }
+        for name, rule in chosen.members.items():
+            self.rules[*path, name] = rule
+            made[name] = self._value(rule, (*path, name), (*seen, id(shape)))
+            for other in rule.own:
+                made[other] = f"own {next(self._numbers)}"
+            if rule.do is Do.SIGNATURE:
+                made["thinking"] = "hm"
+        return made
+
+    def _value(self, rule: Rule, path: Path, seen: tuple[int, ...]) -> object:
+        number = next(self._numbers)
+        if rule.do is Do.STREAM:
+            return False
+        if rule.do is Do.JSON:
+            return json.dumps({"b": number, "a": "x"})
+        if rule.do is Do.FILE_URI:
+            return f"https://generativelanguage.googleapis.com/v1beta/files/f{number}"
+        if rule.into is None or seen.count(id(rule.into)) > 0:
+            return f"value {number}"
+        if rule.do is Do.REFER:
+            return self.make(rule.into, path, seen)
+        kinds = ["", *rule.into.kinds]
+        return [self.make(rule.into, (*path, n), seen, kind) for n, kind in enumerate(kinds)]
+
+
+OPERATIONS = {
+    ("openai", "responses.compact"): "/v1/responses/compact", ("openai", "responses.input_tokens"): "/v1/responses/input_tokens",
+    ("openai", "fim.completions"): "/v1/fim/completions", ("openai", "images.generations"): "/v1/images/generations",
+    ("openai", "threads.runs"): "/v1/threads/runs", ("openai", "chat.completions"): "/v1/chat/completions",
+    ("anthropic", "count_tokens"): "/anthropic/v1/messages/count_tokens",
+    **{("gemini", name): f"/v1beta/models/g:{name}" for name in ("generateContent", "countTokens", "embedContent")},
+    ("bedrock", "converse"): "/model/m/converse",
+}  # fmt: skip
+
+
+def target_of(family: str, operation: str) -> str:
+    """Return a base URL's path of an operation."""
+    if (known := OPERATIONS.get((family, operation))) is not None:
+        return known
+    tail = operation.replace(".", "/")
+    return {"ollama": f"/ollama/{tail}", "cohere": f"/cohere/{tail}", "gemini": f"/gemini/v1beta/{tail}"}.get(
+        family, f"/{family}/v1/{tail}"
+    )
+
+
+def leaves(node: object, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of every leaf."""
+    children: Any = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, child in children:
+        if isinstance(child, dict | list) and child:
+            yield from leaves(child, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def at(tree: Any, path: Path) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value at a path."""
+    for step in path:
+        tree = tree[step]
+    return tree
+
+
+def written(tree: dict[str, Any], path: Path, value: object) -> bytes:
+    """Write a tree with another value at a path."""
+    node = at(tree, path[:-1])
+    old, node[path[-1]] = node[path[-1]], value
+    try:
+        return json.dumps(tree).encode()
+    finally:
+        node[path[-1]] = old
+
+
+def others(old: object, rule: Rule | None) -> list[object]:
+    """Return values that are not `old`: another of its kind, and the likes of those that are easily mistaken for nothing or for ours."""
+    if rule is None:
+        return [f"{old}2"]
+    if isinstance(old, str):
+        return [f"{old}2", "call#1", {"made-by": "v2:0", "occurrence": 1, "ordinal": 0}, 7]
+    return [7 if isinstance(old, bool) or old is None else 99, "yes", ["x"], {"x": 1}]
+
+
+def expected(rule: Rule | None, old: object, new: object) -> bool | None:
+    """Say whether a change counts by the tables; None where that depends on the rest (a name that ties things together)."""
+    if rule is None:
+        return True
+    match rule.do:
+        case Do.IGNORE:
+            return False
+        case Do.STREAM:
+            return not (isinstance(new, bool) and new == old)
+        case Do.SIGNATURE:
+            return False
+        case Do.DECLARE | Do.OWN if isinstance(new, str):
+            return None
+        case _:
+            return True
+
+
+ONE_OF_EACH = {id(shape): named for named, shape in reversed(SHAPES.items())}
+"""One operation of each shape; those that share one are tested once."""
+
+
+@pytest.mark.parametrize(("family", "operation"), ONE_OF_EACH.values(), ids=lambda each: each)
+def test_every_leaf_of_every_dialect_counts_or_stands_in_the_table(family: str, operation: str) -> None:
+    """Whatever is changed anywhere in a body changes the key, but for what the rules say at that very place."""
+    target = target_of(family, operation)
+    where = route("POST", target, ())
+    assert (where.family, where.operation) == (family, operation), target
+    maker = Maker()
+    tree = maker.make(SHAPES[family, operation], ())
+
+    def derived(body: bytes) -> Key:
+        request = Request("POST", where.target, (), body)
+        return key_of(canonicalize(request, where, Rules(), lambda _: None))
+
+    plain, tried = derived(json.dumps(tree).encode()), 0
+    seen: dict[Key, tuple[Path, object]] = {}
+    for path in leaves(tree):
+        rule = maker.rules.get(path)
+        for value in others(at(tree, path), rule):
+            if path[-1] == "type" or value is None:
+                continue
+            found = derived(written(tree, path, value))
+            counts = expected(rule, at(tree, path), value)
+            tried += 1
+            assert counts is None or (found != plain) is counts, (path, value, rule)
+            if counts:  # and two changes are two keys
+                assert seen.setdefault(found, (path, value)) == (path, value), (path, value, seen[found])
+    assert tried > 5
+    assert {rule.do for _, rule in rules_of(SHAPES[family, operation])} >= {rule.do for rule in maker.rules.values()}
+
+
+@pytest.mark.parametrize("value", ["yes", "true", "false", "", 0, 1, [], {}, 2.5])
+def test_a_stream_flag_counts_as_it_is_unless_it_says_what_it_should(value: object) -> None:
+    """Only true, false and null are the flag; a server may take anything else for either."""
+    body = {"model": "m", "messages": []}
+    keys = {key("POST", "/v1/chat/completions", (), json.dumps({**body, **more}).encode())
+            for more in ({}, {"stream": True}, {"stream": value})}  # fmt: skip
+    assert len(keys) == 3
+    assert key("POST", "/v1/chat/completions", (), json.dumps({**body, "stream": False}).encode()) in keys
+
+
+# -- heads -----------------------------------------------------------------------------------------------------------------
+
+KNOWN = [
+    ("POST", "/v1/chat/completions", b'{"model":"m","messages":[]}'),
+    ("POST", "/anthropic/v1/messages", b'{"model":"m","messages":[]}'),
+    ("POST", "/v1beta/models/g:generateContent", b'{"contents":[]}'),
+    ("POST", "/model/m/converse", b'{"messages":[]}'),
+    ("POST", "/model/m/invoke", b'{"prompt":"x"}'),
+    ("POST", "/api/chat", b'{"model":"m"}'),
+    ("POST", "/v2/chat", b'{"model":"m"}'),
+    ("GET", "/v1/files/file-1/content", b""),
+    ("GET", "/v1/models", b""),
+    ("POST", "/v1/audio/transcriptions", b"RIFF\xff"),
+]
+STRANGE = ("POST", "/openai/v1/nobody/knows", b'{"a":1}')
+VALUE = "one-of-a-kind"
+GATEWAYS = [
+    "azureml-model-deployment",
+    "x-portkey-provider",
+    "x-portkey-config",
+    "x-portkey-virtual-key",
+    "x-amzn-bedrock-guardrailidentifier",
+    "x-amzn-bedrock-guardrailversion",
+    "x-amzn-sagemaker-target-model",
+    "helicone-target-url",
+    "cf-aig-skip-cache",
+    "x-litellm-tags",
+    "x-model-route",
+    "x-target-provider",
+    "x-upstream-model",
+    "nvcf-input-asset-references",
+    "groq-model-version",
+    "x-ai-eg-model",
+]
+TRACING = [
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "x-request-id",
+    "sentry-trace",
+    "idempotency-key",
+    "user-agent",
+    "x-stainless-retry-count",
+    "date",
+    "x-client-request-id",
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+    "x-b3-traceid",
+    "x-datadog-trace-id",
+    "x-amzn-trace-id",
+    "via",
+    "x-forwarded-for",
+    "accept-encoding",
+    "content-length",
+    "host",
+    "connection",
+    "authorization",
+    "x-api-key",
+    "cookie",
+    "x-amz-security-token",
+    "x-goog-api-client",
+    "x-amz-date",
+    "openai-organization",
+    "helicone-session-id",
+    "x-portkey-trace-id",
+    "sec-websocket-key",
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body"), [*KNOWN, STRANGE], ids=lambda each: str(each)[:40])
+def test_every_header_that_chooses_counts_and_no_other(method: str, target: str, body: bytes) -> None:
+    """By name, whatever its case; and two values of it are two keys."""
+    plain = key(method, target, (), body)
+    names = {*KEYED, *GATEWAYS, *(f"{prefix}z" for prefix in KEYED_PREFIXES), *(f"x-{word}" for word in WORDS)}
+    for name in sorted(names - IGNORED.keys() - {"content-type"}):
+        one, other = (key(method, target, ((name.title(), value),), body) for value in (VALUE, f"{VALUE}-2"))
+        assert len({plain, one, other}) == 3, name
+        assert key(method, target, ((name, VALUE),), body) == one, name
+    for name in sorted({*IGNORED, *TRACING, *(f"{prefix}z" for prefix in IGNORED_PREFIXES)} - {"content-encoding"}):
+        if not name.startswith("x-llmproxy-"):
+            assert key(method, target, ((name, VALUE),), body) == plain, name
+
+
+def test_a_path_that_nobody_knows_counts_what_nobody_thought_of() -> None:
+    """At a known operation an unnamed field does not count, so that SDKs may add to theirs; elsewhere it does."""
+    for name in ("x-anything", "shape", "x-9"):
+        assert judge(name, known=False).counts
+        assert not judge(name, known=True).counts
+        assert len({key(*STRANGE[:2], ((name, value),), STRANGE[2]) for value in "ab"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "others"),
+    [
+        ({"accept": "*/*"}, {"accept": "application/json"}),
+        ({}, {"accept": "application/json, */*;q=0.1"}),
+        ({"openai-beta": "b, A"}, {"OpenAI-Beta": "a,b"}),
+        ({}, {"accept-language": "*"}),
+        ({"content-type": "application/json"}, {"content-type": "application/json; charset=utf-8"}),
+    ],
+)
+def test_headers_that_say_the_same_are_one(headers: dict[str, str], others: dict[str, str]) -> None:
+    """The usual forms of asking for JSON, a set in another order."""
+    one, other = (key("POST", "/v1/chat/completions", tuple(each.items()), b"{}") for each in (headers, others))
+    assert one == other
+
+
+def test_what_raw_bytes_are_counts() -> None:
+    """The same bytes as another kind of audio; but not which boundary a form has."""
+    kinds = ("audio/wav", "audio/mpeg", "text/plain; charset=utf-8", "text/plain")
+    assert len({key("POST", "/v1/audio/transcriptions", (("content-type", kind),), b"\xff") for kind in kinds}) == 4
+
+
+def test_an_event_stream_counts_where_none_was_asked_for() -> None:
+    """Beside the stream flag it says nothing new."""
+    sse = (("accept", "text/event-stream"),)
+    for stream, same in (("true", True), ("false", False)):
+        body = f'{{"stream":{stream}}}'.encode()
+        assert (key("POST", "/v1/chat/completions", sse, body) == key("POST", "/v1/chat/completions", (), body)) is same
+
+
+# -- URLs ------------------------------------------------------------------------------------------------------------------
+
+DIFFERENT = [
+    *(f"/openai/v1/x?{name}={value}" for name in ("key", "token", "signature", "sig", "code", "password", "page")
+      for value in ("", "invoice-1", "invoice-2", "invoice-2026-000001", "invoice-2026-000002")),
+    "/openai/v1/x", "/openai/v1/x/", "/openai/v1/x/a%2Fb", "/openai/v1/x/a/b", "/openai/v1/x/%ff", "/openai/v1/x/%fe",
+    "/openai/v1/x/a%252Fb", "/openai/v1/x/%3Fkey=1", "/openai/v1/x?%ff", "/openai/v1/x?%3F=%25ff", "/openai/v1/x?%fe",
+    "/v1/files/a%2Fb", "/v1/files/a/b", "/v1/files/%ff", "/v1/files/%fe", "/openai/v1/files?key=1", "/openai/v1/files?key=2", "/v1/files?beta=2",
+    "/v1beta/models/g:countTokens", "/v1/models/g:countTokens", "/v1alpha/models/g:countTokens", "/v1beta/tunedModels/g:countTokens",
+    "/gemini/v1beta/models", "/gemini/v1beta/openai/models", "/gemini/v1/models", "/gemini/v1beta/files/x", "/gemini/v1/files/x",
+    "/v1/projects/p/locations/us/publishers/google/models/g:predict", "/v1/projects/p/locations/eu/publishers/google/models/g:predict",
+    "/v1/projects/p/locations/us/publishers/meta/models/g:predict", "/v1beta1/projects/p/locations/us/publishers/google/models/g:predict",
+    "/v1/projects/p/locations/us/endpoints/g:predict", "/v1/projects/q/locations/us/endpoints/g:predict",
+    "/v1/projects/p/locations/us/endpoints/g/chat/completions", "/v1/projects/q/locations/us/endpoints/g/chat/completions",
+    "/v1/projects/p/locations/us/endpoints/openapi/chat/completions", "/v1/projects/p/locations/eu/endpoints/openapi/chat/completions",
+    "/deepseek/chat/completions", "/deepseek/beta/chat/completions", "/deepseek/v1/messages", "/deepseek/anthropic/v1/messages",
+    "/azure/openai/v1/chat/completions", "/azure/openai/chat/completions", "/azure/models/chat/completions",
+    "/openai/deployments/d/chat/completions", "/openai/deployments/d/extensions/chat/completions",
+    "/bedrock/openai/v1/chat/completions", "/bedrock/v1/chat/completions",
+]  # fmt: skip
+
+
+def test_different_urls_are_different_requests() -> None:
+    """Versions, locations, tenants, spellings that decode to the same: none of them is another."""
+    found: dict[Key, str] = {}
+    for target in DIFFERENT:
+        assert found.setdefault(key("GET", target), target) == target
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/v1/projects/p/locations/us/publishers/google/models/g:predict", "/v1/projects/q/locations/us/publishers/google/models/g:predict"),
+        ("/models/g:countTokens?key=a-key", "/v1beta/models/g:countTokens?key=another"),
+        ("/deepseek/chat/completions", "/deepseek/v1/chat/completions"),
+        ("/openai/v1/x?a=%41", "/openai/v1/x?a=A"),
+        ("/openai/v1/x%3Aa", "/openai/v1/x:a"),
+        ("/model/a%2Fb%3A1/converse", "/model/a/b:1/converse"),
+        ("/v1/messages?beta=true", "/anthropic/v1/messages"),
+    ],
+)  # fmt: skip
+def test_urls_that_mean_the_same_are_one(one: str, other: str) -> None:
+    """A project of Vertex, a provider's own key, another spelling."""
+    assert key("GET", one) == key("GET", other)
+
+
+def test_credentials_of_the_query_are_in_the_providers_row() -> None:
+    """And nowhere else does a member of the query vanish, however it is called."""
+    for provider in PROVIDERS.values():
+        for name in (
+            "key",
+            "token",
+            "sig",
+            "signature",
+            "code",
+            "password",
+            "api_key",
+            "access_token",
+            "x-amz-signature",
+        ):
+            values = ("abcdefgh-12345678", "abcdefgh-87654321", "short")
+            keys = {key("GET", f"/{provider.name}/nobody/knows?{name}={value}") for value in values}
+            assert len(keys) == (1 if name in provider.credentials else 3), (provider.name, name)
+
+
+def test_the_tables_are_in_the_docs(pytestconfig: pytest.Config) -> None:
+    """What does not count is written down, with its reason, where users look."""
+    text = (pytestconfig.rootpath / "docs/keys.md").read_text("utf-8")
+    begin, end = "<!-- tables: made by llmproxy.core.keys.counting.tables() -->\n", "<!-- /tables -->"
+    assert text.partition(begin)[2].partition(end)[0].strip() == tables().strip()
