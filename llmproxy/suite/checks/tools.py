@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import ABSENT, check, check_input, plain, show
+from llmproxy.suite.matchers.table import check, check_input, plain, show
+from llmproxy.suite.matchers.variables import StepError
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
@@ -81,37 +82,78 @@ class _Calls:
 
     def __init__(self, name: str, wanted: ToolExpect, calls: Sequence[ToolUse], step: Observed, scope: Scope) -> None:
         self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
+        self.one_is_enough = wanted.every is False
+        self.none = _is_zero(wanted.count, scope)
+        """Whether no call may be as the rest says."""
         self.all = list(calls)
-        self.calls = [use for use in calls if _counts(use, wanted.status)]
+        self.with_status = [use for use in calls if _has(use, wanted.status) is True]
+        self.unknown = [use for use in calls if _has(use, wanted.status) is None]
+        self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check(self) -> list[Assertion]:
         """Check everything."""
         wanted, made = self.wanted, list[Assertion]()
-        none = wanted.input is not None and _is_zero(wanted.count, self.scope)
+        none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
             alone = wanted.given <= {"count"}
             made += self._count("" if alone else ".count")
-        elif wanted.count is None and not self.calls:
+        elif wanted.count is None and not self.all:
             made.append(self._never())
-        if wanted.input is not None:
+        if wanted.status != "requested" and self.all and not self.none:
+            made.append(self._status())
+        if wanted.input is not None and wanted.every is True and self.calls and not none:
+            made += [each for use in self.calls for each in self._of(use, "input", wanted.input)]
+        elif wanted.input is not None:
             made.append(self._input(wanted.input, none=none))
-        if wanted.every is not None and self.calls:
+        if isinstance(wanted.every, Mapping) and self.calls:
             made += [each for use in self.calls for each in self._of(use, "every", wanted.every)]
-        elif wanted.every is not None and wanted.count is not None:
+        elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._never(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._some("output", [(use, use.output) for use in self.calls], wanted.output))
+            made.append(self._each("output", [(use, self._output(use, wanted.output)) for use in self.calls]))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._error(wanted.error))
+            made.append(self._each("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
         return made
 
     def _count(self, suffix: str) -> list[Assertion]:
-        found = check(
-            f"tools.{self.name}{suffix}", len(self.calls), self.wanted.count, self.scope, where=_where(self.calls)
-        )
+        """Check how many there are; where it is not known of some whether they count, whatever it may be must do."""
+        name = f"tools.{self.name}{suffix}"
+        unknown = len(self.unknown) if self.one_is_enough or self.none else 0
+        found = check(name, len(self.calls), self.wanted.count, self.scope, where=_where(self.calls))
+        others = [
+            passed(check(name, len(self.calls) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
+        ]
+        if any(other is not passed(found) for other in others):
+            return [replace(self._unseen("", self.unknown), name=name, actual=len(self.calls))]
         return [
             each if each.status is Status.PASSED else replace(each, message=self._told(each.message)) for each in found
         ]
+
+    def _status(self) -> Assertion:
+        """Check how far the calls came."""
+        name, wanted = f"tools.{self.name}.status", self.wanted.status
+        wrong = [use for use in self.all if _has(use, wanted) is False]
+        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_where(self.with_status))
+        if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
+            return made
+        if wrong and not (self.one_is_enough and self.unknown):
+            what = "was not executed" if wanted == "executed" else f"answered without an error: {_results(wrong)}"
+            return replace(
+                made,
+                status=Status.FAILED,
+                where=_where(wrong),
+                message=f"{self.name} {what}; the calls: {_listed(wrong)}",
+            )
+        return self._unseen(".status", self.unknown)
+
+    def _unseen(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
+        """Return the error of what depends on results that nobody has seen."""
+        message = (
+            f"{self.name}: no result of it was seen in a later request, so it is not known whether it was executed, and what it "
+            f"returned: {_listed(uses)}"
+        )
+        name = f"tools.{self.name}{suffix}"
+        return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_where(uses))
 
     def _told(self, message: str) -> str:
         """Say how often, and what was called instead."""
@@ -186,55 +228,71 @@ class _Calls:
             ]
         return check_input(name, use.arguments, wanted, self.scope, where=use.where)
 
-    def _some(self, key: str, values: Sequence[tuple[ToolUse, str | None]], wanted: object) -> Assertion:
-        """Look for a call of which a value is as wanted."""
-        name = f"tools.{self.name}.{key}"
-        judged = [
-            (use, check(name, ABSENT if value is None else value, wanted, self.scope, where=use.where))
-            for use, value in values
+    def _output(self, use: ToolUse, wanted: object) -> list[Assertion] | None:
+        """Check what one call returned; None: nobody has seen it."""
+        if use.output is None:
+            return None
+        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.where)
+
+    def _error(self, use: ToolUse, wanted: object) -> list[Assertion] | None:
+        """Check whether one call failed, and how; None: nobody has seen it."""
+        name = f"tools.{self.name}.error"
+        if use.output is None:
+            return None
+        if use.errored and not isinstance(wanted, bool):
+            return check(name, use.output, wanted, self.scope, where=use.where)
+        right = use.errored is wanted
+        what = "answered with an error" if use.errored else "did not answer with an error"
+        status = Status.PASSED if right else Status.FAILED
+        message = "" if right else f"{what}: {show(use.output, 120)}"
+        return [
+            Assertion(
+                name=name, status=status, expected=plain(wanted), actual=use.errored, message=message, where=use.where
+            )
         ]
-        for use, found in judged:
-            if passed(found):
-                return Assertion(name=name, status=Status.PASSED, expected=plain(wanted), where=use.where)
+
+    def _each(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
+        """Put together what was found of each call: all must be right, or one if the file says so. What nobody saw is an error."""
+        name = f"tools.{self.name}.{key}"
         if not judged:
             return replace(self._never(), name=name)
-        use, found = judged[-1]
-        wrong = next((each for each in found if each.status is Status.ENVIRONMENT_ERROR), None) or next(
-            each for each in found if each.status is not Status.PASSED
-        )
-        missing = "; no result of it was seen in a later request" if use.output is None else ""
-        return replace(wrong, name=name, message=f"{self.name}: {wrong.message}{missing}")
-
-    def _error(self, wanted: object) -> Assertion:
-        name = f"tools.{self.name}.error"
-        failed = [use for use in self.calls if use.errored]
-        if not isinstance(wanted, bool):
-            if failed:
-                return self._some("error", [(use, use.output) for use in failed], wanted)
-            message = f"no call of {self.name} answered with an error; the results: {_results(self.calls)}"
-            return Assertion(
-                name=name, status=Status.FAILED, expected=plain(wanted), message=message, where=_where(self.calls)
+        expected = plain(getattr(self.wanted, key))
+        right = [use for use, found in judged if found is not None and passed(found)]
+        unseen = [use for use, found in judged if found is None]
+        wrong = [found for _, found in judged if found is not None and not passed(found)]
+        if right and (self.one_is_enough or not (wrong or unseen)):
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_where(right))
+        failed = [each for found in wrong for each in found if each.status is Status.FAILED]
+        if failed and not (self.one_is_enough and unseen):
+            of = (
+                f" (of {len(judged)} calls, {len(wrong)} {'is' if len(wrong) == 1 else 'are'} wrong)"
+                if len(judged) > 1
+                else ""
             )
-        right = bool(failed) is wanted
-        what = f"no call of {self.name} answered with an error" if wanted else f"{self.name} answered with an error"
-        shown = _results(self.calls if wanted else failed)
-        return Assertion(
-            name=name,
-            status=Status.PASSED if right else Status.FAILED,
-            expected=wanted,
-            actual=bool(failed),
-            message="" if right else f"{what}: {shown}",
-            where=_where(failed),
-        )
+            return replace(failed[0], name=name, expected=expected, message=f"{self.name}: {failed[0].message}{of}")
+        unclear = [each for found in wrong for each in found if each.status is not Status.PASSED]
+        if unclear and not unseen:
+            return replace(unclear[0], name=name, message=f"{self.name}: {unclear[0].message}")
+        return self._unseen(f".{key}", unseen)
 
 
-def _counts(use: ToolUse, status: str) -> bool:
-    return use.executed if status == "executed" else use.errored if status == "errored" else True
+def _has(use: ToolUse, status: str) -> bool | None:
+    """Tell whether a call came as far as `status`; None where nobody has seen it."""
+    if status == "requested":
+        return True
+    if status == "executed":
+        return use.executed if use.settled else None
+    return False if use.denied else use.errored if use.output is not None else None
 
 
 def _is_zero(count: object, scope: Scope) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
-    return not isinstance(value, bool) and scope.resolve(value) == 0 if value is not None else False
+    if value is None or isinstance(value, (bool, Mapping)):
+        return False
+    try:
+        return bool(scope.resolve(value) == 0)
+    except StepError:  # `check` says so
+        return False
 
 
 def _shown(use: ToolUse) -> str:

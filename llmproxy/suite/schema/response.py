@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, examine, is_reference, show
 from llmproxy.suite.schema.types import Node, complain, refuse
-from llmproxy.suite.schema.values import Count, Fields, Flag, Matcher, Text, Times
+from llmproxy.suite.schema.values import Count, Every, Fields, Flag, Matcher, Text, Times
 from llmproxy.suite.yaml.places import Map, Problems
 
 __all__ = ["Asserting", "Judging", "Response", "ToolExpect"]
@@ -71,18 +71,26 @@ class ToolExpect(Asserting):
         key: f"write it below `count`: {{count: {{{key}: ...}}, ...}}" for key in COMPARISONS
     }
 
+    @model_validator(mode="after")
+    def _says_more_than_how(self, info: ValidationInfo) -> ToolExpect:
+        if isinstance(self.every, bool) and self.given <= {"every", "status"}:
+            complain(
+                info, self.at("every"), "`every` says of how many calls something must hold, and nothing else is said"
+            )
+        return self
+
     count: Count | None = None
     """How many calls there are, whatever their input. Without it: at least one."""
     input: Fields | None = None
     """Path in the arguments -> matcher; at least one call must match (with ``count: 0``: none may)."""
-    every: Fields | None = None
-    """As `input`, of every call."""
+    every: Every | None = None
+    """As `input`, of every call. true: `input` too must hold of every call; false: `output`, `error` and `status` of one only."""
     output: Matcher | None = None
-    """What the tool returned, as the agent passed it on; of at least one call."""
+    """What the tool returned, as the agent passed it on; of every call."""
     error: Matcher | None = None
-    """What the tool reported as an error; true: some error, false: none."""
+    """What the tool reported as an error; true: some error, false: none; of every call."""
     status: Literal["requested", "executed", "errored"] = "requested"
-    """Which calls count: all that the model asked for, those whose result came back, those whose result is an error."""
+    """How far every call came: the model asked for it, its result came back, its result is an error. With ``count: 0``: no call did."""
 
     @classmethod
     def prepared(cls, data: object, info: ValidationInfo) -> object:

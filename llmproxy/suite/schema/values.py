@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
@@ -17,6 +17,7 @@ __all__ = [
     "Capture",
     "Count",
     "Entity",
+    "Every",
     "Fields",
     "Flag",
     "Matcher",
@@ -132,6 +133,16 @@ def _fields(value: object) -> object:
     return value
 
 
+def _every(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, Mapping):
+        raise refuse(f"takes a mapping of paths to matchers, true or false; not {kind(value)} {show(value, 60)}")
+    for each in cast("Mapping[str, object]", _fields(value)).values():
+        _matcher(each, info)
+    return value
+
+
 def _value(value: object) -> object:
     if value is None:
         raise refuse("takes a value, not null")
@@ -170,3 +181,11 @@ Count = Annotated[Any, BeforeValidator(_count), WithJsonSchema({"$comment": "Cou
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_fields)]
 """Column or path -> matcher; at least one."""
+Every = Annotated[
+    Any,
+    BeforeValidator(_every),
+    WithJsonSchema(
+        {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
+    ),
+]
+"""As `Fields`; or whether everything must hold of every call (true), or of one (false)."""

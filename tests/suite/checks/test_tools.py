@@ -66,13 +66,74 @@ def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Stat
     assert message in (worst.message if worst else ""), worst
 
 
-def test_requested_executed_and_errored_are_told_apart() -> None:
-    """The model asked twice; one result came back, and it was an error."""
-    seen = step(CREATE, OTHER, results=('{"error": "no"}',))
-    for status, count in (("requested", 2), ("executed", 1), ("errored", 1)):
-        assert passed(check_tools(wanted(createTask={"count": count, "status": status}), seen, Scope())), status
-    wrong = check_tools(wanted(createTask={"count": 2, "status": "executed"}), seen, Scope())
-    assert "executed once" in wrong[0].message
+FAIL, OK, NO = '{"error": "no"}', '{"id": 7}', None
+"""What a tool returned; NO: nobody has seen it."""
+
+
+@pytest.mark.parametrize(
+    ("tool", "results", "status"),
+    [
+        # how far the calls came: all of them, one of them, none of them
+        ({"count": 2, "status": "requested"}, [FAIL, NO], PASSED),
+        ({"count": 2, "status": "executed"}, [FAIL, OK], PASSED),
+        ({"count": 1, "status": "executed"}, [FAIL, OK], FAILED),
+        ({"count": 2, "status": "executed"}, [OK, NO], ERROR),
+        ({"count": 2, "status": "errored"}, [FAIL, FAIL], PASSED),
+        ({"count": 2, "status": "errored"}, [FAIL, OK], FAILED),
+        ({"count": 2, "status": "errored"}, [FAIL, NO], ERROR),
+        ({"count": 1, "status": "errored", "every": False}, [FAIL, OK], PASSED),
+        ({"count": 1, "status": "errored", "every": False}, [FAIL, NO], ERROR),
+        ({"count": {"gte": 1}, "status": "errored", "every": False}, [FAIL, NO], PASSED),
+        ({"count": {"gt": 2}, "status": "executed", "every": False}, [FAIL, NO], FAILED),
+        ({"count": 0, "status": "errored"}, [OK, OK], PASSED),
+        ({"count": 0, "status": "errored"}, [OK, FAIL], FAILED),
+        ({"count": 0, "status": "errored"}, [OK, NO], ERROR),
+        ({"count": 0, "status": "executed"}, [NO], ERROR),
+        ({"count": 0, "status": "executed"}, [], PASSED),
+        # what they returned
+        ({"output": {"contains": "id"}}, [OK, OK], PASSED),
+        ({"output": {"contains": "id"}}, [OK, FAIL], FAILED),
+        ({"output": {"contains": "id"}}, [OK, NO], ERROR),
+        ({"output": {"contains": "id"}}, [FAIL, NO], FAILED),
+        ({"output": {"notContains": "error"}}, [NO], ERROR),
+        ({"output": {"not": {"contains": "error"}}}, [NO], ERROR),
+        ({"output": {"notContains": "error"}}, [], FAILED),
+        ({"output": {"notContains": "error"}, "count": {"lte": 3}}, [], FAILED),
+        ({"output": {"contains": "id"}, "every": False}, [FAIL, OK], PASSED),
+        ({"output": {"contains": "id"}, "every": False}, [FAIL, NO], ERROR),
+        ({"output": {"contains": "id"}, "every": False}, [FAIL, FAIL], FAILED),
+        # whether they failed
+        ({"error": False}, [OK, OK], PASSED),
+        ({"error": False}, [OK, FAIL], FAILED),
+        ({"error": False}, [OK, NO], ERROR),
+        ({"error": False}, [NO], ERROR),
+        ({"error": False, "count": {"lte": 1}}, [], FAILED),
+        ({"error": True}, [FAIL, FAIL], PASSED),
+        ({"error": True}, [FAIL, OK], FAILED),
+        ({"error": True, "every": False}, [FAIL, OK], PASSED),
+        ({"error": True, "every": False}, [OK, NO], ERROR),
+        ({"error": {"contains": "no"}}, [FAIL, FAIL], PASSED),
+        ({"error": {"contains": "no"}}, [FAIL, OK], FAILED),
+        ({"error": {"contains": "no"}}, [NO], ERROR),
+        # with which input
+        ({"input": {"n": 0}}, [OK, OK], PASSED),
+        ({"input": {"n": 0}, "every": True}, [OK, OK], FAILED),
+        ({"input": {"n": {"lt": 2}}, "every": True}, [OK, OK], PASSED),
+    ],
+)
+def test_what_is_said_of_several_calls_holds_for_every_one(
+    tool: object, results: list[str | None], status: Status
+) -> None:
+    """Unless the file says `every: false`; and what depends on a result that nobody has seen is an error, never a pass."""
+    chats = Chats()
+    calls = [call("createTask", {"n": n}, f"c{n}") for n in range(len(results))]
+    given = [result(text, f"c{n}") for n, text in enumerate(results) if text is not None]
+    chats.chat([user("x")], asks(*calls) if calls else said("no"))
+    if given:
+        chats.chat([user("x"), asks(*calls), *given], said("done"))
+    found = check_tools(wanted(createTask=tool), chats.wire.step(0), Scope())
+    statuses = {each.status for each in found}
+    assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
 
 def test_results_can_be_asserted() -> None:
@@ -83,7 +144,7 @@ def test_results_can_be_asserted() -> None:
     assert passed(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, Scope()))
     assert not passed(check_tools(wanted(createTask={"error": True}), good, Scope()))
     unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), Scope())
-    assert "no result of it was seen" in unanswered[0].message
+    assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
 
 def test_other_tools_may_be_called_unless_only_these_may() -> None:

@@ -35,6 +35,11 @@ def test_short_forms_of_tools_are_counts() -> None:
         ("{a: {count: 1, status: done}}", "takes one of 'requested', 'executed' or 'errored'"),
         ("{a: {input: {}}}", "asserts nothing"),
         ("{a: {input: {x: {contains: []}}}}", "an empty list asserts nothing"),
+        ("{a: {every: {x: {contains: []}}}}", "an empty list asserts nothing"),
+        ("{a: {every: 5, count: 1}}", "takes a mapping of paths to matchers, true or false"),
+        ("{a: {every: {}, count: 1}}", "asserts nothing: it is empty"),
+        ("{a: {every: false}}", "nothing else is said"),
+        ("{a: {every: true, status: executed}}", "nothing else is said"),
     ],
 )
 def test_tools_that_cannot_be_meant(text: str, words: str) -> None:
