@@ -19,11 +19,14 @@ from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.engine.engine import Exchange
+from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.traffic import redirects
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError
 from llmproxy.mitm.faster.settled import Fields, Settled
 from llmproxy.mitm.https.intercept import is_tunnel
+from llmproxy.mitm.interim import read_past_interim
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.websocket.recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
@@ -57,6 +60,7 @@ class Recorder(SocketHooks):
 
     def __init__(self, shell: Shell) -> None:
         """Record for `shell`."""
+        read_past_interim()
         self._shell = shell
 
     def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
@@ -129,9 +133,10 @@ class Recorder(SocketHooks):
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
                 raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301
-            exchange.recording.head(self._offset(exchange), response.status_code, response.reason, _headers(response))
+            kept, led = redirected(_headers(response), exchange)
+            exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
-            ours = ((CACHE_NAME, said), *((name.encode(), value.encode()) for name, value in exchange.grants))
+            ours = ((CACHE_NAME, said), *led, *((name.encode(), value.encode()) for name, value in exchange.grants))
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
             response.headers = Settled((*others, *ours))
@@ -229,6 +234,27 @@ def forwarded(fields: Fields, host: bytes, *, socket: bool) -> Fields:
         elif not ((low in NOT_FORWARDED and not (socket and low == b"upgrade")) or low.startswith(OUR_PREFIX)):
             sent.append((name, value))
     return (*sent, *ours.items())
+
+
+def redirected(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
+    """Return an answer's fields as they are kept, and those that the client gets in place of its own: a redirect leads back to us."""
+    location = header(headers, "location")
+    if location is None:
+        return headers, ()
+    where = exchange.route
+    kept = redirects.stored(
+        location,
+        sent_to=where.upstream,
+        target=where.upstream_target,
+        at_provider=where.target,
+        is_public=lambda host: provider_of_host(host, None) is where.provider,
+    )
+    fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
+    back = redirects.served(kept, exchange.prefix)
+    if back is None:
+        exchange.note = f"leads to {redirects.elsewhere(fields)}, past this proxy: what follows is not recorded"
+        return fields, ()
+    return fields, ((b"location", back.encode("latin-1", "replace")),)
 
 
 @lru_cache(64)

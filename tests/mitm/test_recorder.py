@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.mitm.faster.settled import Fields
 from llmproxy.mitm.recorder import forwarded, plain
 from llmproxy.protocol import Decision
@@ -20,6 +20,7 @@ from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, failed, json_answer, throttled
 from tests.provider.answer import Cut, Framing
+from tests.provider.script import Play
 from tests.support import free_port
 
 DONE = b"data: [DONE]\n\n"
@@ -198,16 +199,62 @@ def test_head_is_recorded_without_a_body(tmp_path: Path) -> None:
     assert (made.request.method, made.response.body, made.response.ending) == ("HEAD", b"", Ending.COMPLETE)
 
 
-def test_an_interim_answer_is_not_taken_for_the_answer(tmp_path: Path) -> None:
-    """Whoever sends a 103 before its answer cannot be recorded by mitmproxy; that is said, and nobody waits for ever."""
-    early = Answer(200, interim=(103,), pieces=(Piece(b"{}"),))
-    with upstream(early) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
-        got = c.ask(chat())
-        assert got.status == 502
-        assert "103" in got.message
+@pytest.mark.parametrize("interim", [(103,), (100,), (102, 103, 103)])
+def test_an_interim_answer_is_not_taken_for_the_answer(tmp_path: Path, interim: tuple[int, ...]) -> None:
+    """What comes after it is the answer, which was paid for: served, recorded, replayed, and the connection goes on."""
+    early = Answer(200, interim=interim, pieces=(Piece(b"{}"),))
+    with upstream(early, early) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+        assert [(got.status, got.body) for got in (c.ask(chat()), c.ask(chat("again")))] == [(200, b"{}")] * 2
         rig.wait_idle()
-        assert len(rig.outcomes) == 1
-    assert recorded(tmp_path / "x.db") == []
+    assert [made.response.status for made in recorded(tmp_path / "x.db")] == [200, 200]
+
+
+LED = {
+    "/v1/files/f/content?x=1": "{prefix}/v1/files/f/content?x=1",
+    "content": "{prefix}/v1/files/f/content",
+    "{url}/v1/other": "{prefix}/v1/other",
+    "//{host}/v1/other": "{prefix}/v1/other",
+    "https://api.openai.com/v1/other#top": "{prefix}/v1/other#top",
+    "https://evil.example/v1/other?sig=secret-signature": None,
+    "//evil.example/v1": None,
+    "https://api.openai.com.evil.example/": None,
+    "http://[broken": None,
+}
+"""What an upstream says, and where it leads the client."""
+
+
+@pytest.mark.parametrize("prefix", ["", "/openai", "/s/a%20b/openai"])
+@pytest.mark.parametrize("said", LED)
+def test_a_redirect_leads_back_to_us_live_and_replayed(tmp_path: Path, said: str, prefix: str) -> None:
+    """Client and key do not go past the proxy; where they would it is said, and in replay nothing leaves the machine."""
+    store, led = tmp_path / "x.db", (LED[said] or "").replace("{prefix}", prefix)
+    ask = request(method="GET", target=f"{prefix}/v1/files/f/x", content_length="")
+    with Provider(check=False) as p:
+        location = said.replace("{url}", p.url).replace("{host}", f"127.0.0.1:{p.port}")
+        p.play = Play(Script((Step(Answer(302, (("location", location),), framing="length"), times=None),)))
+        with Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+            live = c.ask(ask, "GET")
+            rig.wait_idle()
+            assert live.headers["location"] == (led or location)
+            assert ("past this proxy" in rig.outcomes[0].note) is not bool(led)
+    with Rig("replay", store) as rig, rig.client() as c:
+        again = [c.ask(ask, "GET") for _ in range(3)]
+        rig.wait_idle()
+        assert {(each.status, each.headers.get("location", "")) for each in again} == {(302, led)}
+        assert ("nothing leaves the machine" in rig.outcomes[0].note) is not bool(led)
+    assert b"secret-signature" not in store.read_bytes()
+
+
+def test_each_stored_request_has_its_own_length(tmp_path: Path) -> None:
+    """Heads that differ in nothing else are read once; their lengths are each request's own."""
+    store, texts = tmp_path / "x.db", ["a", "bb" * 50, "ccc" * 500]
+    answers = [Answer(200, pieces=(Piece(b"{}"),))] * len(texts)
+    with upstream(*answers) as p, Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
+        for text in texts:
+            c.ask(chat(text))
+        rig.wait_idle()
+    stored = [header(made.request.headers, "content-length") for made in recorded(store)]
+    assert stored == [str(len(body_of(text))) for text in texts]
 
 
 # --- breaking off -----------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from llmproxy.core.store.rows import Summary
 from llmproxy.core.store.store import Slot, Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
+from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import Client, Plan, Plans, plan
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import (
@@ -65,6 +66,11 @@ STRAYS, LONGEST_STRAY = 200, 200
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
 )
+
+
+def own_length(headers: Headers, length: int) -> Headers:
+    """Return header fields with a request's own content-length: what is known of a head is shared by all that differ in it alone."""
+    return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)
 
 
 class Stray(NamedTuple):
@@ -383,7 +389,7 @@ class Engine:
 
     def _request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
-        learned, headers = self.redactor.learned, exchange.headers
+        learned, headers = self.redactor.learned, own_length(exchange.headers, len(exchange.body or b""))
         if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
             return exchange.redacted[1]
         coding = header(headers, "content-encoding")
@@ -448,8 +454,11 @@ class Engine:
         speed, now = exchange.session.speed, self.now()
         if exchange.bound is not None:
             extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
-        if speed or exchange.bound is not None:
-            return plan(self.answer(exchange), client, speed=speed, now=now, extra=extra)
+        if speed or exchange.bound is not None or slot.status in REDIRECTS:
+            answer = self.answer(exchange)
+            if (host := elsewhere(answer.headers)) is not None:
+                exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
+            return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix)
         if self._store is None:
             raise ValueError("a recording without a store")
         laid = self._plans.at_once(slot.id, client, now=now, extra=extra, read=self._store.response)

@@ -19,6 +19,7 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import Slot, Store
 from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import Client, Plans
 from llmproxy.protocol import KEY_HEADER, Decision
 
@@ -87,7 +88,7 @@ class Hits:
                 walker in session.recorded_here,
             )
         ).recording
-        if slot is None or slot.status == SWITCHING:
+        if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
             return None
         if session.bound is not None and slot.id not in session.bound.untouched:
             return None  # its answer may name a folder of the recorded run

@@ -255,7 +255,6 @@ DROPPED_HEADERS: dict[str, str] = {
         ("alt-svc", "strict-transport-security", "expect-ct"), "would send the client elsewhere than to us"
     ),
     **dict.fromkeys(("report-to", "nel", "reporting-endpoints"), "would make clients report to others"),
-    "location": "leads away from us",
     **dict.fromkeys(
         ("openai-organization", "openai-project", "anthropic-organization-id", "anthropic-workspace-id"),
         "whose account it was",

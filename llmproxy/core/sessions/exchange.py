@@ -127,6 +127,8 @@ class Exchange:
     redacted: tuple[int, Request] | None = None
     """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
     interaction: int | None = None
+    prefix: str = ""
+    """What stood in the client's target before the provider's own path."""
     grants: Headers = ()
     """Fields of the answer that let a web page read it; see `strangers`."""
     _recording: Recording | None = None

@@ -11,10 +11,12 @@ Two rules of ours (DESIGN.md section 2):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from typing import NamedTuple
 
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
+from llmproxy.core.traffic.redirects import served
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -47,12 +49,18 @@ class Plan(NamedTuple):
     """Close the connection after the last piece."""
 
 
-def plan(response: Response, client: Client, *, speed: float, now: float, extra: Headers = ()) -> Plan:
-    """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time."""
+def plan(
+    response: Response, client: Client, *, speed: float, now: float, extra: Headers = (), prefix: str = ""
+) -> Plan:
+    """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time.
+
+    `extra` are fields of ours, `prefix` is what leads a redirect back to us.
+    """
     bodiless = client.method == "HEAD" or response.status in BODILESS
     cut = response.ending is Ending.CUT and not bodiless
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
+    response = replace(response, headers=_led_back(response.headers, prefix))
     head = _head(response, client, speed=speed, now=now, extra=extra, chunked=chunked, bodiless=bodiless, close=close)
     if bodiless:
         return Plan(((_at(response.head_offset, speed), head),), close)
@@ -165,6 +173,14 @@ def _head(
     elif client.http10:
         fields.append(("connection", "keep-alive"))
     return head_bytes(response.status, response.reason, tuple(fields))
+
+
+def _led_back(headers: Headers, prefix: str) -> Headers:
+    """Return the fields with a `location` that leads to us; without one that leads to others."""
+    if header(headers, "location") is None:
+        return headers
+    led = ((name, served(value, prefix) if name.lower() == "location" else value) for name, value in headers)
+    return tuple((name, value) for name, value in led if value is not None)
 
 
 def head_bytes(status: int, reason: str, headers: Headers) -> bytes:

@@ -26,6 +26,7 @@ from mitmproxy.proxy.context import Context
 from llmproxy.core.sessions.exchange import Exchange, Place
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import Client
 from llmproxy.core.traffic.strangers import Guard, Seen
 from llmproxy.errors import LLMProxyError
@@ -217,7 +218,9 @@ class Front(Straight):
             raise AssertionError("no request has arrived")
         shell.engine.identify(exchange, body)
         slot = exchange.slot
-        if exchange.decision is not Decision.REPLAY or slot is None or slot.status == SWITCHING:
+        if exchange.decision is not Decision.REPLAY or slot is None:
+            return False
+        if slot.status == SWITCHING or slot.status in REDIRECTS:
             return False
         laid_out = shell.engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
         self._exchange = None

@@ -30,6 +30,7 @@ from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.redirects import prefix_of
 from llmproxy.core.traffic.response_bytes import Client
 from llmproxy.core.traffic.strangers import Seen
 from llmproxy.core.websocket.recording import FrameRecording
@@ -265,6 +266,7 @@ class ReplayLayer(layer.Layer):
             return
         self._exchange = exchange
         exchange.grants = self._grants
+        exchange.prefix = "" if host else prefix_of(target, exchange.route.target)
         self._shell.begin(exchange)
         if exchange.decision in (Decision.RECORD, Decision.PASS) and exchange.body is None:
             if not self._reader.waiting:
