@@ -120,7 +120,7 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
             _say(*(f"llmproxy: {note}" for note in plan.notes))
             code = child.run(asked.child, plan.applied_to(env))
             end = Ending(proxy, opened.name, since, loaded, asked.command)
-            end.close()
+            end.close(failed=code != Exit.OK)
         said = proxy.process.said if proxy.process else ""
         if loaded.settings.verbose:
             _say(said.rstrip())
@@ -230,13 +230,16 @@ class Ending:
     """Why requests were refused, other than misses: an upstream that could not be reached."""
     trouble: str = ""
 
-    def close(self) -> None:
-        """Close the session and end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code."""
+    def close(self, *, failed: bool = False) -> None:
+        """Close the session and end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code.
+
+        A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the next time.
+        """
         from llmproxy.client.control.client import ControlError
 
         try:
             self.refused = self._refused()
-            self.report = self.proxy.control.close(self.session)
+            self.report = self.proxy.control.close(self.session, complete=False if failed else None)
             if self.proxy.process is None:
                 self.misses = self.report.miss_texts
             else:

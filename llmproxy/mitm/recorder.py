@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 DENIED = "llmproxy: this connection was not released"
 
+CLIENT_LEFT = "Client disconnected"
+"""How mitmproxy begins to say that it was not the upstream that broke off."""
+
 CARRIED = "llmproxy"
 """Key of the exchange in a flow's metadata."""
 
@@ -176,6 +179,8 @@ class Recorder(SocketHooks):
         if exchange is None:
             return
         if exchange.recording.started:
+            why = flow.error.msg if flow.error else ""
+            exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._shell.draining
             await self._commit(exchange, proper=False)
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
@@ -192,6 +197,7 @@ class Recorder(SocketHooks):
         if exchange is None or exchange.finished:
             return
         if exchange.recording.started:
+            exchange.recording.left = not self._shell.draining
             await self._commit(exchange, proper=False)
         else:
             exchange.note = "client left before an answer came"

@@ -74,7 +74,7 @@ class _Run:
 _RUN = pytest.StashKey[_Run]()
 _SCENARIOS = pytest.StashKey[Scenarios]()
 _WALK = pytest.StashKey[Walk]()
-_RAN = pytest.StashKey[bool]()
+_PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -246,7 +246,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
     request.node.stash[_WALK] = walk
     yield walk
     try:
-        shared.finish(walk, complete=request.node.stash.get(_RAN, False))
+        shared.finish(walk, complete=request.node.stash.get(_PASSED, False))
     except LLMProxyError as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
 
@@ -282,12 +282,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if walk.closed is not None:
             setattr(report, ATTRIBUTE, walk.closed.to_json())
         del item.stash[_WALK]
-        item.stash.setdefault(_RAN, False)
-        del item.stash[_RAN]
+        item.stash.setdefault(_PASSED, False)
+        del item.stash[_PASSED]
         return report
     # A test that Ctrl-C ends has no report of its own.
-    if report.when == "call" or report.failed:
-        item.stash[_RAN] = True
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
     if report.failed:
         report.sections += miss_sections(walk, item.nodeid)
     return report

@@ -204,7 +204,7 @@ class Shared:
             self.env.update(mine)
 
     def finish(self, walk: Walk, *, complete: bool = True) -> Report:
-        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it was interrupted. Raises MachineError."""
+        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass. Raises MachineError."""
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete)
         return walk.closed

@@ -280,7 +280,7 @@ def test_an_upstream_that_breaks_off_is_recorded_as_cut(tmp_path: Path, framing:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_early_is_recorded_as_cut(tmp_path: Path, how: str) -> None:
+def test_a_client_that_leaves_early_is_told_from_an_upstream_that_breaks_off(tmp_path: Path, how: str) -> None:
     """Agents leave at the first tool call."""
     store = tmp_path / "x.db"
     with upstream(sse(*EVENTS, wait=0.3)) as p, Rig("record", store, {"openai": p.url}) as rig:
@@ -291,7 +291,7 @@ def test_a_client_that_leaves_early_is_recorded_as_cut(tmp_path: Path, how: str)
         (outcome,) = rig.wait_outcomes(1)
         rig.wait_idle()
     (made,) = recorded(store)
-    assert (made.response.body, made.response.ending) == (EVENTS[0], Ending.CUT)
+    assert (made.response.body, made.response.ending) == (EVENTS[0], Ending.LEFT)
     assert (outcome.decision, outcome.interaction, outcome.lost) == (Decision.RECORD, made.id, False)
 
 

@@ -108,15 +108,19 @@ def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, p
     added.stdout.fnmatch_lines(["1 test: 1 hit, 0 misses, 0 recorded; *"])
 
 
-def test_an_interrupted_recording_is_made_anew(suite: pytest.Pytester, provider: Provider) -> None:
-    """Ctrl-C between two calls leaves half a recording: the next run in mode once makes it whole, and is refused nothing."""
-    whole = "from app import ask\ndef test_it(llmproxy):\n    ask('one')\n    {}\n    ask('two')\n"
-    suite.makepyfile(test_suite=whole.format("raise KeyboardInterrupt"))
-    assert record(suite, provider).ret == pytest.ExitCode.INTERRUPTED
-    suite.makepyfile(test_suite=whole.format("pass"))
+def test_a_cassette_is_complete_when_its_test_passed(suite: pytest.Pytester, provider: Provider) -> None:
+    """Ctrl-C, then a failure between two calls leave it open: mode once adds what is missing, pays for nothing twice, and then adds nothing."""
+    test = "from app import ask\ndef test_it(llmproxy):\n    ask('one')\n    {}\n    ask('two')\n"
+    for between in ("raise KeyboardInterrupt", "assert 0"):
+        suite.makepyfile(test_suite=test.format(between))
+        assert record(suite, provider).ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
+        assert len(provider.requests) == 1
+    suite.makepyfile(test_suite=test.format("pass"))
     record(suite, provider).assert_outcomes(passed=1)
-    assert len(provider.requests) == 3
-    run(suite).stdout.fnmatch_lines(["1 test: 2 hits, 0 misses, 0 recorded; *"])
+    assert len(provider.requests) == 2
+    suite.makepyfile(test_suite=test.format("ask('three')"))
+    record(suite, provider).assert_outcomes(failed=1)
+    assert len(provider.requests) == 2
 
 
 def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, provider: Provider) -> None:

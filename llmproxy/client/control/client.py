@@ -131,9 +131,12 @@ class Control:
         """Let a session walk its cassette from the start again."""
         return Report.of(self._ask("POST", _session(name, "reset"), {}))
 
-    def close(self, name: str, *, complete: bool = True) -> Report:
-        """End a session and return what it came to. Not `complete`: it was interrupted, so mode `once` records its cassette anew."""
-        return Report.of(self._ask("POST", _session(name, "close"), {} if complete else {"complete": False}))
+    def close(self, name: str, *, complete: bool | None = None) -> Report:
+        """End a session and return what it came to.
+
+        `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None: unless something in it failed.
+        """
+        return Report.of(self._ask("POST", _session(name, "close"), {} if complete is None else {"complete": complete}))
 
     def bind(self, name: str, session: str) -> None:
         """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""

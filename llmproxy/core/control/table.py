@@ -20,8 +20,8 @@ from llmproxy.core.control.values import (
     BadControl,
     Json,
     circumstances_of,
-    flag_of,
     forking_of,
+    maybe_flag_of,
     name_of,
     one_of,
     read_object,
@@ -254,7 +254,7 @@ def _reset(engine: Engine, call: _Call) -> tuple[int, Json]:
 
 
 def _close(engine: Engine, call: _Call) -> tuple[int, Json]:
-    complete = flag_of(call.body.get("complete"), "complete", default=True)
+    complete = maybe_flag_of(call.body.get("complete"), "complete")
     last = report(engine, engine.sessions.named(call.name))
     engine.sessions.close(call.name, complete=complete)
     return 200, last

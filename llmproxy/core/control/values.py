@@ -70,6 +70,11 @@ def flag_of(value: Json, what: str, *, default: bool) -> bool:
     return default if value is None else value
 
 
+def maybe_flag_of(value: Json, what: str) -> bool | None:
+    """Read a member that is true, false or left out, which is a third thing. Raises BadControl."""
+    return None if value is None else flag_of(value, what, default=False)
+
+
 def name_of(value: Json, otherwise: str) -> str:
     """Return a name that a URL can say too."""
     if not isinstance(value, str):

@@ -80,7 +80,7 @@ class Binder:
                 exchange.unbound = exchange.unbound or f"recording #{ids[0]}, bound: {result}"
                 continue
             slots = store.slots(session.cassette, session.sample, exchange.party, key)
-            if playable(session.mode, slots):
+            if playable(session.mode, slots, complete=session.complete):
                 fitting.append(Found(key, slots, result, table))
         return self._choose(exchange, store, fitting) if fitting else None
 

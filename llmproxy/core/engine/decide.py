@@ -4,12 +4,12 @@
     replay       recorded answer     refused; nothing leaves the machine
     auto         recorded answer     forwarded and recorded
     record       forwarded           forwarded and recorded, older recordings of the key replaced
-    once         recorded answer     refused if the cassette was complete when the session opened, else as `record`
+    once         as `replay` if the cassette was complete when the session opened, else as `auto`
     passthrough  forwarded           forwarded, never recorded
 
 The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode: `replay`
-plays everything in its turn, failures and cut answers too; `auto` takes only good and complete answers, so that a bad day is not
-frozen; `once` takes everything but what is incomplete.
+plays everything in its turn, failures and cut answers too; `auto`, and `once` while its cassette is open, take only good and complete
+answers, so that a bad day is not frozen. What they forward then replaces the failure (`core.store.reading.failures_behind`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class MissReason(StrEnum):
     NEVER = "never recorded"
     EXHAUSTED = "every recording was already played"
     UNBOUND = "its answer cannot be told in this run's words"
-    INCOMPLETE = "only incomplete answers were recorded"
 
 
 class Situation[R: Recorded](NamedTuple):
@@ -75,24 +74,30 @@ def decide[R: Recorded](situation: Situation[R]) -> Verdict[R]:
             return Verdict(Decision.PASS)
         case Mode.RECORD:
             return Verdict(Decision.RECORD)
-        case Mode.ONCE if not situation.complete:
-            return Verdict(Decision.RECORD)
-        case Mode.ONCE:
-            return _play(situation, playable(situation.mode, situation.recordings))
-        case Mode.AUTO:
-            good = playable(situation.mode, situation.recordings)
+        case Mode.ONCE if situation.complete:
+            return _play(situation, situation.recordings)
+        case Mode.AUTO | Mode.ONCE:
+            good = playable(situation.mode, situation.recordings, complete=situation.complete)
             if situation.recorded_here or situation.nth > len(good):
                 return Verdict(Decision.RECORD)
             return Verdict(Decision.REPLAY, good[situation.nth - 1])
 
 
-def playable[R: Recorded](mode: Mode, recordings: Sequence[R]) -> Sequence[R]:
-    """Return the recordings that this mode may play."""
-    if mode is Mode.AUTO:
+def playable[R: Recorded](mode: Mode, recordings: Sequence[R], *, complete: bool) -> Sequence[R]:
+    """Return the recordings that this mode may play; `complete`: the cassette was, when the session opened."""
+    if mode is Mode.AUTO or (mode is Mode.ONCE and not complete):
         return [each for each in recordings if is_perfect(each)]
-    if mode is Mode.ONCE:
-        return [each for each in recordings if each.ending is Ending.COMPLETE]
     return recordings
+
+
+_SAID = {Ending.LEFT: "the client left it", Ending.CUT: "it broke off", Ending.UNTERMINATED: "it has no end"}
+
+
+def describe_failure(recording: Recorded) -> str:
+    """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
+    if recording.ending is not Ending.COMPLETE:
+        return f"recorded incomplete: {_SAID[recording.ending]}"
+    return "" if is_good(recording.status) else f"recorded failure {recording.status}"
 
 
 def is_perfect(recording: Recorded) -> bool:
@@ -102,8 +107,7 @@ def is_perfect(recording: Recorded) -> bool:
 
 def _play[R: Recorded](situation: Situation[R], tape: Sequence[R]) -> Verdict[R]:
     if not tape:
-        reason = MissReason.INCOMPLETE if situation.recordings else MissReason.NEVER
-        return Verdict(Decision.REFUSE, reason=reason)
+        return Verdict(Decision.REFUSE, reason=MissReason.NEVER)
     if situation.nth <= len(tape):
         return Verdict(Decision.REPLAY, tape[situation.nth - 1])
     match situation.exhausted:

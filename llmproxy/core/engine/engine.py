@@ -22,7 +22,7 @@ from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import Prices, outcome_of
 from llmproxy.core.engine.binding import Binder, Found
-from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, playable
+from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, describe_failure, playable
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.forks.table import Copy
@@ -44,7 +44,7 @@ from llmproxy.core.sessions.sessions import Defaults, Sessions
 from llmproxy.core.store.questions import count_unused
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.rows import Summary
-from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.store.store import Addition, Slot, Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
@@ -118,6 +118,8 @@ class Engine:
         self.binder = Binder(config)
         self.hits = Hits(self, self._memory, self._plans, self._prices)
         """The short way, for whole requests."""
+        self._under_way: dict[tuple[str, int], dict[int, Exchange]] = {}
+        """By cassette and sample: exchanges that are to be recorded and are not yet over, by `id`."""
         self._targets: tuple[int, dict[str, str]] = (0, {})
         self.strays: deque[Stray] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
@@ -275,8 +277,9 @@ class Engine:
             found = self.binder.find(exchange, store, canonical)
             key, slots = (found.key, found.slots) if found is not None else (key, slots)
         walker = (exchange.party, key)
-        exchange.nth = session.arrive(walker, len(playable(session.mode, slots)))
+        exchange.nth = session.arrive(walker, len(playable(session.mode, slots, complete=session.complete)))
         if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
+            self._reserve(exchange, slots)
             return
         verdict = decide(
             Situation(
@@ -297,6 +300,7 @@ class Engine:
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
+            exchange.note = exchange.note or describe_failure(verdict.recording)
         elif verdict.reason is not None and exchange.route.not_llm:
             exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
         elif verdict.reason is not None:
@@ -305,6 +309,19 @@ class Engine:
             if not slots:
                 session.recorded_here.add(walker)
             check_upstream(exchange)
+            self._reserve(exchange, slots)
+
+    def _reserve(self, exchange: Exchange, slots: Sequence[Slot]) -> None:
+        """Give an answer that will be recorded its occurrence now: ids in it may come back in a request before it is stored."""
+        if exchange.decision is not Decision.RECORD:
+            return
+        session = exchange.session
+        beside = self._under_way.setdefault((session.cassette, session.sample), {})
+        taken = [each.occurrence for each in beside.values() if each.walker == exchange.walker]
+        if session.mode is not Mode.RECORD:
+            taken += [slot.occurrence for slot in slots]
+        exchange.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
+        beside[id(exchange)] = exchange
 
     def _bind(
         self,
@@ -327,7 +344,7 @@ class Engine:
         elif (answer := self.binder.answer(exchange, store, found, slot)) is not None:
             exchange.bound = answer
             return verdict
-        if exchange.session.mode is Mode.AUTO:
+        if exchange.session.writes:
             return Verdict(Decision.RECORD)
         return Verdict(Decision.REFUSE, reason=MissReason.UNBOUND)
 
@@ -411,8 +428,24 @@ class Engine:
         )
 
     def _made_by(self, session: Session) -> Callable[[str], Origin | None]:
-        store = self.store
-        return lambda name: store.made_by(session.cassette, session.sample, name) if store else None
+        store, place = self.store, (session.cassette, session.sample)
+
+        def made_by(name: str) -> Origin | None:
+            found = store.made_by(*place, name) if store else None
+            return found or self._made_under_way(place, name)
+
+        return made_by
+
+    def _made_under_way(self, place: tuple[str, int], name: str) -> Origin | None:
+        """Return which answer that is not stored yet made an id: a client may use what came in the first chunk before the last one came."""
+        for each in self._under_way.get(place, {}).values():
+            so_far = each.recording.so_far if each.key is not None else b""
+            if name.encode("utf-8", "surrogatepass") not in so_far:
+                continue
+            made = new_ids(made_ids(each.family, each.operation, each.recording.kind, so_far), each.refs)
+            if each.key is not None and name in made:
+                return Origin(each.key, each.occurrence, made.index(name))
+        return None
 
     def _miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
@@ -489,7 +522,12 @@ class Engine:
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
         if (store := self._store) is not None and kept:
             try:
-                ids = store.add_all([(one, supersede) for (_, one), supersede in zip(kept, first, strict=True)])
+                ids = store.add_all(
+                    [
+                        Addition(one, supersede=supersede, healing=exchange.session.made)
+                        for (exchange, one), supersede in zip(kept, first, strict=True)
+                    ]
+                )
             except BaseException:
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
@@ -519,6 +557,7 @@ class Engine:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
         exchange.session.served.add(stored)
+        exchange.session.made.add(stored)
         self.sessions.stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
@@ -536,7 +575,7 @@ class Engine:
             cassette=exchange.session.cassette,
             sample=exchange.session.sample,
             party=exchange.party,
-            occurrence=exchange.nth,
+            occurrence=exchange.occurrence or exchange.nth,
             model=self._model(exchange, kind, body),
             stream=exchange.stream,
             upstream=exchange.route.upstream,
@@ -592,6 +631,7 @@ class Engine:
             lost=lost,
         )
         said = exchange.error.message if exchange.error is not None else ""
+        self._under_way.get((exchange.session.cassette, exchange.session.sample), {}).pop(id(exchange), None)
         exchange.session.tally.add(outcome, said if outcome.miss else "")
         exchange.session.calls.add(outcome, said)
         if exchange.session.forking is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.engine.accounts import Prices
-from llmproxy.core.engine.decide import Situation, decide, playable
+from llmproxy.core.engine.decide import Situation, decide, describe_failure, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.keys.memory import Known, Memory
 from llmproxy.core.sessions.alike import Alike
@@ -76,7 +76,9 @@ class Hits:
             return None
         walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        if walker == session.first and session.starts_again(walker, len(playable(session.mode, slots))):
+        if walker == session.first and session.starts_again(
+            walker, len(playable(session.mode, slots, complete=session.complete))
+        ):
             return None
         slot = decide(
             Situation(
@@ -119,6 +121,7 @@ class Hits:
             key=known.key,
             interaction=slot.id,
             attempt=place.attempt,
+            note=describe_failure(slot),
         )
         made = Alike(said, tally=session.tally, learned=place.learned, extra=((KEY_HEADER, known.key),))
         if len(self._kinds) >= REMEMBERED_KINDS:

@@ -55,7 +55,6 @@ def explain_miss(
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        incomplete=recordings if why is MissReason.INCOMPLETE else 0,
         elsewhere=tuple(Place(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
         other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
         if store

@@ -128,7 +128,7 @@ def at_the_head(place: Place, session: Session) -> Decision | None:
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or mode is Mode.PASSTHROUGH or place.route.not_llm:
         return Decision.PASS
-    if session.recording_anew and session.forking is None:  # what may be overridden must be seen whole
+    if mode is Mode.RECORD and session.forking is None:  # what may be overridden must be seen whole
         return Decision.RECORD
     return None
 

@@ -79,8 +79,6 @@ class MissContext:
     """Of those: of this provider and operation."""
     played: int = 0
     """Recordings of this very key that were all served already (``--exhausted miss``)."""
-    incomplete: int = 0
-    """Recordings of this very key that may not be played here because they were cut off."""
     elsewhere: tuple[Place, ...] = ()
     """Where else this key is recorded."""
     other_rules: bool = False
@@ -292,7 +290,6 @@ _REASONS = (
         _played,
         lambda case: ["repeat the last answer instead: --exhausted last (or cycle)", *_append(case)],
     ),
-    _Reason("incomplete", lambda c: c.incomplete > 0, "its recording was cut off before the answer's end", _record),
     _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
     _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
     _Reason(

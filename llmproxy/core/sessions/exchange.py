@@ -100,6 +100,9 @@ class Exchange:
     stream: bool = False
     refs: tuple[str, ...] = ()
     nth: int = 0
+    """Which arrival of its key this is in its session, from 1."""
+    occurrence: int = 0
+    """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
     slot: Slot | None = None
     number: int = 0
     """Number of this request among those of the agent, in a session that counts them; see `forking`."""

@@ -27,6 +27,8 @@ class Recording:
         self._received = 0
         self.damaged = False
         """A piece was lost on its way into the recording, which must not be stored then."""
+        self.left = False
+        """The client ended it before its end."""
         self.overwritten = False
         """What `end` returned is not what came: a secret was taken out."""
 
@@ -39,6 +41,17 @@ class Recording:
     def seen(self) -> tuple[int, Headers]:
         """The head: when it came, microseconds, and its fields."""
         return self._head_offset, self._headers
+
+    @property
+    def so_far(self) -> bytes:
+        """The body as far as it has come; nothing while it is compressed."""
+        coding = header(self._headers, "content-encoding")
+        return b"" if coding and coding.strip().lower() != "identity" else b"".join(each.data for each in self._chunks)
+
+    @property
+    def kind(self) -> str:
+        """Its content type."""
+        return header(self._headers, "content-type") or ""
 
     @property
     def whole(self) -> bool:
@@ -77,8 +90,8 @@ class Recording:
         body = b"".join(chunk.data for chunk in chunks)
         kind = header(self._headers, "content-type") or ""
         how = ending(family, operation, stream, self.status, kind, body, proper)
-        if proper and how is Ending.CUT:
-            how = Ending.UNTERMINATED
+        if how is Ending.CUT and (proper or self.left):
+            how = Ending.UNTERMINATED if proper else Ending.LEFT
         return Response(
             status=self.status,
             reason=self._reason,

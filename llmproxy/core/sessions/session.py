@@ -63,8 +63,8 @@ class Session:
     exhausted: Exhausted
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
-    interrupted: bool = False
-    """It was closed before its proper end, so what it recorded is not complete."""
+    sealed: bool | None = None
+    """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is cut."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
     counts: dict[Walker, int] = field(default_factory=dict)
@@ -73,6 +73,8 @@ class Session:
     """`record`: keys whose older recordings were already replaced by this session."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed, over all restarts."""
+    made: set[int] = field(default_factory=set)
+    """Interactions that were recorded, since the walk began: a failure among them that a good answer follows is a retry."""
     opened: bool = False
     """By the control API: it ends with close or reset, and never restarts by itself."""
     upstreams: dict[str, str] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Session:
         """Walk from the start again."""
         self.counts.clear()
         self.recorded_here.clear()
+        self.made.clear()
         self._last = None
         if self.forking is not None:
             self.forking.restart()
@@ -126,24 +129,24 @@ class Session:
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""
-        if not self.recording_anew or walker in self.superseded:
+        if self.mode is not Mode.RECORD or walker in self.superseded:
             return False
         self.superseded.add(walker)
         return True
 
     @property
-    def recording_anew(self) -> bool:
-        """Whether this session replaces what was recorded: `record`, or `once` on a cassette that was not complete."""
+    def records_alone(self) -> bool:
+        """Whether nobody else may record this cassette meanwhile: `record`, or `once` while the cassette is open."""
         return self.mode is Mode.RECORD or (self.mode is Mode.ONCE and not self.complete)
 
     @property
     def writes(self) -> bool:
         """Whether this session may add to the store."""
-        return self.recording_anew or self.mode is Mode.AUTO
+        return self.records_alone or self.mode is Mode.AUTO
 
     @property
     def leased(self) -> tuple[str, int] | None:
         """The cassette and sample that this session alone may record now: its own, or the child that it may fork to."""
-        if self.recording_anew:
+        if self.records_alone:
             return self.cassette, self.sample
         return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

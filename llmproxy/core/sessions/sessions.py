@@ -244,11 +244,14 @@ class Sessions:
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
                     log.warning(
-                        "cassette %s was not recorded to its end (no clean close), so it is recorded anew", name
+                        "cassette %s is open (its recording did not come to a good end): what is whole is replayed, the rest recorded",
+                        name,
                     )
             session.bound = self._bound(session, self.defaults.bind)
             if session.writes:
-                store.begin(cassette, sample, exclusive=session.recording_anew, holder=self.holder)
+                store.begin(
+                    cassette, sample, exclusive=session.records_alone, holder=self.holder, anew=mode is Mode.RECORD
+                )
         self.walks[name] = session
         return session
 
@@ -271,13 +274,15 @@ class Sessions:
         session.superseded.clear()
         return session
 
-    def close(self, name: str, *, complete: bool = True) -> Session:
-        """End a session: give its lease back, mark what it recorded as complete (or leave it incomplete), unbind it.
+    def close(self, name: str, *, complete: bool | None = None) -> Session:
+        """End a session: give its lease back, mark its cassette as complete or leave it open, unbind it.
+
+        `complete` None: complete unless an answer in it is cut, or failed and no good one came after it.
 
         Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is still open.
         """
         session = self.named(name)
-        session.interrupted = not complete
+        session.sealed = complete
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         return session
@@ -296,7 +301,7 @@ class Sessions:
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
-            store.end(*place, self.holder, clean=not session.interrupted)
+            store.end(*place, self.holder, clean=session.sealed)
             if session.writes:
                 self.ended(session)
 
@@ -307,7 +312,7 @@ class Sessions:
         self._keep(session)
         try:
             if (store := self.store(session.mode)) is not None:
-                store.end(session.cassette, session.sample, _LATE, clean=not session.interrupted)
+                store.end(session.cassette, session.sample, _LATE, clean=session.sealed)
                 self.ended(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
             # Another close can say again that it is the last.

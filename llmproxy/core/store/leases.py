@@ -16,10 +16,10 @@ LEASE_SECONDS = 15.0
 
 _ENSURE = "INSERT INTO cassettes (name, sample, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _TAKE = """
-UPDATE cassettes SET holder = ?, pid = ?, host = ?, heartbeat = ?, closed_cleanly = 0,
-    latest_from = (SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'interactions')
-WHERE name = ? AND sample = ?
+UPDATE cassettes SET holder = ?, pid = ?, host = ?, heartbeat = ?, closed_cleanly = 0
 """
+_ANEW = ", latest_from = (SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'interactions')"
+_WHERE = " WHERE name = ? AND sample = ?"
 
 
 def alive(pid: int) -> bool:
@@ -40,8 +40,10 @@ def ensure(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float)
     conn.execute(_ENSURE, (name, sample, now))
 
 
-def take(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float) -> None:
-    """Take the lease and mark the cassette as being recorded anew. Raises CassetteBusy naming who holds it."""
+def take(
+    conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
+) -> None:
+    """Take the lease and mark the cassette as open; `anew`: what comes is another recording of it. Raises CassetteBusy naming who holds it."""
     ensure(conn, name, sample, now)
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
@@ -57,7 +59,7 @@ def take(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, 
             f"{max(now - heartbeat, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
-    conn.execute(_TAKE, (holder, os.getpid(), platform.node(), now, name, sample))
+    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
 
 
 def renew(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float) -> bool:

@@ -78,6 +78,15 @@ class Slot:
         return self.ending is Ending.COMPLETE and is_good(self.status)
 
 
+def failures_behind(slots: Sequence[Slot]) -> Sequence[Slot]:
+    """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last good one.
+
+    What stands before a good answer was overcome by it: a retry, which is replayed as one.
+    """
+    last = max((at for at, each in enumerate(slots) if each.good), default=-1)
+    return slots[last + 1 :]
+
+
 @dataclass(frozen=True, slots=True)
 class Older:
     """A recording of an older version: what was asked, and what its key was."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from llmproxy.core.store import leases, rows
 from llmproxy.core.store.bodies import Bodies, Group, Prepared
@@ -33,10 +33,11 @@ from llmproxy.core.store.connect import (
     translate,
 )
 from llmproxy.core.store.derived import Derived
-from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot
+from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot, failures_behind
 from llmproxy.core.store.rows import Sql, Summary, to_sql
-from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.protocol import AUTHENTICATION, TRANSIENT
 from llmproxy.sqlite_file import Connection, State, immediate
 
 __all__ = ["CassetteInfo", "Slot", "Store", "Summary"]
@@ -60,14 +61,34 @@ _INSERT = (
 _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
 """
+_GOOD = (
+    "{0}.ending = 'complete' AND {0}.status < 500 AND {0}.status NOT IN ("
+    + ", ".join(map(str, sorted(TRANSIENT | AUTHENTICATION)))
+    + ")"
+)
+_UNFINISHED = f"""
+SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL AND NOT ({_GOOD.format("i")})
+    AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample AND j.party = i.party
+        AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
+"""  # noqa: S608 - constants
+"""Finds a live recording that failed or is cut, and that no good answer of its key follows."""
+
+
+class Addition(NamedTuple):
+    """An interaction that is to be stored."""
+
+    interaction: Interaction
+    supersede: bool = False
+    """Whether it replaces the older live recordings of its key."""
+    healing: Collection[int] | None = None
+    """If it is good, it replaces the failures of its place that are not among these: what the same session recorded. None: no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """An interaction of which everything is made that needs no lock."""
 
-    interaction: Interaction
-    supersede: bool
+    given: Addition
     row: tuple[Sql, ...]
     request: Prepared
     response: Prepared
@@ -160,34 +181,36 @@ class Store(Reading):
             StoreReadOnly: the store is not, or cannot be, opened for writing.
 
         """
-        return self.add_all([(interaction, supersede)])[0]
+        return self.add_all([Addition(interaction, supersede)])[0]
 
-    def add_all(self, many: Sequence[tuple[Interaction, bool]]) -> list[int]:
-        """Store several interactions, each with its `supersede`, in one transaction: all, or (when this raises) none. Else as `add`."""
-        made = [(interaction, supersede, rows.to_row(interaction)) for interaction, supersede in many]
+    def add_all(self, many: Sequence[Addition]) -> list[int]:
+        """Store several interactions in one transaction: all, or (when this raises) none. Else as `add`."""
+        made = [(each, rows.to_row(each.interaction)) for each in many]
         stored = self._add_all(made)
         if self._writer is not None and not self._writer.is_current():
             stored = self._add_all(made)  # the file was taken away from under us, and what we wrote with it
         return stored
 
-    def _add_all(self, made: Sequence[tuple[Interaction, bool, tuple[Sql, ...]]]) -> list[int]:
+    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]]) -> list[int]:
         with self._writing() as conn:
-            ready = [_Ready(*one, *self._prepared(conn, one[0])) for one in made]
+            ready = [_Ready(*one, *self._prepared(conn, one[0].interaction)) for one in made]
             waiting = [
                 (place, derived)
                 for place, derived in self.derived.items()
                 if derived is not None and not derived.settled
-                if any(place == (one.interaction.cassette, one.interaction.sample) for one in ready)
+                if any(place == (given.interaction.cassette, given.interaction.sample) for given, _ in made)
             ]
             with immediate(conn):
                 now = self._now()
                 for place, derived in waiting:
                     self._settle(conn, *place, derived)
-                stored = [self._insert(conn, one, now) for one in ready]
+                stored: list[tuple[int, tuple[int, int]]] = []
+                for one in ready:
+                    stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
             for _, derived in waiting:
                 derived.settled = True
-            for one, (_, request) in zip(ready, stored, strict=True):
-                self._bodies.remember(_group(one.interaction), request, one.interaction.request.body)
+            for (given, _), (_, request) in zip(made, stored, strict=True):
+                self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
         return [new for new, _ in stored]
 
     def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
@@ -195,19 +218,29 @@ class Store(Reading):
         request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
         return request, self._bodies.prepare(conn, interaction.response.body, None)
 
-    def _insert(self, conn: sqlite3.Connection, ready: _Ready, now: float) -> tuple[int, tuple[int, int]]:
-        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body."""
-        one = ready.interaction
+    def _insert(
+        self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
+    ) -> tuple[int, tuple[int, int]]:
+        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body.
+
+        `before`: id of the first one that is stored together with it.
+        """
+        one, supersede = ready.given.interaction, ready.given.supersede
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
         position = _position(conn, name, sample, now)
         request = self._bodies.put(conn, ready.request)
         response, _ = self._bodies.put(conn, ready.response)
-        superseded = ready.supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
-        if ready.supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
+        superseded = supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
+        if supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
             for id_ in derived.before.get((one.party, one.older), ()):
                 superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
-        taken = [] if ready.supersede else [nth for _, nth, _, _ in conn.execute(SLOTS, slot)]
+        found = [] if supersede else conn.execute(SLOTS, slot).fetchall()
+        live = [Slot(id_, nth, status, Ending(how)) for id_, nth, status, how in found]
+        if healed := _healed(ready.given, live, before):
+            superseded = True
+            conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in healed])
+        taken = [each.occurrence for each in live if each.id not in healed]
         nth = one.occurrence if one.occurrence not in taken else taken[-1] + 1
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if superseded:
@@ -230,27 +263,31 @@ class Store(Reading):
             for nth, id_ in enumerate(ids, last + 1):
                 conn.execute(_RENAME, (key, nth, derived.rules, id_, key))
 
-    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str) -> None:
+    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
+
+        `anew`: it records the cassette from its start; else it adds what is missing.
 
         Raises CassetteBusy naming the holder whose lease is live. Call `heartbeat` at least every 5 s.
         """
         self._require_writable()
         if exclusive:
             with self._writing() as conn, immediate(conn):
-                leases.take(conn, to_sql(cassette), sample, holder, self._now())
+                leases.take(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
         with self._writing() as conn, immediate(conn):
             return leases.renew(conn, to_sql(cassette), sample, holder, self._now())
 
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool) -> None:
-        """Close a writing session; `clean` says that it came to its proper end, so that the cassette is complete."""
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or is cut."""
         self._require_writable()
         if self._writer is None:
             return  # nothing was written through us, so there is nothing to say, and the file stays as it was
         with self._writing() as conn, immediate(conn):
+            if clean is None:
+                clean = not conn.execute(_UNFINISHED, (to_sql(cassette), sample)).fetchall()
             leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
 
     @contextmanager
@@ -294,6 +331,15 @@ class Store(Reading):
     def _require_writable(self) -> None:
         if not self.writable:
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
+
+
+def _healed(given: Addition, live: Sequence[Slot], before: int | None) -> frozenset[int]:
+    """Return the failures of earlier sessions whose place a new interaction takes; none if it is a failure itself."""
+    response = given.interaction.response
+    if given.healing is None or not Slot(0, 0, response.status, response.ending).good:
+        return frozenset()
+    failures = (each.id for each in failures_behind(live))
+    return frozenset(id_ for id_ in failures if id_ not in given.healing and (before is None or id_ < before))
 
 
 def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:

@@ -40,7 +40,9 @@ class Ending(StrEnum):
     UNTERMINATED = "unterminated"
     """HTTP ended properly, but the terminator that this provider always sends is missing."""
     CUT = "cut"
-    """The connection ended in the middle: the client left, or the upstream broke off."""
+    """The connection ended in the middle: the upstream broke off, or we were ended."""
+    LEFT = "left"
+    """The client left before the end: an agent that has read enough, or one that was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)

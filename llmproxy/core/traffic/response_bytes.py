@@ -57,7 +57,7 @@ def plan(
     `extra` are fields of ours, `prefix` is what leads a redirect back to us.
     """
     bodiless = client.method == "HEAD" or response.status in BODILESS
-    cut = response.ending is Ending.CUT and not bodiless
+    cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
     response = replace(response, headers=_led_back(response.headers, prefix))

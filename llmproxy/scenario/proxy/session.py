@@ -203,7 +203,7 @@ class RunSession:
         if links is not None and links[0] is asyncio.get_running_loop():
             await links[1].aclose()
         if self._closed is None:
-            self._closed = await aside(self.control.close, self.name, complete=not self.interrupted)
+            self._closed = await aside(self.control.close, self.name, complete=False if self.interrupted else None)
         return self._closed
 
     def _arrived(self, names: set[str]) -> dict[str, int]:

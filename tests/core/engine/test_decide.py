@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, is_perfect, playable
+from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, describe_failure, is_perfect, playable
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision, Exhausted, Mode
 
@@ -23,6 +23,7 @@ class Take:
 A, B = Take("A"), Take("B")
 LIMIT, BROKEN, DENIED = Take("429", 429), Take("500", 500), Take("401", 401)
 CUT, OPEN = Take("cut", ending=Ending.CUT), Take("open", ending=Ending.UNTERMINATED)
+LEFT = Take("left", ending=Ending.LEFT)
 WRONG = Take("400", 400)
 
 REPLAY, AUTO, RECORD, ONCE, PASS = Mode.REPLAY, Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH
@@ -48,7 +49,13 @@ TABLE: list[tuple[Mode, list[Take], list[str]]] = [
     (AUTO, [WRONG], ["400", "live"]),
     (RECORD, [], ["live"]),
     (RECORD, [A, B], ["live", "live"]),
-    (ONCE, [A], ["live", "live"]),
+    (ONCE, [], ["live", "live"]),
+    (ONCE, [A], ["A", "live"]),
+    (ONCE, [LIMIT, A], ["A", "live"]),
+    (ONCE, [CUT, A, OPEN, B, LEFT], ["A", "B", "live"]),
+    (ONCE, [DENIED], ["live"]),
+    (ONCE, [WRONG], ["400", "live"]),
+    (AUTO, [LEFT], ["live"]),
     (PASS, [], ["pass"]),
     (PASS, [A], ["pass", "pass"]),
 ]
@@ -57,9 +64,10 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
     ([], ["NEVER"]),
     ([A], ["A", "A"]),
     ([LIMIT, A], ["429", "A", "A"]),
-    ([CUT, A], ["A", "A"]),
-    ([CUT], ["INCOMPLETE"]),
-    ([OPEN, CUT], ["INCOMPLETE"]),
+    ([CUT, A], ["cut", "A", "A"]),
+    ([CUT], ["cut", "cut"]),
+    ([OPEN, LEFT], ["open", "left", "left"]),
+    ([DENIED], ["401", "401"]),
 ]
 
 
@@ -87,7 +95,7 @@ def test_modes(mode: Mode, takes: list[Take], expected: list[str]) -> None:
 
 @pytest.mark.parametrize(("takes", "expected"), COMPLETE)
 def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> None:
-    """It plays as replay does, but nothing incomplete, and never goes live."""
+    """It plays as replay does, and never goes live."""
     got = [told(decide(Situation(ONCE, takes, nth, complete=True))) for nth in range(1, len(expected) + 1)]
     assert got == expected
 
@@ -128,14 +136,25 @@ def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
     assert not is_perfect(take)
 
 
+@pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, OPEN])
+def test_a_failure_that_is_served_says_so(take: Take) -> None:
+    """Whatever is no good answer has a word for the log; a good one has none."""
+    assert bool(describe_failure(take)) != is_perfect(take)
+
+
 def test_each_mode_plays_what_it_may() -> None:
     """One function says it, for the decision and for counting what is used up."""
     takes = [A, LIMIT, CUT, B]
-    assert {mode: [take.name for take in playable(mode, takes)] for mode in (REPLAY, ONCE, AUTO)} == {
-        REPLAY: ["A", "429", "cut", "B"],
-        ONCE: ["A", "429", "B"],
-        AUTO: ["A", "B"],
+    whole, good = ["A", "429", "cut", "B"], ["A", "B"]
+    expected = {
+        (REPLAY, False): whole,
+        (ONCE, True): whole,
+        (ONCE, False): good,
+        (AUTO, True): good,
+        (AUTO, False): good,
     }
+    for (mode, complete), names in expected.items():
+        assert [take.name for take in playable(mode, takes, complete=complete)] == names
 
 
 def test_every_reason_is_a_sentence() -> None:

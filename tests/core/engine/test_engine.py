@@ -95,7 +95,7 @@ def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> N
     """Record and passthrough need not wait for the body; the others do."""
     for mode, decision in (
         (Mode.RECORD, Decision.RECORD),
-        (Mode.ONCE, Decision.RECORD),
+        (Mode.ONCE, None),
         (Mode.PASSTHROUGH, Decision.PASS),
         (Mode.AUTO, None),
         (Mode.REPLAY, None),
@@ -348,3 +348,145 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
         assert made.begin(inside).route.upstream.startswith("http://gpu:8000")
         made.sessions.close("a")
         assert not made.holds(inside)
+
+
+FAILURES = [(401, None), (403, None), (429, None), (500, None), (200, b"cut"), (200, b"left")]
+
+
+@pytest.mark.parametrize("first", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
+@pytest.mark.parametrize("second", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+def test_a_failed_first_run_does_not_poison_the_cassette(
+    first: Mode, second: Mode, failure: tuple[int, bytes | None], tmp_path: Path
+) -> None:
+    """A 401 and then the right key, a cut stream and then a whole one: replay serves the good answer, and nothing whole was paid for twice."""
+    store, good = tmp_path / "x.db", b'{"choices": [{"message": {"content": "good"}}]}'
+    status, kind = failure
+    with engine(store, first) as made:
+        answered(made, ask(made, "whole"), b'{"choices": [{"message": {"content": "w"}}]}')
+        exchange = ask(made)
+        exchange.recording.head(10, status, "", (("content-type", "application/json"), ("content-length", "99")))
+        exchange.recording.data(20, b'{"choices": [')
+        exchange.recording.left = kind == b"left"
+        made.stored(exchange, proper=kind is None)
+        made.sessions.close("default")
+    with engine(store, second) as made:
+        made.sessions.open("default", mode=second)
+        again = ask(made, "whole")
+        assert again.decision is (Decision.RECORD if second is Mode.RECORD else Decision.REPLAY)
+        exchange = ask(made)
+        assert exchange.decision is Decision.RECORD
+        answered(made, exchange, good)
+        if again.decision is Decision.RECORD:
+            answered(made, again)
+        made.sessions.close("default")
+    for mode in (Mode.REPLAY, Mode.ONCE, Mode.AUTO):
+        with engine(store, mode) as made:
+            exchange = ask(made)
+            assert made.answer(exchange).body == good
+            assert exchange.note == ""
+            assert made.unused() == 1  # the other one: no failure is left that nobody can reach
+
+
+@pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
+def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -> None:
+    """Failure and good answer of one session stay both, and what is served although it failed says so."""
+    store = tmp_path / "x.db"
+    with engine(store, mode) as made:
+        for status in (429, 401, 200):
+            answered(made, ask(made), status=status)
+        made.sessions.close("default")
+    for _ in range(2):
+        with engine(store, Mode.REPLAY) as made:
+            asked = [ask(made) for _ in range(3)]
+            assert [made.answer(each).status for each in asked] == [429, 401, 200]
+            assert [each.note for each in asked] == ["recorded failure 429", "recorded failure 401", ""]
+        with engine(store, Mode.ONCE) as made:
+            assert made.sessions.get("default").complete
+
+
+def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(tmp_path: Path) -> None:
+    """`close` with `complete: true`: mode once then serves the 401 and asks nobody."""
+    store = tmp_path / "x.db"
+    for sealed in (None, True):
+        with engine(store, Mode.ONCE) as made:
+            made.sessions.open("default")
+            exchange = ask(made)
+            assert exchange.decision is Decision.RECORD
+            answered(made, exchange, status=401)
+            made.sessions.close("default", complete=sealed)
+    with engine(store, Mode.ONCE) as made:
+        assert made.answer(ask(made)).status == 401
+
+
+RESPONSES = "/v1/responses"
+SSE = (("content-type", "text/event-stream"),)
+
+
+def begin_response(made: Engine, said: str, name: str, **more: object) -> Exchange:
+    """Ask, and get the first event: it names the answer."""
+    exchange = made.arrive("POST", RESPONSES, None, ())
+    made.identify(exchange, json.dumps({"model": "gpt-4o", "input": said, "stream": True, **more}).encode())
+    if exchange.decision is Decision.RECORD:
+        exchange.recording.head(10, 200, "OK", SSE)
+        exchange.recording.data(20, _event("response.created", name))
+    return exchange
+
+
+def _event(kind: str, name: str) -> bytes:
+    output = [{"type": "message", "id": f"msg_{name}"}] if kind == "response.completed" else []
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, 'response': {'id': name, 'output': output}})}\n\n".encode()
+
+
+def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = True) -> None:
+    if proper:
+        exchange.recording.data(30, _event("response.completed", name))
+    made.stored(exchange, proper=proper)
+    made.outcome(exchange, 200)
+
+
+@pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
+@pytest.mark.parametrize("order", ["at once", "reversed", "stored first"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
+    mode: Mode, order: str, twice: bool, tmp_path: Path
+) -> None:
+    """The next turn may name an answer that is not stored yet: its key is the one that replay derives."""
+    store = tmp_path / "x.db"
+    with engine(store, mode) as made:
+        made.sessions.open("default", mode=mode)
+        first = [begin_response(made, "hi", f"resp_{n}") for n in range(1 + twice)]
+        if order == "stored first":
+            for n, each in enumerate(first):
+                end_response(made, each, f"resp_{n}")
+        more = [begin_response(made, "go on", f"resp_1{n}", previous_response_id=f"resp_{n}") for n in range(1 + twice)]
+        open_ = [(each, f"resp_{n}") for n, each in enumerate(first)] if order != "stored first" else []
+        open_ += [(each, f"resp_1{n}") for n, each in enumerate(more)]
+        for each, name in reversed(open_) if order == "reversed" else open_:
+            end_response(made, each, name)
+        assert not any(made._under_way.values())
+        made.sessions.close("default", complete=True)
+    with engine(store, Mode.REPLAY) as made:
+        for n in range(1 + twice):
+            assert made.answer(begin_response(made, "hi", "")).body.count(f'"resp_{n}"'.encode())
+        for n in range(1 + twice):
+            found = begin_response(made, "go on", "", previous_response_id=f"resp_{n}")
+            assert found.error is None
+            assert f'"resp_1{n}"'.encode() in made.answer(found).body
+        assert made.unused() == 0
+
+
+def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> None:
+    """The cancel names an id of which only the first chunk is here, and ends before it."""
+    store = tmp_path / "x.db"
+    with engine(store, Mode.RECORD) as made:
+        first = begin_response(made, "hi", "resp_a", background=True)
+        cancel = made.arrive("POST", f"{RESPONSES}/resp_a/cancel", None, ())
+        made.identify(cancel, b"")
+        answered(made, cancel, b'{"id": "resp_a", "status": "cancelled"}')
+        end_response(made, first, "resp_a", proper=False)
+    with engine(store, Mode.REPLAY) as made:
+        assert b"resp_a" in made.answer(begin_response(made, "hi", "", background=True)).body
+        cancel = made.arrive("POST", f"{RESPONSES}/resp_a/cancel", None, ())
+        made.identify(cancel, b"")
+        assert b"cancelled" in made.answer(cancel).body

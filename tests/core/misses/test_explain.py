@@ -56,7 +56,6 @@ STATES = [
         "--mode auto",
     ),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
-    (replace(CONTEXT, incomplete=1), "incomplete", "its recording was cut off", "--mode record"),
     (
         replace(CONTEXT, elsewhere=(Place("rome"),)),
         "elsewhere",

@@ -99,7 +99,7 @@ def test_parties_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "complete", "anew", "writes"),
+    ("mode", "complete", "alone", "writes"),
     [
         (Mode.REPLAY, False, False, False),
         (Mode.PASSTHROUGH, False, False, False),
@@ -109,8 +109,12 @@ def test_parties_are_counted_apart() -> None:
         (Mode.ONCE, True, False, False),
     ],
 )
-def test_which_sessions_write(mode: Mode, complete: bool, anew: bool, writes: bool) -> None:
-    """Record and an unfinished once replace, auto adds, the others leave the store alone."""
+def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: bool) -> None:
+    """Record replaces, auto and an open once add, the others leave the store alone."""
     walk = session(mode, complete=complete)
-    assert (walk.recording_anew, walk.writes) == (anew, writes)
-    assert [walk.supersedes(A), walk.supersedes(A), walk.supersedes(B)] == [anew, False, anew]
+    assert (walk.records_alone, walk.writes) == (alone, writes)
+    assert [walk.supersedes(A), walk.supersedes(A), walk.supersedes(B)] == [
+        mode is Mode.RECORD,
+        False,
+        mode is Mode.RECORD,
+    ]

@@ -229,14 +229,14 @@ def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None
 
 
 def test_once_is_complete_after_a_close(store: Store) -> None:
-    """A cassette that was closed replays; one that was not is recorded anew."""
+    """A cassette that was closed replays; one that was not is recorded to its end, by one session at a time."""
     found = sessions(store)
-    assert found.open("a", mode=Mode.ONCE).recording_anew
+    assert found.open("a", mode=Mode.ONCE).records_alone
     store.add(interaction(1, cassette="a"), supersede=False)
     found.close("a")
-    assert not found.open("a", mode=Mode.ONCE).recording_anew
+    assert not found.open("a", mode=Mode.ONCE).records_alone
     store.add(interaction(1, cassette="b"), supersede=False)  # somebody crashed
-    assert found.open("b", mode=Mode.ONCE).recording_anew
+    assert found.open("b", mode=Mode.ONCE).records_alone
 
 
 @pytest.mark.parametrize("again", [None, Mode.REPLAY])
@@ -304,13 +304,13 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
         assert found.walks == {}
         other.stdin.close()
         other.wait(20)
-    assert found.open("a", mode=Mode.RECORD).recording_anew
+    assert found.open("a", mode=Mode.RECORD).records_alone
 
 
 class Stuck(Store):
     """A store whose cassette `stuck` cannot be ended."""
 
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool) -> None:
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Fail for one."""
         if cassette == "stuck":
             raise CassetteBusy("llmproxy: held by another program")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import RecordingError
 from tests.support.recordings import NOW, interaction, key, read_everything, reopened, start, status
 
@@ -41,12 +42,21 @@ def test_occurrences_are_given_in_order(store: Store) -> None:
 
 def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
     """In one transaction: occurrences, positions, superseding and shared bodies come out the same."""
-    many = [(interaction(1), False), (interaction(1), False), (interaction(2), True), (interaction(1), True)]
+    many = [
+        Addition(interaction(1)),
+        Addition(interaction(1)),
+        Addition(interaction(2), True),
+        Addition(interaction(1), True),
+    ]
     found = []
     for together in (False, True):
         at = path.with_name(f"{together}.db")
         with Store.open(at, writable=True, now=lambda: NOW) as opened:
-            ids = opened.add_all(many) if together else [opened.add(one, supersede=over) for one, over in many]
+            ids = (
+                opened.add_all(many)
+                if together
+                else [opened.add(each.interaction, supersede=each.supersede) for each in many]
+            )
             rows = "SELECT id, position, key, occurrence, superseded_by FROM interactions ORDER BY id"
             bodies = [(one.request.body, one.response.body) for one in map(opened.load, ids)]
             contents = opened.conn.execute("SELECT count(*) FROM bodies").fetchone()[0]
@@ -57,7 +67,7 @@ def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
 def test_of_several_all_are_stored_or_none(store: Store) -> None:
     """What the database refuses of one takes the others along, and says so."""
     with pytest.raises(RecordingError):
-        store.add_all([(interaction(1), False), (interaction(2, sample={}), False)])
+        store.add_all([Addition(interaction(1)), Addition(interaction(2, sample={}))])
     assert store.slots("default", 1, "agent", key(1)) == ()
     assert store.add(interaction(1), supersede=False) == 1
 
@@ -208,3 +218,63 @@ def test_a_full_disk_loses_only_what_did_not_fit(path: Path) -> None:
     assert process.returncode == 0
     assert "did not take the recording" in output
     assert read_everything(path) > 5
+
+
+FAILED = [
+    *(status(1, code) for code in (401, 403, 408, 409, 425, 429, 500, 503, 529)),
+    *(status(1, 200, how) for how in Ending if how is not Ending.COMPLETE),
+]
+
+
+@pytest.mark.parametrize("failure", FAILED, ids=lambda each: f"{each.response.status}-{each.response.ending}")
+def test_a_later_good_answer_takes_the_place_of_a_failure(failure: Interaction, store: Store) -> None:
+    """A bad day does not poison a cassette; what one session tried again stays a retry."""
+    first = store.add(failure, supersede=False)
+    (good,) = store.add_all([Addition(interaction(1), healing=())])
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [good]
+    gone = next(row for row in store.summaries(superseded=True) if row.id == first)
+    assert gone.superseded
+    again = store.add_all([Addition(failure, healing={good})])
+    (later,) = store.add_all([Addition(interaction(1), healing={good, *again})])
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [good, *again, later]
+    (third,) = store.add_all([Addition(failure, healing=())])
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [good, *again, later, third]
+
+
+@pytest.mark.parametrize("answer", [400, 404, 422, 200, 302])
+def test_an_answer_is_never_replaced_by_a_later_session(answer: int, store: Store) -> None:
+    """A wrong request stays wrong: it was answered."""
+    first = store.add(status(1, answer), supersede=False)
+    (second,) = store.add_all([Addition(interaction(1), healing=())])
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [first, second]
+
+
+def test_failures_and_good_answers_stored_together_are_a_retry(store: Store) -> None:
+    """One transaction may hold both: they come from one session."""
+    made = store.add_all([Addition(status(1, 429), healing=()), Addition(interaction(1), healing=())])
+    assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == made
+
+
+def test_a_failure_elsewhere_stays(store: Store) -> None:
+    """Another party's, sample's or cassette's failure is not healed by this one's answer."""
+    changes: list[dict[str, object]] = [{"party": "user"}, {"sample": 2}, {"cassette": "other"}]
+    others = [dataclasses.replace(status(1, 500), **each) for each in changes]  # type: ignore[arg-type]
+    for each in others:
+        store.add(each, supersede=False)
+    store.add_all([Addition(interaction(1), healing=())])
+    assert not any(row.superseded for row in store.summaries(superseded=True))
+
+
+@pytest.mark.parametrize("failure", FAILED, ids=lambda each: f"{each.response.status}-{each.response.ending}")
+def test_a_cassette_with_a_failure_stays_open_unless_it_is_sealed(failure: Interaction, store: Store) -> None:
+    """Nothing said: complete only if no failure is left without a good answer behind it. Said: as it was said."""
+    store.add(interaction(2), supersede=False)
+    store.end("default", 1, "a", clean=None)
+    assert store.closed_cleanly("default", 1)
+    store.add(failure, supersede=False)
+    for clean, complete in ((None, False), (False, False), (True, True)):
+        store.end("default", 1, "a", clean=clean)
+        assert store.closed_cleanly("default", 1) is complete
+    store.add(interaction(1), supersede=False)
+    store.end("default", 1, "a", clean=None)
+    assert store.closed_cleanly("default", 1)

@@ -489,17 +489,24 @@ def test_record_replaces_per_key_and_keeps_the_rest(tmp_path: Path) -> None:
         assert [said(c.ask(chat(text))) for text in ("a", "a", "b")] == ["a10", "404", "b02"]
 
 
-def test_once_records_the_first_run_only(tmp_path: Path) -> None:
-    """A cassette that was closed cleanly is complete: what is not in it is refused, and what was cut is no answer."""
+def test_once_adds_what_is_missing_until_the_cassette_is_whole(tmp_path: Path) -> None:
+    """What was cut is asked for again, and only that; when nothing is missing any more, what is not in the cassette is refused."""
     store = tmp_path / "x.db"
     steps = (Step(Reply("A"), user="a"), Step(TOOL_CALL.cut(1), user="cut"))
     with Provider(Script(steps)) as p, Rig("once", store, {"openai": p.url}) as rig:
         for text in ("a", "cut"):
             with rig.client() as c:
                 assert c.ask(chat(text, stream=text == "cut")).status == 200
+    with Provider(Script((Step(Reply("B"), user="cut"),))) as p, Rig("once", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            assert said(c.ask(chat("a", stream=False))) == "A"
+        with rig.client() as c:
+            assert c.ask(chat("cut", stream=True)).status == 200
+        rig.wait_idle()
+        assert len(p.requests) == 1
     with Provider() as p, Rig("once", store, {"openai": p.url}) as rig, rig.client() as c:
         assert said(c.ask(chat("a", stream=False))) == "A"
-        assert c.ask(chat("cut", stream=True)).status == 404
+        assert b"B" in c.ask(chat("cut", stream=True)).body
         assert c.ask(chat("b")).status == 404
         assert p.connections == 0
 
