@@ -6,11 +6,16 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Control
+    from tests.support.proxy import Proxy
 
 TRAFFIC = Path(__file__).resolve().parents[1] / "../shared/traffic"
 """Recorded answers of real providers, which may not be published: no machine can install them, so no setting requires them."""
@@ -61,3 +66,20 @@ def traffic() -> Path:
     if not TRAFFIC.is_dir():
         pytest.skip(_NO_TRAFFIC)
     return TRAFFIC.resolve()
+
+
+@pytest.fixture(scope="module")
+def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """One real proxy in replay, on an empty store, for the tests that only ask it."""
+    from tests.support.proxy import proxy
+
+    with proxy("replay", tmp_path_factory.mktemp("proxy") / "x.db") as running:
+        yield running
+
+
+@pytest.fixture
+def control(px: Proxy) -> Control:
+    """Return its control API."""
+    from llmproxy.client.control.client import Control
+
+    return Control(px.url)

@@ -59,7 +59,7 @@ def _langwatch() -> bool:
         spec = find_spec("scenario")
     except (ImportError, ValueError):
         return False
-    return bool(spec and spec.origin and Path(spec.origin).with_name("pytest/plugin.py").is_file())
+    return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
 
 
 def in_ci(env: Mapping[str, str]) -> bool:

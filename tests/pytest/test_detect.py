@@ -20,7 +20,7 @@ FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
         ("def test_a(\n    llmproxy,\n):", True),
         ("@pytest.mark.llmproxy(mode='auto')", True),
         ('pytestmark = pytest.mark.usefixtures("llmproxy")', True),
-        ("import llmproxy\nfrom llmproxy.core import key", False),
+        ("import llmproxy\nfrom llmproxy.core.keys import key", False),
         ("# llmproxy is great", False),
     ],
 )

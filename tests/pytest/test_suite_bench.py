@@ -57,7 +57,7 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.suite.pytest_bench import Bench
+from llmproxy.pytest.suite_bench import Bench
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
     with Bench(root, "replay").alone():

@@ -228,7 +228,7 @@ def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
         "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
     )
     code = """
-from llmproxy.scenario.cache_values import NotRebuildable, decode
+from llmproxy.scenario.caching.values import NotRebuildable, decode
 text = '{"$type": "dataclass", "class": "evil:E", "fields": {"a": 2}}'
 try:
     decode(text)
