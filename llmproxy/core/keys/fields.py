@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.secrets.patterns import FINGERPRINTED, SECRET_HEADER
+from llmproxy.core.secrets.names import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
 
 if TYPE_CHECKING:

@@ -1,57 +1,175 @@
-"""Where secrets stand in a text, and text with something else in their place. Pure functions below `core.secrets.redact`.
+"""Where secrets stand in a text, and text with something else in their place. Pure functions below `core.redact`.
 
-A span is (start, end) in characters. Lists of spans are in order and do not overlap.
+A span is (start, end) in characters. Lists of spans are in order and do not overlap. Most texts hold no secret, and most of what is
+done here is to be sure of that quickly: only runs of key characters are looked at, and only for the literal beginnings of keys.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import zlib
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.core.secrets.patterns import AFTER_ESCAPE, KEY_CHARS, KEY_RUN, LONGEST_RUN, MEMBERS, PATTERNS, RUN
+from llmproxy.core.secrets.kinds import KINDS, Kind, any_of, expression
+from llmproxy.core.secrets.looks import has_dozen, is_random
+from llmproxy.core.secrets.names import MEMBERS
+from llmproxy.core.secrets.patterns import LABEL, PATTERNS, SERVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-_FREE = 16
-"""From this length on a credential is found within words as well."""
-_BASE64_RUN = 200
-"""A key's shape inside a longer run of base64 is chance: images and audio are megabytes of it."""
+Span = tuple[int, int]
+
+_KEY_CHARS = bytes.maketrans(
+    bytes(range(256)),
+    bytes(
+        ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
+    ),
+)
+"""Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
+_KEY_RUN = b"k" * 16
+_RUN = re.compile(_KEY_RUN + b"+")
+_LONGEST_RUN = 50_000
+"""Longer runs are pictures and audio."""
+
+_BASE64_RUN = 120
+"""A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
+_BORDER = re.compile(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
+"""What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a terminal."""
+_LABEL = 48
+"""Characters before a value in which a service may be named."""
+_SHORTEST = 12
+"""Characters of a text that is worth a look."""
 
 HIDDEN = re.compile(r"\\u00[2-7]")
 """An ASCII character behind a JSON escape: how a key could hide."""
 _ESCAPE = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
-_BASE64 = re.compile(r"[A-Za-z0-9+/=_\-]*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-]*")
+_NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
+
+# -- what may be there -------------------------------------------------------------------------------------------------------
 
 
-def _needles(*, apart: bool, strict: bool) -> tuple[tuple[bytes, int], ...]:
-    return tuple(
-        (needle.encode(), index)
-        for index, pattern in enumerate(PATTERNS)
-        if pattern.apart is apart and (pattern.strict or not strict)
-        for needle in pattern.needles
-    )
+_PATTERNS = tuple(
+    (needle, tuple(pattern for pattern in PATTERNS if needle in pattern.needles))
+    for needle in dict.fromkeys(needle for pattern in PATTERNS for needle in pattern.needles)
+)
+_MIXED = re.compile(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
+_SERVICE = re.compile(SERVICE.encode())
+"""In lower case."""
+_NEEDLE = re.compile(any_of({kind.needle for kind in KINDS}).encode())
+_BY_NEEDLE: dict[bytes, tuple[Kind, ...]] = {}
 
 
-_NEEDLES = {
-    strict: (_needles(apart=True, strict=strict), _needles(apart=False, strict=strict)) for strict in (False, True)
-}
-
-
-def active(text: str, *, strict: bool) -> list[int]:
-    """Return the patterns of which a needle occurs; for nearly every text none."""
-    data = text.encode("utf-8", "surrogatepass")
-    apart, inside = _NEEDLES[strict]
-    found = [index for needle, index in apart if needle in data]
-    mapped = data.translate(KEY_CHARS)
-    if KEY_RUN in mapped:
-        spans = [match.span() for match in RUN.finditer(mapped)]
-        runs = b"\n".join([data[start:end] for start, end in spans if end - start < LONGEST_RUN])
-        found += [index for needle, index in inside if needle in runs]
+def _kinds_of(needle: bytes) -> tuple[Kind, ...]:
+    """Return the kinds whose needle what was found begins with: the search stops at the longest."""
+    if (found := _BY_NEEDLE.get(needle)) is None:
+        text = needle.decode()
+        found = _BY_NEEDLE[needle] = tuple(kind for kind in KINDS if text.startswith(kind.needle))
     return found
+
+
+class Runs(NamedTuple):
+    """What a text has of key characters."""
+
+    data: bytes
+    """The text in ASCII; other characters are question marks, which are no key characters."""
+    lean: bytes
+    """The same without pictures and audio."""
+    spans: list[Span]
+    """Where at least 16 key characters stand in a row."""
+
+
+@lru_cache(maxsize=2)
+def runs_of(text: str) -> Runs:
+    """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
+    data = text.encode("ascii", "replace")
+    mapped = data.translate(_KEY_CHARS)
+    if _KEY_RUN not in mapped:
+        return Runs(data, data, [])
+    spans = [match.span() for match in _RUN.finditer(mapped)]
+    long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
+    if not long:
+        return Runs(data, data, spans)
+    starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
+    lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
+    return Runs(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN])
+
+
+def shapes(text: str) -> list[Span]:
+    """Return the spans of all that is a secret by what it looks like, in no order."""
+    if len(text) < _SHORTEST:
+        return []
+    data, lean, runs = runs_of(text)
+    patterns = {pattern for needle, patterns in _PATTERNS if needle in lean for pattern in patterns}
+    found = [span for pattern in patterns for span in pattern.spans(text)]
+    if runs:
+        joined = b"\n".join([data[max(0, start - 1) : end] for start, end in runs])
+        for kind in {kind for needle in set(_NEEDLE.findall(joined)) for kind in _kinds_of(needle)}:
+            found += _of_kind(kind, text)
+        found += _labelled(text, data, runs)
+    return [span for span in found if not in_base64(text, *span)] if found else found
+
+
+def _of_kind(kind: Kind, text: str) -> Iterator[Span]:
+    needle, lead, shape = kind.needle, kind.lead, expression(kind.template)
+    at = text.find(needle)
+    while at >= 0:
+        start, after = at - lead, at + len(needle)
+        if start >= 0 and has_border(text, start) and (match := shape.match(text, start)) and _is_key(kind, match[0]):
+            after = match.end()
+            yield match.span()
+        at = text.find(needle, after)
+
+
+def _is_key(kind: Kind, found: str) -> bool:
+    if kind.wordy and not has_dozen(found):
+        return False
+    body = found if kind.lead else found[len(kind.needle) :]
+    return is_random(body, kind.entropy, words=kind.mixed)
+
+
+def has_border(text: str, start: int) -> bool:
+    """Tell whether a key can begin there: not in the middle of a word."""
+    if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
+        return True
+    return _BORDER.search(text[max(0, start - 16) : start]) is not None
+
+
+def _labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
+    """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
+    for start, end in runs:
+        if not _MIXED.search(data, start, end):
+            continue
+        label, equals, _ = data[start:end].partition(b"=")
+        if not equals:
+            label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t:=,>")
+        if not _names_service(label[-_LABEL:]):
+            continue
+        for match in LABEL.whole.finditer(text, max(0, start - _LABEL), end):
+            value = match["value"]
+            named = LABEL.named.search(match["label"]) is not None
+            if (
+                has_border(text, match.start())
+                and (named or not LABEL.an_id.fullmatch(value))
+                and is_random(value, 2.5)
+            ):
+                yield match.span("value")
+
+
+@lru_cache(maxsize=4096)
+def _names_service(label: bytes) -> bool:
+    return _SERVICE.search(label.lower()) is not None
+
+
+def in_base64(text: str, start: int, end: int) -> bool:
+    """Tell whether a match stands inside a long run of base64 that is more than the match itself."""
+    before = text[max(0, start - _BASE64_RUN) : start]
+    left = len(before) - len(before.rstrip(_NOT_BASE64))
+    match = _BASE64.match(text, end, end + _BASE64_RUN)
+    right = match.end() - end if match else 0
+    return left + right >= _BASE64_RUN
 
 
 def hides(text: str) -> bool:
@@ -68,50 +186,12 @@ def names_secret(lowered: str) -> bool:
     )
 
 
-def literals(secret: str) -> Iterator[str]:
-    """Return a secret as it is and as it stands inside JSON, where that differs."""
-    yield from dict.fromkeys((secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]))
+# -- what stands there instead -----------------------------------------------------------------------------------------------
 
 
-def forms(secret: str) -> Iterator[str]:
-    """Return expressions for the literals of a secret."""
-    for literal in literals(secret):
-        plain = re.escape(literal)
-        yield (
-            plain if len(secret) >= _FREE else rf"(?:(?<![A-Za-z0-9])|{AFTER_ESCAPE.format('')}){plain}(?![A-Za-z0-9])"
-        )
-
-
-def credentials(name: str, value: str) -> Iterator[str]:
-    """Take a credential's header value apart into what may turn up on its own."""
-    if name == "cookie":
-        for pair in value.split(";"):
-            secret = pair.partition("=")[2].strip()
-            if len(secret) >= _FREE:
-                yield secret
-        return
-    scheme, _, rest = value.partition(" ")
-    rest = rest.strip()
-    if scheme.lower() == "basic" and rest:
-        yield rest
-        try:
-            user, _, password = base64.b64decode(rest, validate=True).decode("utf-8").partition(":")
-        except ValueError:
-            return
-        yield password
-        if len(user) >= _FREE:  # keys travel as user names too; short ones are names
-            yield user
-    elif scheme.upper().startswith("AWS4-"):
-        yield from (match[1] for match in re.finditer(r"(?:Credential=([^/,]+)|Signature=(\w+))", rest) if match[1])
-    elif rest:
-        yield rest
-    else:
-        yield value
-
-
-def disjoint(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def disjoint(spans: Iterable[Span]) -> list[Span]:
     """Join spans that overlap; what is left is in order."""
-    out: list[tuple[int, int]] = []
+    out: list[Span] = []
     for start, end in sorted(spans):
         if out and start < out[-1][1]:
             out[-1] = (out[-1][0], max(end, out[-1][1]))
@@ -120,16 +200,7 @@ def disjoint(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def in_base64(text: str, start: int, end: int) -> bool:
-    """Tell whether a match stands inside a long run of base64 that is more than the match itself."""
-    before = text[max(0, start - _BASE64_RUN) : start]
-    left = len(before) - len(before.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_-"))
-    match = _BASE64.match(text, end, end + _BASE64_RUN)
-    right = match.end() - end if match else 0
-    return left + right > 0 and left + right + end - start > _BASE64_RUN
-
-
-def replaced(text: str, spans: list[tuple[int, int]], placeholder: Callable[[str], str]) -> str:
+def replaced(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
     """Return the text with something else at these spans."""
     out: list[str] = []
     at = 0
@@ -139,15 +210,19 @@ def replaced(text: str, spans: list[tuple[int, int]], placeholder: Callable[[str
     return "".join((*out, text[at:]))
 
 
-def overwritten(text: str, spans: list[tuple[int, int]]) -> str:
-    """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk."""
-    numbers: dict[str, int] = {}
+def overwritten(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
+    """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk. `numbers` is added to."""
+    known = {} if numbers is None else numbers
 
     def placeholder(secret: str) -> str:
-        number = numbers.setdefault(secret, len(numbers) + 1)
-        return f"REDACTED-{number}"[: len(secret) - 1].ljust(len(secret), "*")
+        return filler(known.setdefault(secret, len(known) + 1), len(secret))
 
     return replaced(text, spans, placeholder)
+
+
+def filler(number: int, length: int) -> str:
+    """Return a placeholder of a given length."""
+    return f"REDACTED-{number}"[: length - 1].ljust(length, "*")
 
 
 def unescaped(text: str) -> tuple[str, Callable[[int], int]]:

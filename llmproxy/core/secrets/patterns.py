@@ -1,264 +1,293 @@
-r"""What a secret looks like: names of header fields, query and JSON members, and shapes of keys. Tables only; `core.secrets.redact` uses them.
+r"""What a secret looks like: names of header fields, query and JSON members, and what is a secret by where it stands. Tables only.
 
-Each pattern has exactly one group, the secret itself, and literals (`needles`) of which one must occur before the pattern is tried:
-most bodies hold none and are never scanned. Patterns begin with a literal, which makes the search quick, and look back over
-it for the border: a key does not begin in the middle of a word (``task-...``), but may after a JSON escape (``\n``). Sources:
-the providers' key formats as seen in 2026, GitHub's secret scanning patterns, RFC 7468, RFC 7519.
+Keys that tell by themselves what they are stand in `kinds`; here is what stands around others: ``Bearer``, an URL's password, the name of a
+service. Each has literals (`needles`) of which one must occur before the expression is tried: most bodies hold none and are never scanned. Sources:
+the services' documentation as of 2026, GitHub's secret scanning patterns, RFC 6749, RFC 7468, RFC 7519; services' names: see `kinds`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-PLACEHOLDER = "[REDACTED]"
-"""For a header or query value: whatever stood there does not count."""
+from llmproxy.core.secrets.kinds import any_of
+from llmproxy.core.secrets.looks import is_password, is_random
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The shape of one kind of secret."""
+    """What is a secret by where it stands."""
 
     name: str
-    needles: tuple[str, ...]
-    regex: str
-    """With one group."""
-    strict: bool = True
-    """Tight enough to be looked for in answers as well."""
-    apart: bool = False
-    """Its needle and its secret are not in one run of key characters, so the whole text is searched for the needle."""
+    needles: tuple[bytes, ...]
+    regex: re.Pattern[str]
+    """Its group ``secret`` is the secret."""
+    is_one: Callable[[re.Match[str]], bool] = lambda _: True
+    """Looks at what was found: examples and words are none."""
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where such secrets stand in a text."""
+        for match in self.regex.finditer(text):
+            if self.is_one(match):
+                yield match.span("secret")
 
 
-AFTER_ESCAPE = r"(?<=\\[nrtbf]{0})|(?<=\\u[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]{0})"
-"""What ends in a JSON escape ends in a letter or digit, and is a border all the same."""
+def _looks_random(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
+    return lambda match: is_random(match["secret"], least)
 
 
-def _prefixed(prefix: str, rest: str, *, name: str = "", strict: bool = True) -> Pattern:
-    """Return the pattern of a key that begins with a fixed prefix, with a border on both sides."""
-    border = rf"(?:(?<![A-Za-z0-9_\-]{prefix})|{AFTER_ESCAPE.format(prefix)})"
-    return Pattern(name or prefix, (prefix.replace("\\", ""),), rf"({prefix}{border}{rest})(?![A-Za-z0-9_\-])", strict)
+def _url_password(match: re.Match[str]) -> bool:
+    return is_password(match["secret"], match["user"])
 
 
-_DIGIT = r"(?=[A-Za-z_\-]{0,200}\d)"
-_WORDY = r"(?=[A-Za-z0-9_\-]{0,200}?(?=[A-Za-z0-9]{12})[A-Za-z]{0,40}\d)"
-"""Somewhere 12 letters and digits in a row, a digit among them: tells ``sk-`` keys from kebab-case words."""
-_TAIL = r"[A-Za-z0-9_\-]"
+def _is_form(text: str) -> bool:
+    return len(text) < _LONGEST_FORM and not any(char.isspace() for char in text.strip())
+
+
+_LONGEST_FORM = 20_000
+_COMMAND = 400
+"""Characters of a command before an option of it."""
+_OAUTH = "access_token|refresh_token|id_token|client_secret|client_assertion"
+_AFTER_OAUTH = "|".join(f"(?<={name}=)" for name in _OAUTH.split("|"))
+_QUERY = [
+    "x-amz-signature",
+    "x-amz-credential",
+    "x-amz-security-token",
+    "x-goog-signature",
+    "x-goog-credential",
+    "x-goog-security-token",
+    "signature",
+    "sig",
+    "hmac",
+    "api_key",
+    "api-key",
+    "apikey",
+    "key",
+    "token",
+    "code",
+    "auth_token",
+    "subscription-key",
+]
+_AFTER_QUERY = "|".join(
+    f"(?<=[?&;6](?i:{name}){mark})" for name in (*_QUERY, *_OAUTH.split("|")) for mark in ("=", "%3D")
+)
+"""Behind a border of queries, written in an URL (``&``), in JSON (``\\u0026``) or in another URL (``%26``)."""
 
 PATTERNS: tuple[Pattern, ...] = (
-    _prefixed("sk-", rf"(?:(?:proj|svcacct|admin|ant|or|lf)-{_DIGIT}{_TAIL}{{16,220}}|{_WORDY}{_TAIL}{{20,220}})", name="sk"),
-    _prefixed("AIza", rf"{_TAIL}{{35}}", name="google"),
-    _prefixed("ya29\\.", rf"{_TAIL}{{20,400}}", name="google-oauth"),
-    _prefixed("AKIA", r"[A-Z0-9]{16}", name="aws"),
-    _prefixed("ASIA", r"[A-Z0-9]{16}", name="aws-session"),
-    _prefixed("gsk_", r"[A-Za-z0-9]{20,100}", name="groq"),
-    _prefixed("xai-", rf"{_WORDY}[A-Za-z0-9]{{20,120}}", name="xai"),
-    _prefixed("hf_", r"[A-Za-z0-9]{30,40}", name="huggingface"),
-    _prefixed("r8_", r"[A-Za-z0-9]{30,45}", name="replicate"),
-    _prefixed("pplx-", r"[A-Za-z0-9]{30,60}", name="perplexity"),
-    _prefixed("nvapi-", rf"{_TAIL}{{40,90}}", name="nvidia"),
-    _prefixed("csk-", rf"{_WORDY}[A-Za-z0-9]{{30,60}}", name="cerebras"),
-    _prefixed("tvly-", rf"{_WORDY}{_TAIL}{{20,60}}", name="tavily"),
-    _prefixed("lsv2_", r"(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}", name="langsmith"),
-    *(_prefixed(f"gh{kind}_", r"[A-Za-z0-9]{30,255}", name=f"github-{kind}") for kind in "pousr"),
-    _prefixed("github_pat_", r"[A-Za-z0-9_]{40,255}", name="github-pat"),
-    _prefixed("glpat-", rf"{_TAIL}{{20,60}}", name="gitlab"),
-    *(_prefixed(f"xox{kind}-", rf"{_DIGIT}[A-Za-z0-9\-]{{11,250}}", name=f"slack-{kind}") for kind in "abeprs"),
-    _prefixed("npm_", r"[A-Za-z0-9]{36}", name="npm"),
-    *(_prefixed(f"{kind}_live_", r"[A-Za-z0-9]{20,120}", name=f"stripe-{kind}") for kind in ("sk", "rk")),
     Pattern(
         "pem",
-        ("PRIVATE KEY-----",),
-        r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[A-Za-z0-9+/=\s\\:,.]|-(?!-)){20,20000}-----END [A-Z ]{0,30}PRIVATE KEY-----)",
-        apart=True,
+        (b"PRIVATE KEY",),
+        re.compile(
+            r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}"
+            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?)"
+        ),
     ),
     Pattern(
         "jwt",
-        ("eyJ",),
-        r"(eyJ(?:(?<![A-Za-z0-9_\-]eyJ)|" + AFTER_ESCAPE.format("eyJ") + r")[\w\-]{8,2000}\.eyJ[\w\-]{8,20000}\.[\w\-]{16,2000})(?![\w\-])",
+        (b"eyJ",),
+        re.compile(
+            r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)|(?<=[0-9\[]meyJ))"
+            r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
+        ),
+        _looks_random(3.0),
     ),
-    Pattern("bearer", ("earer ",), rf"earer (?<=[Bb]earer ){_DIGIT}([A-Za-z0-9._~+/\-]{{20,4000}}={{0,2}})", strict=False, apart=True),
     Pattern(
-        "basic", ("asic ",), r"asic (?<=[Bb]asic )(?<=[:=\"' ][Bb]asic )(?=[A-Za-z+/]{0,200}\d)([A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])",
-        strict=False,
-        apart=True,
+        "bearer",
+        (b"earer",),
+        re.compile(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
+        lambda match: any(char.isdigit() for char in match["secret"]) and is_random(match["secret"]),
     ),
-    Pattern("url", ("://",), r"://[^\s/:@\"'<>\\]{0,100}:(?!\[REDACTED)([^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])", strict=False, apart=True),
     Pattern(
-        "aws-secret",
-        ("ecret_access", "ecretAccess", "ECRET_ACCESS"),
-        r"(?i:secret_?access_?key)\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
-        apart=True,
+        "basic",
+        (b"asic ",),
+        re.compile(
+            r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"
+        ),
+        _looks_random(2.5),
+    ),
+    Pattern(
+        "url",
+        (b"://", b":\\/\\/"),
+        re.compile(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
+        _url_password,
+    ),
+    Pattern(
+        "aws secret",
+        (b"ecret_access", b"ecretAccess", b"ECRET_ACCESS", b"ession_token", b"essionToken", b"ESSION_TOKEN"),
+        re.compile(
+            r"[eE](?:cret_?[aA]ccess_?[kK]ey|CRET_?ACCESS_?KEY|ssion_?[tT]oken|SSION_?TOKEN)\\{0,15}[\"']?\s{0,4}[:=]\s{0,4}\\{0,15}[\"']?"
+            r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
+        ),
+        _looks_random(3.0),
     ),
     Pattern(
         "presigned",
-        ("ignature=", "redential=", "ecurity-Token=", "sig=", "oken=", "ey="),
-        r"[?&;](?i:x-(?:amz|goog)-(?:signature|credential|security-token)|signature|sig|api[_-]?key|access_token|subscription-key)="
-        r"(?!REDACTED|\[REDACTED)([^&\s\"'<>\\#)]{8,4000})",
-        strict=False,
-    ),
-)  # fmt: skip
-
-
-KEY_CHARS = bytes.maketrans(
-    bytes(range(256)),
-    bytes(
-        ord("k") if chr(code) in "_-+/=.%&?;~" or (code < 128 and chr(code).isalnum()) else ord(" ")
-        for code in range(256)
-    ),
-)
-"""Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
-KEY_RUN = b"k" * 16
-RUN = re.compile(KEY_RUN + b"+")
-LONGEST_RUN = 50_000
-"""Longer runs are pictures and audio."""
-
-COMPILED = tuple(re.compile(pattern.regex) for pattern in PATTERNS)
-"""Tried one by one: each begins with a literal, so two searches are quicker than one for either."""
-
-
-# -- names -------------------------------------------------------------------------------------------------------------------
-
-SECRET_HEADER = re.compile(
-    r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
-    r"|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
-)
-"""Header fields whose value never reaches the store: by name, in lower case. Account ids are among them."""
-
-FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
-"""Those of them that choose who answers: a fingerprint of the value is stored, and counts."""
-
-CREDENTIAL_HEADER = re.compile(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
-"""Those whose value is a credential worth knowing again elsewhere."""
-
-_SURE_MEMBERS = frozenset(
-    [
-        "api_key",
-        "apikey",
-        "api-key",
-        "access_token",
-        "accesstoken",
-        "refresh_token",
-        "client_secret",
-        "client_assertion",
-        "id_token",
-        "subscription-key",
-        "x-api-key",
-        "x-goog-api-key",
-        "authorization",
-        "sig",
-        "signature",
-        "password",
-        "x-amz-signature",
-        "x-amz-credential",
-        "x-amz-security-token",
-        "x-goog-signature",
-        "x-goog-credential",
-        "awsaccesskeyid",
-        "sharedaccesssignature",
-    ]
-)
-_LONG_MEMBERS = frozenset({"key", "token", "auth", "secret", "code", "assertion"})
-_LONG = 16
-_LONG_VALUE = re.compile(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
-"""Under these names other things travel too (a page's number, a file's path); only what looks like a key is taken for one."""
-
-
-def is_credential_member(name: str, value: str) -> bool:
-    """Tell whether a member of a query or a form is a credential."""
-    lower = name.lower()
-    if lower in _LONG_MEMBERS:
-        return value == "REDACTED" or bool(_LONG_VALUE.fullmatch(value))
-    return lower in _SURE_MEMBERS
-
-
-_API_KEYS = frozenset(
-    ["api_key", "apikey", "api-key", "access_token", "subscription-key", "x-api-key", "x-goog-api-key", "client_secret"]
-)
-
-
-def is_api_key_member(name: str, value: str) -> bool:
-    """Tell whether a member of a query is nothing but somebody's key, whoever is asked, so that it is looked for elsewhere as well."""
-    return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
-
-
-_SECRET_MEMBERS = frozenset(
-    [
-        "authorization",
-        "proxyauthorization",
-        "authorizationtoken",
-        "xapikey",
-        "xgoogapikey",
-        "apikey",
-        "accesstoken",
-        "refreshtoken",
-        "clientsecret",
-        "secretaccesskey",
-        "awssecretaccesskey",
-        "awssessiontoken",
-        "privatekey",
-        "cookie",
-    ]
-)
-MEMBERS = tuple(
-    (word, re.compile(word + r'\\*"\s*:\s*\\*"[^"\\]{16}'))
-    for word in ("authorization", "key", "token", "secret", "cookie")
-)
-"""How a name ends, and for lower case an expression that begins with it; one of them matches wherever a JSON member has such a name and a value worth a look, escaped or not."""
-
-
-def is_secret_member(name: str, value: str) -> bool:
-    """Tell whether a JSON member with a string value is a credential: by its name, if the value looks like one too.
-
-    An MCP server's ``authorization``, ``headers: {"x-api-key": ...}``. A word or a sentence under such a name is content.
-    """
-    if len(value) < _LONG or value.startswith("[REDACTED"):
-        return False
-    if name.lower().replace("-", "").replace("_", "") not in _SECRET_MEMBERS:
-        return False
-    scheme, space, rest = value.partition(" ")
-    bare = rest if space and scheme.lower() in ("bearer", "basic", "token") else value
-    return " " not in bare and any(char.isdigit() for char in bare)
-
-
-DUMMIES = frozenset(
-    [
-        "not-needed",
-        "no-key-required",
-        "lm-studio",
-        "placeholder",
-        "anything",
-        "undefined",
-        "sk-no-key-required",
-        "redacted",
-    ]
-)
-"""Keys that people write where none is needed; hiding the word everywhere would help nobody."""
-
-DROPPED_HEADERS: dict[str, str] = {
-    **dict.fromkeys(
         (
-            "connection",
-            "keep-alive",
-            "proxy-connection",
-            "proxy-authenticate",
-            "te",
-            "trailer",
-            "transfer-encoding",
-            "upgrade",
+            b"ignature=",
+            b"redential=",
+            b"ecurity-Token=",
+            b"sig=",
+            b"oken=",
+            b"ey=",
+            b"ode=",
+            b"ig%3D",
+            b"ature%3D",
+            b"oken%3D",
+            b"ey%3D",
         ),
-        "hop by hop (RFC 9110 7.6.1)",
+        re.compile(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>[^&\s\"'<>\\#)]{{16,4000}})"),
+        _looks_random(2.5),
     ),
-    **dict.fromkeys(("content-encoding", "content-length"), "of the coded body; bodies are stored decoded"),
-    "date": "made anew when it is replayed",
-    **dict.fromkeys(("set-cookie", "set-cookie2"), "a credential"),
-    **dict.fromkeys(
-        ("alt-svc", "strict-transport-security", "expect-ct"), "would send the client elsewhere than to us"
+    Pattern(
+        "oauth",
+        (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
+        re.compile(rf"=(?:{_AFTER_OAUTH})(?P<secret>[^&\s\"'<>\\#)]{{8,4000}})"),
+        lambda match: is_random(match["secret"], 2.0) or (_is_form(match.string) and is_password(match["secret"])),
     ),
-    **dict.fromkeys(("report-to", "nel", "reporting-endpoints"), "would make clients report to others"),
-    **dict.fromkeys(
-        ("openai-organization", "openai-project", "anthropic-organization-id", "anthropic-workspace-id"),
-        "whose account it was",
+    Pattern(
+        "curl header",
+        (b"curl", b"--header", b"-H "),
+        re.compile(
+            r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
+            r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
+        ),
+        _looks_random(2.5),
     ),
-}
-"""Response fields that are not stored, with the reason; ``cf-*`` besides, which are the CDN's."""
-DROPPED_PREFIXES = ("cf-", "x-llmproxy-")
+    Pattern(
+        "curl user",
+        (b"-u", b"--user"),
+        re.compile(
+            r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"
+        ),
+        lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What is a secret because a service's name stands before it: ``datadog_api_key = "..."``."""
+
+    whole: re.Pattern[str]
+    """With the groups ``label`` and ``value``."""
+    named: re.Pattern[str]
+    """A label that says what the value is."""
+    an_id: re.Pattern[str]
+    """Values that are the names of commits, files and rows far more often than keys; they need such a label."""
+
+
+SERVICES = [
+    "adafruit",
+    "adobe",
+    "ai21",
+    "airtable",
+    "algolia",
+    "alibaba",
+    "anyscale",
+    "asana",
+    "assemblyai",
+    "atlassian",
+    "auth0",
+    "azure",
+    "beamer",
+    "bitbucket",
+    "bittrex",
+    "braintree",
+    "cloudflare",
+    "codecov",
+    "cohere",
+    "co_api_key",
+    "coinbase",
+    "confluence",
+    "confluent",
+    "contentful",
+    "datadog",
+    "deepgram",
+    "deepinfra",
+    "deepseek",
+    "discord",
+    "droneci",
+    "dropbox",
+    "elevenlabs",
+    "etsy",
+    "exa",
+    "facebook",
+    "fastly",
+    "finicity",
+    "finnhub",
+    "flickr",
+    "freshbooks",
+    "gitter",
+    "gocardless",
+    "heroku",
+    "hubspot",
+    "intercom",
+    "jfrog",
+    "artifactory",
+    "bintray",
+    "jira",
+    "kraken",
+    "kucoin",
+    "launchdarkly",
+    "linear",
+    "linkedin",
+    "linked_in",
+    "lob",
+    "mailchimp",
+    "mailgun",
+    "mapbox",
+    "mattermost",
+    "meraki",
+    "messagebird",
+    "mistral",
+    "netlify",
+    "newrelic",
+    "new_relic",
+    "nytimes",
+    "okta",
+    "openweather",
+    "pinecone",
+    "plaid",
+    "privateai",
+    "private_ai",
+    "qdrant",
+    "rapidapi",
+    "sendbird",
+    "sentry",
+    "serpapi",
+    "serper",
+    "snyk",
+    "sonar",
+    "square",
+    "squarespace",
+    "stability",
+    "sumo",
+    "telegram",
+    "travis",
+    "trello",
+    "twilio",
+    "twitch",
+    "twitter",
+    "typeform",
+    "unify",
+    "vercel",
+    "voyage",
+    "wandb",
+    "weaviate",
+    "yandex",
+    "zendesk",
+    "zilliz",
+]
+"""Whose keys have no shape of their own."""
+
+SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
+"""An expression; in lower case."""
+LABEL = Label(
+    whole=re.compile(
+        rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
+        r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
+    ),
+    named=re.compile(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook"),
+    an_id=re.compile(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*"),
+)

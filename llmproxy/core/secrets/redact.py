@@ -6,43 +6,45 @@
 In the body every secret becomes ``[REDACTED-n]``, numbered by first appearance, so that two secrets never merge within one request, and a
 request recorded with one key is the same as one replayed with another. What looks like a secret elsewhere in the URL may say what is
 asked: its fingerprint stays. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is written anew.
-*Responses*: only credentials that this run has seen, and strict shapes of keys, are overwritten, each with as many bytes as it had, so
+*Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with as many bytes as it had, so
 that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes such a placeholder later gets the same number
 as one that echoed the secret. Redaction is pure given what was learned, and redacting twice changes nothing.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, unquote, unquote_plus
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
+from llmproxy.core.secrets.disguises import dealt, narrowed, overwrite_parts, recoded, wrapped
 from llmproxy.core.secrets.find import (
-    active,
-    credentials,
     disjoint,
-    forms,
     hides,
-    in_base64,
-    literals,
     names_secret,
     overwritten,
     replaced,
+    shapes,
     unescaped,
     with_checksums,
 )
 from llmproxy.core.secrets.fingerprint import fingerprint
-from llmproxy.core.secrets.patterns import (
-    COMPILED,
+from llmproxy.core.secrets.known import FREE, Known
+from llmproxy.core.secrets.looks import is_password, is_words
+from llmproxy.core.secrets.names import (
+    ANSWER_HEADER,
     CREDENTIAL_HEADER,
     DROPPED_HEADERS,
     DROPPED_PREFIXES,
     DUMMIES,
     FINGERPRINTED,
+    MEMBER,
     PLACEHOLDER,
     SECRET_HEADER,
+    SHORTEST,
     is_api_key_member,
     is_credential_member,
     is_secret_member,
@@ -51,12 +53,12 @@ from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import Chunk, Headers, Request, Response, header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-SHORTEST = 8
-"""Characters that a credential must have to be looked for elsewhere; shorter ones are words."""
-_REMEMBERED = 256
-"""Credentials kept; tokens rotate."""
+    from llmproxy.core.secrets.find import Span
+
+_WITHOUT_SHAPE = 256
+"""When so many are known, only credentials that nothing else would find are added."""
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
@@ -68,6 +70,8 @@ _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
 _OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
 _NUMBERED = re.compile(r"\[REDACTED-(\d+)\]")
 NO_NAMES: frozenset[str] = frozenset()
+_STREAM = 3
+"""Chunks from which on an answer may deal a secret out over its pieces."""
 _NESTED = 4
 """How deep JSON inside strings inside JSON is followed."""
 
@@ -77,10 +81,7 @@ class Redactor:
 
     def __init__(self) -> None:
         """Start without any credential known."""
-        self._secrets: dict[str, None] = {}
-        self._finder: re.Pattern[str] | None = None
-        self._literals: tuple[str, ...] = ()
-        """One of them is in every text in which the finder finds anything; looking for them is much quicker."""
+        self._known = Known()
         self._plain_headers: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
         self.learned = 0
@@ -96,36 +97,48 @@ class Redactor:
                     self._note(secret)
         if "=" in target:
             for name, value in parse_qsl(target.partition("?")[2]):
-                if name.lower() in names or is_api_key_member(name, value):
+                if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
                     self._note(value)
 
-    def _note(self, secret: str) -> None:
-        if len(secret) < SHORTEST or secret in self._secrets or secret.lower() in DUMMIES or "REDACT" in secret:
+    def learn_url(self, url: str) -> None:
+        """Note the credentials of a base URL: what stands before its host, and in its query."""
+        try:
+            parts = urlsplit(url)
+        except ValueError:
             return
-        known = {**self._secrets, secret: None}
-        while len(known) > _REMEMBERED:
-            del known[next(iter(known))]
-        longest_first = sorted(known, key=lambda text: (-len(text), text))
-        self._literals = tuple(literal for text in longest_first for literal in literals(text))
-        self._finder = re.compile("|".join(form for text in longest_first for form in forms(text)))
+        if parts.password:
+            for secret in {parts.password, unquote(parts.password)}:
+                if is_password(secret, parts.username or ""):
+                    self._note(secret)
+        self.learn((), f"?{parts.query}")
+
+    def _note(self, secret: str) -> None:
+        if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
+            return
+        if len(self._known) > _WITHOUT_SHAPE and shapes(secret) == [(0, len(secret))]:
+            return
+        self._known.add(secret)
         self._seen_headers = {}
-        self._plain_headers = set()  # after the finder: who looked with the old one adds to the old set
-        self._secrets = known  # replaced, never changed: writers read it from their own threads
+        self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
         self.learned += 1
 
     # -- finding ---------------------------------------------------------------------------------------------------------
 
-    def _find(self, text: str, *, strict: bool) -> list[tuple[int, int]]:
-        """Return the spans of secrets in a text, in order, none overlapping another."""
-        spans: list[tuple[int, int]] = []
-        if self._finder is not None and any(literal in text for literal in self._literals):
-            spans += [match.span() for match in self._finder.finditer(text)]
-        for index in dict.fromkeys(active(text, strict=strict)):
-            found = [match.span(1) for match in COMPILED[index].finditer(text)]
-            spans += [span for span in found if not in_base64(text, *span)]
-        if not strict and "REDACTE" in text:
+    def _seen(self, text: str) -> list[Span]:
+        """Return the spans of secrets that stand in a text as they are."""
+        return disjoint(self._known.spans(text) + shapes(text))
+
+    def _find(self, text: str, *, ours: bool) -> list[Span]:
+        """Return the spans of secrets in a text, in order, none overlapping another; `ours`: placeholders of answers count like them."""
+        spans = self._known.spans(text) + shapes(text)
+        if "\n" in text or "\\n" in text:
+            spans += wrapped(text, self._seen)
+        if ours and "REDACTE" in text:
             spans += [match.span(1) for match in _OURS.finditer(text)]
         return disjoint(spans)
+
+    def _and_ours(self, text: str) -> list[Span]:
+        return self._find(text, ours=True)
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -144,7 +157,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged."""
-        return replaced(text, self._find(text, strict=False), lambda _: PLACEHOLDER)
+        return recoded(replaced(text, self._and_ours(text), lambda _: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
@@ -199,9 +212,9 @@ class Redactor:
     def _quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        if not (spans := self._find(plain, strict=False)):
-            return text
-        return quote(replaced(plain, spans, put), safe="/:@,~")
+        spans = self._and_ours(plain)
+        changed = recoded(replaced(plain, spans, put), self._and_ours)
+        return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _body(self, body: bytes, content_type: str, numbers: _Numbers) -> bytes:
         if not body:
@@ -221,6 +234,8 @@ class Redactor:
 
     def _document(self, data: bytes, numbers: _Numbers) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; what changes is only the strings that hold a secret."""
+        if b"\0" in data:
+            data = narrowed(data.decode("latin-1"), self._and_ours).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -235,15 +250,15 @@ class Redactor:
         return data if changed is text else changed.encode(charset)
 
     def _plain(self, text: str, numbers: _Numbers) -> str:
-        spans = self._find(text, strict=False)
-        return replaced(text, spans, numbers.placeholder) if spans else text
+        spans = self._and_ours(text)
+        return recoded(replaced(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _json(self, text: str, numbers: _Numbers, depth: int) -> str:
         """Redact text in which JSON strings stand. They are decoded only if an escape or a member's name may hide something."""
         if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
-        spans = [span for span in self._find(text, strict=False) if '"' not in text[span[0] : span[1]]]
-        return replaced(text, spans, numbers.placeholder) if spans else text
+        spans = [span for span in self._and_ours(text) if '"' not in text[span[0] : span[1]]]
+        return recoded(replaced(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _strings(self, text: str, numbers: _Numbers, depth: int) -> str:
         """Redact each JSON string in a text as what it stands for."""
@@ -267,7 +282,7 @@ class Redactor:
                 plain = json.loads(f'"{inner}"', strict=False)
             except ValueError:
                 plain = inner
-        if member and is_secret_member(member, plain):
+        if member and is_secret_member(member, plain, said=depth == _NESTED):
             return numbers.placeholder(plain)
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._json(plain, numbers, depth - 1)
@@ -285,7 +300,10 @@ class Redactor:
             lower = name.lower()
             if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
                 continue
-            spans = self._find(value, strict=True)
+            if value.strip() and ANSWER_HEADER.search(lower):
+                spans = [(0, len(value))]
+            else:
+                spans = self._find(value, ours=False)
             flagged = flagged or bool(spans)
             headers.append((name, overwritten(value, spans)))
         chunks = self._chunks(response.chunks, (header(response.headers, "content-type") or "").lower())
@@ -297,23 +315,67 @@ class Redactor:
     def _chunks(self, chunks: tuple[Chunk, ...], content_type: str) -> tuple[Chunk, ...] | None:
         """Overwrite the secrets in a body, across the borders of its chunks; None if there are none."""
         body = b"".join(chunk.data for chunk in chunks)
-        text = body.decode("latin-1")  # one character a byte: spans are offsets
-        if content_type.startswith(("image/", "audio/", "video/")):
-            spans = disjoint([match.span() for match in self._finder.finditer(text)]) if self._finder else []
-        else:
-            view, offset = unescaped(text)
-            spans = [(offset(start), offset(end)) for start, end in self._find(view, strict=True)]
-        if not spans:
+        changed = self.answer(body, content_type, pieces=len(chunks))
+        if changed == body:
             return None
-        body = overwritten(text, spans).encode("latin-1")
-        if content_type.startswith("application/vnd.amazon.eventstream"):
-            body = with_checksums(body)
         out: list[Chunk] = []
         at = 0
         for chunk in chunks:
-            out.append(Chunk(chunk.offset, body[at : at + len(chunk.data)]))
+            out.append(Chunk(chunk.offset, changed[at : at + len(chunk.data)]))
             at += len(chunk.data)
         return tuple(out)
+
+    def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
+        """Return an answer's body with its secrets overwritten, as long as before; `pieces`: of how many chunks it is made."""
+        text = body.decode("latin-1")  # one character a byte: spans are offsets
+        numbers: dict[str, int] = {}
+        if content_type.startswith(("image/", "audio/", "video/")):
+            changed = overwritten(text, disjoint(self._known.spans(text)), numbers)
+        else:
+            changed = narrowed(text, self._seen)
+            view, offset = unescaped(changed)
+            spans = self._find(view, ours=False)
+            if names_secret(view.lower()):
+                spans = disjoint([*spans, *_members(view)])
+            changed = overwritten(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
+            changed = recoded(changed, self._seen)
+            if pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type:
+                changed = overwrite_parts(changed, dealt(changed, self._seen), numbers)
+        if changed == text:
+            return body
+        body = changed.encode("latin-1")
+        return with_checksums(body) if content_type.startswith("application/vnd.amazon.eventstream") else body
+
+
+def _members(text: str) -> Iterator[Span]:
+    """Yield the spans of an answer's JSON members that are credentials by name."""
+    for match in MEMBER.finditer(text):
+        if is_secret_member(match["name"], match["value"], said=not match["escape"]):
+            yield match.span("value")
+
+
+def credentials(name: str, value: str) -> Iterator[str]:
+    """Take a credential's header value apart into what may turn up on its own. Names and words are none: a text that holds them stays."""
+    if name == "cookie":
+        pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
+        yield from (secret for secret in pairs if len(secret) >= FREE and not is_words(secret))
+        return
+    scheme, _, rest = value.partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "basic" and rest:
+        yield rest
+        try:
+            user, _, password = base64.b64decode(rest, validate=True).decode("utf-8").partition(":")
+        except ValueError:
+            return
+        if is_password(password, user) and (len(password) >= FREE or not is_words(password)):
+            yield password
+        if len(user) >= FREE and not is_words(user):  # keys travel as user names too
+            yield user
+    elif scheme.upper().startswith("AWS4-"):
+        yield from (match[1] for match in re.finditer(r"(?:Credential=([^/,]+)|Signature=(\w+))", rest) if match[1])
+    elif not is_words(rest or value):
+        yield rest or value
 
 
 class _Numbers:

@@ -22,7 +22,8 @@ from llmproxy.core.keys.fields import ignored_member
 from llmproxy.core.keys.key import TAG, key_of
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
 from llmproxy.core.providers.routing import PROVIDERS, Route, route
-from llmproxy.core.secrets.patterns import FINGERPRINTED
+from llmproxy.core.secrets.names import FINGERPRINTED
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import Older
 from llmproxy.core.store.store import Store
@@ -111,7 +112,8 @@ def _today(store: Store, each: Older, place: tuple[str, int], rules: Rules, upst
         return None
     if not says_all(each.request, where):
         return None
-    return key_of(canonicalize(each.request, where, rules, lambda made: store.made_by(*place, made)))
+    request = Redactor().request(each.request)  # kinds of secrets that its version did not know
+    return key_of(canonicalize(request, where, rules, lambda made: store.made_by(*place, made)))
 
 
 def says_all(request: Request, where: Route) -> bool:

@@ -121,16 +121,13 @@ class Function:
             AttributeError: `self` lacks a field of `state`.
 
         """
-        from llmproxy.core.secrets.find import active
-        from llmproxy.core.secrets.redact import (
-            Redactor,
-        )  # late: its patterns take longer to compile than all of this to import
+        from llmproxy.core.secrets.redact import Redactor  # late: its tables take longer than all of this to import
 
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         generation = {"cache_key": cache_key, "sample": sample, "function": self.name}
         text = _dumped({**generation, **self._told(dict(bound.arguments), _Writer(None))})
-        if active(text, strict=False) or "REDACTE" in text:  # something in it may be a credential, which is rare
+        if Redactor().text(text) != text:  # something in it may be a credential, which is rare
             text = _dumped({**generation, **self._told(dict(bound.arguments), _Writer(Redactor()))})
         return "call:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 

@@ -274,13 +274,9 @@ def _public(model: object) -> dict[str, object]:
 
 
 def _holds_credential(text: str) -> bool:
-    from llmproxy.core.secrets.find import active, in_base64
-    from llmproxy.core.secrets.patterns import COMPILED  # late: many patterns to compile
+    from llmproxy.core.secrets.redact import Redactor  # late: many patterns to compile
 
-    for index in dict.fromkeys(active(text, strict=True)):
-        if any(not in_base64(text, *found.span(1)) for found in COMPILED[index].finditer(text)):
-            return True
-    return False
+    return Redactor().text(text) != text
 
 
 def _kind(value: object) -> str:

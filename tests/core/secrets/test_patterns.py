@@ -1,94 +1,89 @@
-"""Keys are recognised by their shape and names by what they name; words that merely look alike are not."""
+"""Names are recognised by what they name; tables are whole."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from llmproxy.core.secrets.patterns import (
-    COMPILED,
+from llmproxy.core.secrets.find import disjoint, replaced, shapes
+from llmproxy.core.secrets.kinds import KINDS, expression
+from llmproxy.core.secrets.looks import entropy, has_dozen, is_password, is_random, is_words
+from llmproxy.core.secrets.names import (
+    ANSWER_HEADER,
     CREDENTIAL_HEADER,
-    PATTERNS,
     SECRET_HEADER,
     is_credential_member,
     is_secret_member,
 )
+from llmproxy.core.secrets.patterns import PATTERNS
 
-_R = "abcDEF0123456789ghiJKL456mnoPQR789stuVWX012"
-_PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA0123456789+/abcdef\n-----END RSA PRIVATE KEY-----"
-SAMPLES = {
-    "sk": f"sk-proj-{_R}",
-    "google": "AIza" + _R[:35],
-    "google-oauth": f"ya29.{_R}",
-    "aws": "AKIAABCDEFGHIJKLMNOP",
-    "aws-session": "ASIAABCDEFGH01234567",
-    "groq": f"gsk_{_R}",
-    "xai": f"xai-{_R}",
-    "huggingface": "hf_" + _R[:34],
-    "replicate": "r8_" + _R[:37],
-    "perplexity": f"pplx-{_R}",
-    "nvidia": f"nvapi-{_R}",
-    "cerebras": f"csk-{_R}",
-    "tavily": f"tvly-dev-{_R}",
-    "langsmith": "lsv2_pt_0123456789abcdef0123456789abcdef_0123456789",
-    **{f"github-{kind}": f"gh{kind}_{_R[:36]}" for kind in "pousr"},
-    "github-pat": f"github_pat_{_R}_{_R}",
-    "gitlab": "glpat-" + _R[:20],
-    **{f"slack-{kind}": f"xox{kind}-12345-67890-{_R}" for kind in "abeprs"},
-    "npm": "npm_" + _R[:36],
-    **{f"stripe-{kind}": f"{kind}_live_{_R[:24]}" for kind in ("sk", "rk")},
-    "pem": _PEM,
-    "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{_R}",
-    "bearer": f"Bearer {_R}",
-    "basic": "Authorization: Basic dXNlcjpwYXNzd29yZDEyMw==",
-    "url": "postgres://user:hunter22@db.example.com/x",
-    "aws-secret": "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-    "presigned": "https://b.s3.amazonaws.com/k?X-Amz-Signature=0123456789abcdef0123456789abcdef",
-}
+from .examples import STANDING, drawn_key, secret_of
 
 
-def found(text: str) -> list[str]:
-    """Return what any pattern takes for a secret."""
-    return [match[1] for expression in COMPILED for match in expression.finditer(text)]
+def test_every_kind_is_found_wherever_it_stands() -> None:
+    """In a sentence, in quotes, after an escape or a colour; not at the end of a word."""
+    for kind in KINDS:
+        key = drawn_key(kind)
+        assert expression(kind.template).match(key)
+        for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
+            assert key not in without(text), (kind, text)
+        assert kind.lead or all(start > 4 for start, _ in shapes(f"word{key}")), kind
 
 
-@pytest.mark.parametrize(("name", "sample"), SAMPLES.items())
-def test_every_pattern_finds_its_kind(name: str, sample: str) -> None:
-    """In a sentence, in quotes, after an escape, and by its needle."""
-    (pattern,) = (pattern for pattern in PATTERNS if pattern.name == name)
-    index = PATTERNS.index(pattern)
-    for text in (sample, f" {sample} ", f'"{sample}"', f"x\\n{sample}\\n"):
-        assert [match[1] in sample for match in COMPILED[index].finditer(text)] == [True], text
-        assert any(needle in text for needle in pattern.needles)
+def without(text: str) -> str:
+    """Return a text less what is found in it."""
+    return replaced(text, disjoint(shapes(text)), lambda _: "")
 
 
-def test_every_pattern_has_a_sample() -> None:
-    """None is there untried, and each has one group."""
-    assert {pattern.name for pattern in PATTERNS} == set(SAMPLES)
-    assert {expression.groups for expression in COMPILED} == {1}
+@pytest.mark.parametrize("name", STANDING)
+def test_what_stands_behind_a_sign_is_found(name: str) -> None:
+    """And every row of the table has an example."""
+    text = STANDING[name]
+    assert secret_of(text) in "".join(text[start:end] for start, end in shapes(text))
+    assert {pattern.name for pattern in PATTERNS} <= {name.partition(",")[0] for name in STANDING} | {"pem"}
+
+
+def test_an_example_of_documentation_is_no_key() -> None:
+    """The same letter all the way, as people write it."""
+    for kind in KINDS:
+        text = re.sub(
+            r"<([a-z]+?)(\d+)\+?>", lambda match: ("0" if match[1] in ("digit", "hex") else "x") * 40, kind.template
+        )
+        assert shapes(text) == [], text
+
+
+def test_words_and_lots_are_told_apart() -> None:
+    """Names, models and files are words; what mixes letters and digits is not."""
+    words = (
+        "assistant tenant-acme-corp tenant42 myAssistant lm-studio correct-horse-battery 2024-10-21-preview README.md"
+    )
+    assert [word for word in words.split() if not is_words(word)] == []
+    for lot in ("passw0rd", "hjkqwpzmxnvbhjkqwpzmxnvb", "0a1b2c3d4e5f", "Zq8T6VWM2BN5"):
+        assert not is_words(lot)
+    assert entropy("aaaa") == 0
+    assert entropy("abcd") == 2
+    assert is_random("aB3dE5fG7hJ9")
+    assert not is_random("your-own-key-123")
+    assert has_dozen("x-0123456789abc-y")
+    assert not has_dozen("classification-report-for-2023")
+    assert is_password("s3cr3t")
+    assert not is_password("postgres", "postgres")
+    assert not any(map(is_password, ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}")))
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("name", "hidden"),
     [
-        "call_Zw4StpBoaWXljZpGSo3eX1gd toolu_01A09q90qw90lq917835lq9 fc_0549b0842d086f2b0068fde84739bc81938e0c1410333ab44f",
-        "resp_0549b0842d086f2b0068fde84739bc8193 msg_abc123def456ghi789jkl012 chatcmpl-9zWwFNcFyMUnqkTrYM5Ds4nQ",
-        "0b5c3f4e-1111-4222-8333-444455556666",
-        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-        "gpt-5-2026-01-01 claude-opus-4-20250514 us.anthropic.claude-3-5-haiku-20241022-v1:0 pplx-70b-online",
-        "task-0123456789abcdefghij0123 risk-0123456789abcdefghij0123 disk-a0123456789abcdefghij",
-        "sk-learn-classification-report-for-2023 sk_learn sk-lego-bricks-of-the-year-number",
-        "the key is sk-... or AIza... or hf_transformers_with_long_names_everywhere_in_code",
-        "Bearer authentication is required for this endpoint; a Basic understanding",
-        "https://example.com:8080/path@2 http://localhost:11434/api mailto:me@example.com",
-        "https://x.org/a?page_token=abcdefgh&signature_version=4&next=1",
-        "eyJhbGciOiJIUzI1NiJ9",
-        "REDACTED [REDACTED-1] sk-[REDACTED-1]",
-        "gAAAAABncdef0123456789-_gAAAAABncdef0123456789-_gAAAAABncdef0123456789",
+        ("x-auth-token", True), ("x-amz-security-token", True), ("x-vault-token", True), ("authorization", True), ("x-api-key", True),
+        ("x-refresh-token", True), ("x-csrf-token", True), ("set-cookie", True), ("x-secret", True), ("token", True),
+        ("x-ratelimit-remaining-tokens", False), ("x-next-page-token", False), ("x-ms-continuation-token", False), ("surrogate-key", False),
+        ("access-control-allow-credentials", False), ("www-authenticate", False), ("mcp-session-id", False), ("x-request-id", False), ("etag", False),
     ],
-)
-def test_what_only_looks_like_a_key_is_left_alone(text: str) -> None:
-    """Ids, hashes, models, kebab words."""
-    assert found(text) == []
+)  # fmt: skip
+def test_fields_of_answers_by_name(name: str, hidden: object) -> None:
+    """Credentials are hidden; counts, pages and ids stay."""
+    assert bool(ANSWER_HEADER.search(name)) is hidden
 
 
 @pytest.mark.parametrize(

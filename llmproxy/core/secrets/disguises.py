@@ -1,0 +1,245 @@
+"""Secrets that a search does not see as they stand: broken over lines, in base64, in UTF-16, dealt out over the pieces of a stream.
+
+Each disguise gives a plain text in which the search can be made, and a way back from its spans to the text. What is put in their place has
+as many characters, so that the text's form (base64, frames, chunks) stays what it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import defaultdict
+from itertools import pairwise
+from string import ascii_letters, digits
+from typing import TYPE_CHECKING
+
+from llmproxy.core.secrets.find import filler, overwritten, runs_of
+from llmproxy.core.secrets.looks import is_random, is_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from llmproxy.core.secrets.find import Span
+
+    Find = Callable[[str], list[Span]]
+
+_KEY = r"A-Za-z0-9_\-+/=.~"
+
+# -- broken over lines -------------------------------------------------------------------------------------------------------
+
+_WRAPS = tuple(
+    re.compile(
+        rf"{mark}(?:(?<=[{_KEY}]{{10}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{3}})|(?<=[{_KEY}]{{3}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{10}}))"
+    )
+    for mark in (r"\\n", r"\n", r"\\r\\n", r"\r\n")
+)
+"""A line break in a text, and in one that is JSON, with key characters on both sides. Each begins with a literal: that is quick."""
+_MARKS = ("\\n", "\n", "\\r", "\r\n")
+_MARK = re.compile(r"(?:\\r)?\\n|\r?\n")
+_LINE = re.compile(rf"[ \t]{{0,40}}([{_KEY}]+)")
+_KEY_CHARS = ascii_letters + digits + "_-+/=.~"
+_DIGIT = re.compile(r"\d")
+_CONTEXT = 16
+"""Characters before the key that say whether one can begin there."""
+_ENDS = 12
+"""After how many lines it is tried whether the key ends there; a longer one is found as far as it goes."""
+_SPARSE = 1000
+"""Characters to a line break."""
+_LONGEST_LINE = 4096
+_MOST_LINES = 400
+
+
+def wrapped(text: str, find: Find) -> list[Span]:
+    """Return the spans of secrets that are broken over lines, breaks and indents included."""
+    found: list[Span] = []
+    done = 0
+    for expression, mark in zip(_WRAPS, _MARKS, strict=True):
+        if mark in text:
+            for at in _breaks(text, expression, mark):
+                if at >= done:
+                    pieces = _pieces(text, at)
+                    done = max(done, pieces[-1][1] if pieces else 0)
+                    found += _across(text, pieces, find)
+    return found
+
+
+def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
+    """Yield where such breaks stand; few are found quicker one by one."""
+    if text.count(mark) * _SPARSE > len(text):
+        yield from (match.start() for match in expression.finditer(text))
+        return
+    at = text.find(mark)
+    while at >= 0:
+        if expression.match(text, at):
+            yield at
+        at = text.find(mark, at + 1)
+
+
+def _pieces(text: str, at: int) -> list[Span]:
+    """Return the key characters that stand around a line break, line by line; all but the first and the last line have nothing else."""
+    before = text[max(0, at - _LONGEST_LINE) : at]
+    first = at - len(before) + len(before.rstrip(_KEY_CHARS))
+    pieces = [(max(0, first - _CONTEXT), at)]
+    mark = _MARK.match(text, at)
+    while mark and len(pieces) < _MOST_LINES and (line := _LINE.match(text, mark.end())):
+        pieces.append(line.span(1))
+        mark = _MARK.match(text, line.end(1))
+    return pieces
+
+
+def _across(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
+    for count in {*range(2, min(len(pieces), _ENDS) + 1), len(pieces)}:
+        yield from _in_lines(text, pieces[:count], find)
+
+
+def _in_lines(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
+    joined = "".join(text[start:end] for start, end in pieces)
+    if not _DIGIT.search(joined, _CONTEXT):
+        return
+    starts, total = [], 0
+    for start, end in pieces:
+        starts.append(total)
+        total += end - start
+    for start, found_end in [*find(joined), *_coded_spans(joined, find)]:
+        first = max(index for index, begin in enumerate(starts) if begin <= start)
+        last = max(index for index, begin in enumerate(starts) if begin < found_end)
+        cut = last > first and _is_next_line(joined, starts[last], start, found_end)
+        end = starts[last] if cut else found_end
+        last -= cut
+        if last > first:
+            yield pieces[first][0] + start - starts[first], pieces[last][0] + end - starts[last]
+
+
+def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
+    """Tell whether what stands behind the last break is no part of the key, but a word of the next line."""
+    return is_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
+
+
+# -- base64 ------------------------------------------------------------------------------------------------------------------
+
+_TEXTUAL = re.compile(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
+"""Six times three bytes that are ASCII and no control characters."""
+_TEXTUAL_BYTES = re.compile(_TEXTUAL.pattern.encode())
+_CODED = re.compile(r"[A-Za-z0-9+/_\-]+={0,2}")
+_QUANTUM = 4
+
+
+def recoded(text: str, find: Find) -> str:
+    """Return the text with the secrets overwritten that stand in base64 of text; of the same length, and base64 as before."""
+    spans = list(_coded(text))
+    if not spans:
+        return text
+    for start, end in spans:
+        plain = _decoded(text[start:end])
+        if inner := find(plain):
+            coded = base64.b64encode(overwritten(plain, inner).encode("latin-1")).decode()
+            if set(text[start:end]) & {"-", "_"}:
+                coded = coded.replace("+", "-").replace("/", "_")
+            text = text[:start] + coded[: end - start].ljust(end - start, "=") + text[end:]
+    return text
+
+
+def _coded_spans(text: str, find: Find) -> Iterator[Span]:
+    for start, end in _coded(text):
+        for first, last in find(_decoded(text[start:end])):
+            yield start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM)
+
+
+def _coded(text: str) -> Iterator[Span]:
+    """Yield the spans of base64 that decode to text; whole quanta."""
+    data, _, found = runs_of(text)
+    runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
+    if not runs or not _TEXTUAL_BYTES.search(b"\n".join([data[start:end] for start, end in runs])):
+        return
+    for start, end in runs:
+        at = start
+        while match := _TEXTUAL.search(text, at, end):
+            coded = _CODED.match(text, match.start(), end)
+            last = coded.end() if coded else match.end()
+            yield match.start(), last
+            at = last
+
+
+def _decoded(coded: str) -> str:
+    bare = coded.rstrip("=").replace("-", "+").replace("_", "/")
+    bare = bare[:-1] if len(bare) % _QUANTUM == 1 else bare
+    return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")
+
+
+# -- UTF-16 ------------------------------------------------------------------------------------------------------------------
+
+_WIDE = re.compile(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
+
+
+def narrowed(text: str, find: Find) -> str:
+    """Return a text of bytes with the secrets overwritten whose characters have a NUL between them: UTF-16, wherever it begins."""
+    if "\x00" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    for match in _WIDE.finditer(text):
+        plain = match[0][::2]
+        if spans := find(plain):
+            out += (text[at : match.start()], "".join(char + "\x00" for char in overwritten(plain, spans)))
+            at = match.end()
+    return "".join((*out, text[at:])) if out else text
+
+
+# -- dealt out over a stream -------------------------------------------------------------------------------------------------
+
+_SAYS = (
+    "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal", "transcript", "response",
+    "output", "input", "message", "code", "value", "summary",
+)  # fmt: skip
+"""Members under which the dialects deal out what a model says."""
+_SAID = re.compile(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_FEWEST = 3
+"""Pieces of which a stream has more of the same name."""
+_ESCAPED = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)|[^\\]", re.DOTALL)
+
+
+def dealt(text: str, find: Find) -> list[list[Span]]:
+    """Return the secrets that stand over several values of one name (``delta``, ``content``, ``arguments``), each as the spans of its parts."""
+    streams: dict[str, list[Span]] = defaultdict(list)
+    for match in _SAID.finditer(text):
+        streams[match[1]].append(match.span(2))
+    return [
+        parts
+        for values in streams.values()
+        if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
+        for parts in _dealt(text, values, find)
+    ]
+
+
+def _dealt(text: str, values: list[Span], find: Find) -> Iterator[list[Span]]:
+    joined = "".join(text[start:end] for start, end in values)
+    if not (found := find(joined)):
+        return
+    starts = [0]
+    for start, end in values:
+        starts.append(starts[-1] + end - start)
+    for start, end in found:
+        parts = [
+            (values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first)
+            for index, (first, last) in enumerate(pairwise(starts))
+            if first < end and start < last
+        ]
+        if len(parts) > 1:
+            yield parts
+
+
+def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
+    """Overwrite secrets that stand in parts: put together, the parts are one placeholder."""
+    out: list[str] = []
+    at = 0
+    fillers: dict[Span, str] = {}
+    for parts in secrets:
+        secret = "".join(text[start:end] for start, end in parts)
+        whole = filler(numbers.setdefault(secret, len(numbers) + 1), len(secret))
+        for start, end in parts:
+            fillers[start, end], whole = whole[: end - start], whole[end - start :]
+    for (start, end), stand_in in sorted(fillers.items()):
+        if start >= at:
+            out += (text[at:start], stand_in)
+            at = end
+    return "".join((*out, text[at:]))

@@ -1,0 +1,218 @@
+"""Every kind of secret, in every place of a request and an answer: none is kept. And what is no secret stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Chunk, Request, Response
+
+from .examples import NO_SECRETS, every_secret
+
+SECRETS = every_secret()
+MULTIPART = (("content-type", "multipart/form-data; boundary=xx"),)
+FORM = (("content-type", "application/x-www-form-urlencoded"),)
+
+
+def _body(text: str) -> Request:
+    return Request(
+        "POST", "/v1/x", (), json.dumps({"messages": [{"role": "user", "content": f"use {text} now"}]}).encode()
+    )
+
+
+def _part(text: str) -> Request:
+    head = b'--xx\r\nContent-Disposition: form-data; name="a"\r\n\r\n'
+    return Request("POST", "/v1/x", MULTIPART, head + text.encode() + b"\r\n--xx--\r\n")
+
+
+REQUESTS: dict[str, Callable[[str], Request]] = {
+    "body": _body,
+    "nested": lambda s: Request(
+        "POST", "/", (), json.dumps({"a": json.dumps({"b": json.dumps({"c": f"x\n{s}\n"})})}).encode()
+    ),
+    "tool result": lambda s: Request(
+        "POST", "/", (), json.dumps({"messages": [{"role": "tool", "content": f"$ env\nHOME=/x\n{s}\n"}]}).encode()
+    ),
+    "header": lambda s: Request("POST", "/", (("x-trace", f"by {s.replace(chr(10), ' ')}"),), b""),
+    "query": lambda s: Request("GET", f"/v1/x?q={quote('a ' + s)}", (), b""),
+    "path": lambda s: Request("GET", f"/v1/x/{quote(s, safe='')}/y", (), b""),
+    "form": lambda s: Request("POST", "/", FORM, f"a=1&note={quote('x ' + s)}".encode()),
+    "multipart": _part,
+    "gzip": lambda s: Request("POST", "/", (), decode(gzip.compress(_body(s).body), "gzip")),
+    "ascii escapes": lambda s: Request(
+        "POST", "/", (), ('{"a":"' + "".join(f"\\u{ord(c):04x}" for c in s) + '"}').encode()
+    ),
+}
+
+
+def written(request: Request) -> str:
+    """Return all that is kept of a request, decoded in each way."""
+    text = "\n".join((request.target, str(request.headers), request.body.decode("utf-8", "replace")))
+    return "\n".join((text, unquote(text), re.sub(r"\\+n", "\n", text)))
+
+
+@pytest.mark.parametrize("place", REQUESTS)
+def test_no_secret_of_any_kind_is_kept_of_a_request(place: str) -> None:
+    """Each row of the tables, in each place."""
+    kept = []
+    for name, text, secret in SECRETS:
+        out = Redactor().request(REQUESTS[place](text))
+        if secret in written(out) or (len(secret) > 24 and secret[-16:] in written(out)):
+            kept.append(name)
+        assert Redactor().request(out) == out, f"{name}: redacting twice changes nothing"
+    assert kept == [], kept
+
+
+def _sse(text: str) -> bytes:
+    return f"data: {json.dumps({'choices': [{'delta': {'content': text}}]})}\n\ndata: [DONE]\n\n".encode()
+
+
+def _deltas(text: str) -> bytes:
+    pieces = ["Here: ", *(text[at : at + 5] for at in range(0, len(text), 5)), " that"]
+    return b"".join(f"data: {json.dumps({'delta': {'content': piece}})}\n\n".encode() for piece in pieces)
+
+
+ANSWERS: dict[str, Callable[[str], bytes]] = {
+    "answer": lambda s: json.dumps({"choices": [{"message": {"content": f"it is {s} you see"}}]}).encode(),
+    "tool call": lambda s: json.dumps({"arguments": json.dumps({"command": f"export A\n{s}"})}).encode(),
+    "text": lambda s: f"first\n{s}\nlast".encode(),
+    "stream": _sse,
+    "deltas": _deltas,
+}
+
+
+def said(body: bytes) -> str:
+    """Return an answer as it is and put together from its deltas."""
+    text = body.decode()
+    deltas = "".join(json.loads(f'"{piece}"') for piece in re.findall(r'"content": "((?:[^"\\]|\\.)*)"', text))
+    return "\n".join((text, deltas, re.sub(r"\\+n", "\n", text)))
+
+
+@pytest.mark.parametrize("place", ANSWERS)
+@pytest.mark.parametrize("size", [7, 100_000])
+def test_no_secret_of_any_kind_is_kept_of_an_answer(place: str, size: int) -> None:
+    """Whole, in a stream, dealt out over its deltas, across chunks; every byte but the secret's stays where it is."""
+    kept = []
+    for name, text, secret in SECRETS:
+        body = ANSWERS[place](text)
+        chunks = tuple(Chunk(at, body[at : at + size]) for at in range(0, len(body), size))
+        out, flagged = Redactor().response(Response(200, "OK", (("content-type", "text/event-stream"),), chunks))
+        assert [len(chunk.data) for chunk in out.chunks] == [len(chunk.data) for chunk in chunks]
+        if secret in said(out.body) or (len(secret) > 24 and secret[-16:] in said(out.body)) or not flagged:
+            kept.append(name)
+    assert kept == [], kept
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    """In requests and answers, in running text and in a stream's deltas."""
+    redactor = Redactor()
+    for place in ("body", "nested", "query", "form"):
+        request = REQUESTS[place](text)
+        assert redactor.request(request) is request, place
+    for place, answer in ANSWERS.items():
+        body = answer(text)
+        assert redactor.answer(body, "text/event-stream", pieces=9) == body, place
+    assert redactor.text(text) == text
+
+
+def test_real_answers_are_changed_only_where_a_link_is_signed(traffic: Path) -> None:
+    """Over all real answers nothing is taken for a secret but the signatures of presigned links, which are secrets."""
+    yaml = pytest.importorskip("yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    redactor, seen = Redactor(), 0
+    for path in sorted(traffic.rglob("*.yaml")):
+        for entry in yaml.load(path.read_text(encoding="utf-8"), loader).get("interactions") or []:
+            got = entry["response"]["body"]
+            got = got.get("string", "") if isinstance(got, dict) else got
+            body = got.encode() if isinstance(got, str) else bytes(got or b"")
+            body = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+            seen += 1
+            out = redactor.answer(body, "text/event-stream", pieces=9)
+            if out != body:
+                unsigned = re.sub(rb"((?:sig|X-Amz-[A-Za-z-]+)=)[^&\"\\]*", rb"\1", body)
+                assert re.sub(rb"((?:sig|X-Amz-[A-Za-z-]+)=)[^&\"\\]*", rb"\1", out) == unsigned, path.name
+            value = entry["response"]["headers"]
+            headers = tuple(
+                (name, str(one)) for name, many in value.items() for one in (many if isinstance(many, list) else [many])
+            )
+            assert not redactor.response(Response(200, "OK", headers, ()))[1], path.name
+    assert seen > 700
+
+
+# -- disguises ---------------------------------------------------------------------------------------------------------------
+
+KEYS = {
+    "openai": "sk-proj-" + "aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xY" * 5,
+    "long": "sk-ant-api03-" + "Qw7eRt5yUi3oPa1sDf9gHj0kLz8xCv6b" * 8,
+    "github": "ghp_aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xYz1Q9",
+    "aws": "AKIAQ7ZD3KX5NB2MWV6T",
+    "gitlab": "glpat-aB3dE5fG7hJ9kL1mN0pQ",
+}
+
+
+def wrap(text: str, width: int) -> str:
+    """Break a text as ``fold -w`` does."""
+    return "\n".join(text[at : at + width] for at in range(0, len(text), width))
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "colour": lambda s: f"\x1b[1;32m{s}\x1b[0m",
+    "percent": lambda s: f"https://x.org/?next=a%3Fkey%3D{s}%26b",
+    "underscore": lambda s: f"MY_KEY_{s}",
+    "hyphen": lambda s: f"--key-{s}",
+    "wrapped": lambda s: (
+        "Authorization:\n" + "\n".join(s[at : at + 40] for at in range(0, len(s), 40)) + "\n\nThat was it."
+    ),
+    "wrapped at 12, indented": lambda s: (
+        "key: |\n" + "".join(f"    {s[at : at + 12]}\n" for at in range(0, len(s), 12)) + "next: 1"
+    ),
+    "wrapped with the text": lambda s: wrap(f'export THE_KEY="{s}"', 25),
+    "base64": lambda s: base64.b64encode(f"user:{s}".encode()).decode(),
+    "base64 url": lambda s: base64.urlsafe_b64encode(f"password?={s}".encode()).decode(),
+    "base64, wrapped": lambda s: base64.encodebytes(f"apiVersion: v1\npassword: {s}\nuser: me\n".encode() * 2).decode(),
+    "html": lambda s: f"<b>key=&quot;{s}&quot;</b>",
+    "quoted printable": lambda s: f"key=3D{s}",
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_key_is_found_in_every_disguise(disguise: str, key: str, *, seen: bool) -> None:
+    """Of a known kind, or seen before in a header; in a request as in an answer."""
+    secret = KEYS[key] if not seen else "Zq8" + KEYS[key][3:][::-1]
+    text = DISGUISES[disguise](secret)
+    redactor = Redactor()
+    if seen:
+        redactor.learn((("authorization", f"Bearer {secret}"),), "/")
+    for body in (json.dumps({"content": f"so: {text} ."}).encode(), f"so: {text} .".encode()):
+        for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.answer(body)):
+            bare = re.sub(r"\\n|[\s]", "", out.decode())
+            assert secret not in bare
+            assert secret[8:20] not in bare, out
+            for coded in re.findall(r"[A-Za-z0-9+/_-]{24,}={0,2}", bare):
+                bare64 = coded.rstrip("=").replace("-", "+").replace("_", "/")
+                plain = base64.b64decode(bare64[: len(bare64) // 4 * 4])
+                assert secret[8:].encode() not in plain
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("lead", [b"", b"\x01", b"\x00\x02\x03"])
+def test_a_key_in_utf_16_is_found(charset: str, lead: bytes) -> None:
+    """In a body or a binary message, wherever it begins; the answer stays as long as it was."""
+    body = lead + f"the key is {KEYS['github']}, keep it".encode(charset)
+    redactor = Redactor()
+    for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.answer(body)):
+        assert KEYS["github"][6:].encode("utf-16-le") not in out
+        assert len(out) == len(body)
+        assert "keep it".encode("utf-16-le")[:-1] in out
