@@ -142,6 +142,7 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
 def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
     """Open the session, over a cassette that holds something."""
     from llmproxy.client.control.client import CONFLICT, ControlError
+    from llmproxy.client.environment.circumstances import gather_circumstances
 
     settings = loaded.settings
     try:
@@ -152,6 +153,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
             exhausted=str(settings.exhausted),
             overrides=asked.overrides.to_json(),
             fork=asked.fork,
+            circumstances=gather_circumstances(os.environ, Path.cwd(), git=True),
         )
     except ControlError as error:
         if error.status == CONFLICT and asked.child is not None:  # the name that was typed is taken

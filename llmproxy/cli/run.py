@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
     from llmproxy.settings import Loaded
 
-_OF_THE_CHILD = ("fail_on_miss", "strict", "quiet", "mode", "cassette", "speed", "exhausted", "verbose")
+_OF_THE_CHILD = ("fail_on_miss", "strict", "quiet", "mode", "cassette", "speed", "exhausted", "verbose", "bind")
 """Options that make sense with a proxy that runs already."""
-_SUMMARY = re.compile(r"^[0-9][0-9,]* hits?, .*$", re.MULTILINE)
+_SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
 _CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS)\b", re.MULTILINE)
 _MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
 
@@ -58,11 +58,17 @@ def run(
         metavar="PATH",
         help="Show this folder to the command at PATH, so that it has one path wherever it is recorded and replayed. (Linux)",
     ),
+    circumstance: list[str] = typer.Option(
+        [],
+        "--circumstance",
+        metavar="NAME=VALUE",
+        help="What is true of this run only, besides its folder, home and day: recorded and present values are exchanged.",
+    ),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     if not base_urls and not intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at)
+    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance))
     raise typer.Exit(execute(asked, os.environ))
 
 
@@ -75,6 +81,18 @@ class Asked:
     intercept: bool
     base_urls: bool
     mount_at: Path | None = None
+    circumstance: tuple[str, ...] = ()
+
+    def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
+        """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
+        from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
+
+        found = gather_circumstances(env, Path.cwd(), git=True)
+        if self.mount_at is not None:
+            found = [{"name": "cwd", "value": str(self.mount_at)}, *(each for each in found if each["name"] != "cwd")]
+        typed = read_circumstances(list(self.circumstance))
+        names = {each["name"] for each in typed}
+        return [*(each for each in found if each["name"] not in names), *typed]
 
     @property
     def child(self) -> tuple[str, ...]:
@@ -110,12 +128,13 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         check_mount(asked.mount_at)
     if running_at(env):
         _refuse_options_of_start(asked.flags)
+    declared = asked.circumstances(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=asked.intercept)
         with attached(options, env, log=log, started_by=asked.typed) as proxy:
-            opened = open_session(proxy, loaded, env)
+            opened = open_session(proxy, loaded, env, declared)
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes))
             code = child.run(asked.child, plan.applied_to(env))
@@ -146,19 +165,23 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list
     return words
 
 
-def open_session(proxy: Attached, loaded: Loaded, env: Mapping[str, str]) -> Report:
-    """Open the session that the child's URLs name: the cassette's."""
+def open_session(
+    proxy: Attached, loaded: Loaded, env: Mapping[str, str], declared: Sequence[Mapping[str, str]] = ()
+) -> Report:
+    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances."""
     from llmproxy.client.environment.build import upstreams_of
 
     settings, sources = loaded.settings, loaded.sources
     if proxy.process is not None:
-        return proxy.control.open(settings.cassette)
+        return proxy.control.open(settings.cassette, circumstances=declared)
     return proxy.control.open(
         settings.cassette,
         mode=str(settings.mode) if sources["mode"] != "default" else None,
         exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
         speed=settings.speed if sources["speed"] != "default" else None,
         upstreams=upstreams_of(env, proxy.url) or None,
+        circumstances=declared,
+        bind=str(settings.bind) if sources["bind"] != "default" else None,
     )
 
 
@@ -299,7 +322,7 @@ class Ending:
 
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
-        came = Came(requests=int(used), misses=report.misses or _count_misses(line), unused=unused)
+        came = Came(requests=int(used), misses=report.misses or _count_misses(line), unused=unused, bound=report.bound)
         return find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
 
 

@@ -130,7 +130,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
 
 def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
     """Return the exit code that this comes to, and why, where a proof was asked for; `losses` are answers that could not be recorded."""
-    came = Came(requests=summary.requests, misses=summary.misses, unused=summary.unused)
+    came = Came(requests=summary.requests, misses=summary.misses, unused=summary.unused, bound=summary.bound)
     doubts = find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict, must_be_used=False)
     return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 

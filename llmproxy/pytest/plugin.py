@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,7 +240,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin(_asked(request.node))
+        walk = shared.begin(replace(_asked(request.node), circumstances=_declared(request)))
     except (LLMProxyError, ValueError) as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
     request.node.stash[_WALK] = walk
@@ -249,6 +249,15 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
         shared.finish(walk, complete=request.node.stash.get(_PASSED, False))
     except LLMProxyError as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
+
+
+def _declared(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
+    """Return what is true of this test only: its temporary folder, if it asks for one."""
+    if "tmp_path" not in request.fixturenames:
+        return ()
+    folder = str(request.getfixturevalue("tmp_path"))
+    real = os.path.realpath(folder)
+    return ({"name": "tmp", "value": folder} | ({"other": real} if real != folder else {}),)
 
 
 @pytest.fixture(scope="session")

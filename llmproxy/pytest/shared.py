@@ -17,6 +17,7 @@ from pathlib import Path
 
 from llmproxy.client.control.client import Control, ControlError, Report, session_url
 from llmproxy.client.environment.build import Plan, plan
+from llmproxy.client.environment.circumstances import gather_circumstances
 from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
 from llmproxy.client.process.proxy import Proxy, find_command, installed, spawn
 from llmproxy.errors import MachineError
@@ -69,6 +70,8 @@ class Asked:
     speed: float | None = None
     exhausted: str | None = None
     sample: int | None = None
+    circumstances: tuple[Mapping[str, str], ...] = ()
+    """What is true of this test's run only, besides what is true of its process."""
 
 
 @dataclass(slots=True)
@@ -96,6 +99,15 @@ class Walk:
     def misses(self) -> tuple[str, ...]:
         """Texts of the requests that were refused because they were never recorded."""
         return self.report().miss_texts
+
+    def circumstance(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
+        """Declare what is true of this run only, from the next request on: recorded and present values of one name are exchanged.
+
+        An id, a port, a folder that the test made. A short value (``7``) counts only at members of tools' JSON that name it
+        (``task.id`` at ``task_id``), or where `tool` and `path` (``$.items[*].id``) say.
+        """
+        said = {"name": name, "value": str(value), "tool": tool, "path": path}
+        self._control.declare(self.name, [{key: text for key, text in said.items() if text}])
 
     def reset(self) -> Report:
         """Let the test walk its cassette from the start again."""
@@ -178,6 +190,7 @@ class Shared:
             speed=asked.speed,
             exhausted=asked.exhausted,
             sample=asked.sample,
+            circumstances=self._declared(asked),
             patience=BUSY,
         )
         try:
@@ -187,6 +200,12 @@ class Shared:
                 control.close(opened.name)
             raise
         return Walk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+
+    def _declared(self, asked: Asked) -> list[Mapping[str, str]]:
+        """Return the circumstances of a test: those of this process as it is now, and its own in their place."""
+        names = {each["name"] for each in asked.circumstances}
+        found = gather_circumstances(self._before or self.env, Path.cwd())
+        return [*(each for each in found if each["name"] not in names), *asked.circumstances]
 
     def ready(self) -> None:
         """Wait until the proxy serves; started now if nobody did. Raises MachineError."""

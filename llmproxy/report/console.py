@@ -138,16 +138,13 @@ def _duration(ms: float) -> str:
 
 def summary_lines(summary: Summary, store: str = "") -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at; `store` as a command names it."""
-    hits = counted(summary.hits, "hit") + (f" ({summary.bound:,} bound)" if summary.bound else "")
+    hits = counted(summary.hits, "hit") + (
+        f" ({summary.bound:,} bound: {_clean(', '.join(summary.bound_names), None)})" if summary.bound else ""
+    )
     counts = [hits, counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
-    if summary.bound:
-        names = ", ".join(summary.bound_names)
-        lines.append(
-            f"{counted(summary.bound, 'hit')} bound ({_clean(names, None)}): the recording in this run's words, not byte for byte."
-        )
     if summary.misses:
         lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")
     if summary.failed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -99,20 +99,29 @@ class Control:
         upstreams: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         fork: Mapping[str, Any] | None = None,
+        circumstances: Sequence[Mapping[str, str]] | None = None,
+        bind: str | None = None,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Report:
         """Open a session; what is None is the proxy's.
 
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
+        `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them counts: all, paths, none.
         `patience` is how many seconds to try again while another client has it open.
 
         Raises:
             ControlError: it is open, a value makes no sense, or the proxy may not go live.
 
         """
-        given = {"mode": mode, "speed": speed, "exhausted": exhausted, "sample": sample, "upstreams": upstreams}
-        given |= {"overrides": overrides, "fork": fork}
+        given: dict[str, object] = {
+            "mode": mode,
+            "speed": speed,
+            "exhausted": exhausted,
+            "sample": sample,
+            "upstreams": upstreams,
+        }
+        given |= {"overrides": overrides, "fork": fork, "circumstances": circumstances or None, "bind": bind}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
         while True:
@@ -122,6 +131,10 @@ class Control:
                 if error.status != CONFLICT or clock() >= deadline:
                     raise
             time.sleep(PAUSE)
+
+    def declare(self, name: str, circumstances: Sequence[Mapping[str, str]]) -> Report:
+        """Declare circumstances of an open session's run, from the next request on. Raises ControlError."""
+        return Report.of(self._ask("POST", _session(name, "circumstances"), {"circumstances": list(circumstances)}))
 
     def report(self, name: str) -> Report:
         """Return what a session comes to so far. Raises ControlError if no such session is open."""

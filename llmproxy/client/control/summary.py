@@ -25,6 +25,8 @@ def add(reports: Iterable[Report]) -> Report:
         name="",
         cassette="",
         hits=sum(each.hits for each in found),
+        bound=sum(each.bound for each in found),
+        bound_names=tuple(sorted({name for each in found for name in each.bound_names})),
         misses=sum(each.misses for each in found),
         recorded=sum(each.recorded for each in found),
         passed=sum(each.passed for each in found),
@@ -47,7 +49,12 @@ def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
 
 def one_line(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    counts = [_count(report.hits, "hit"), _count(report.misses, "miss", "misses"), f"{report.recorded} recorded"]
+    bound = f" ({report.bound:,} bound: {', '.join(report.bound_names)})" if report.bound else ""
+    counts = [
+        _count(report.hits, "hit") + bound,
+        _count(report.misses, "miss", "misses"),
+        f"{report.recorded} recorded",
+    ]
     more = {
         "passed": report.passed,
         "refused": report.refused,

@@ -13,7 +13,9 @@ from typing import Any
 from llmproxy.errors import UpstreamError
 from llmproxy.protocol import AGENT, Decision
 
-_NUMBERS = ("sample", "hits", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced")
+_NUMBERS = (
+    "sample", "hits", "bound", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ class Report:
     sample: int = 1
     mode: str = ""
     hits: int = 0
+    bound: int = 0
+    """Hits of which something was bound: the recording in this run's words, not byte for byte."""
+    bound_names: tuple[str, ...] = ()
+    """What was bound in them."""
     misses: int = 0
     recorded: int = 0
     passed: int = 0
@@ -99,6 +105,7 @@ class Report:
             unused=None if unused is None else tuple(_unused(each) for each in unused),
             overrides=value.get("overrides"),
             parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
+            bound_names=tuple(str(name) for name in value.get("bound_names") or ()),
             miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
             **{name: int(value.get(name) or 0) for name in _NUMBERS},
         )
@@ -115,6 +122,7 @@ class Report:
             "cost_spent": _text(self.cost_spent),
             "unused": None if self.unused is None else [asdict(row) for row in self.unused],
             "parties": {name: asdict(each) | {"cost": _text(each.cost)} for name, each in self.parties.items()},
+            "bound_names": list(self.bound_names),
             "miss_texts": list(self.miss_texts),
             "overrides": self.overrides,
         }

@@ -22,6 +22,7 @@ Pure: no I/O, no clock, nothing of the engine.
 
 from llmproxy.core.bindings.answers import rebind_answer, rewrite_answer
 from llmproxy.core.bindings.candidates import bound_key
+from llmproxy.core.bindings.captures import find_captured
 from llmproxy.core.bindings.circumstances import (
     PERSONAL,
     BadCircumstance,
@@ -66,6 +67,7 @@ __all__ = [
     "bind_arguments",
     "bound_key",
     "check_circumstance",
+    "find_captured",
     "find_slots",
     "fit_request",
     "is_of_kind",

@@ -21,6 +21,7 @@ LONGEST_VALUE = 20_000
 _NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
 """Characters from which on a value with a digit in it is taken for an id: found in any text, not only where it was captured."""
 
@@ -80,7 +81,7 @@ class Circumstance:
             return Nature.PATH
         if self.name == "date" and _DATE.fullmatch(self.value):
             return Nature.DATE
-        if (
+        if _UUID.fullmatch(self.value) or (
             len(self.value) >= _DISTINCT
             and any(letter.isdigit() for letter in self.value)
             and any(letter.isalpha() for letter in self.value)

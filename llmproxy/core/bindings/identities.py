@@ -198,12 +198,19 @@ def names_member(name: str, member: str, tool: str) -> bool:
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    thing, field, here = _plain(entity.rpartition(".")[2]), _plain(attribute), _plain(member)
-    if not thing:
+    field, here = _plain(attribute), _plain(member)
+    things = _forms_of(_plain(entity.rpartition(".")[2]))
+    if not things:
         return False
-    if here in (thing, thing + field, thing + field + "s"):
+    if any(here in (thing, thing + field, thing + field + "s") for thing in things):
         return True
-    return here in (field, field + "s") and thing.removesuffix("s") in _plain(tool)
+    return here in (field, field + "s") and any(thing in _plain(tool) for thing in things)
+
+
+def _forms_of(thing: str) -> tuple[str, ...]:
+    """Return a word as it is and in the singular: a table is called ``tasks``, a member ``task_id``."""
+    singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")
+    return tuple(dict.fromkeys(each for each in (thing, singular) if each))
 
 
 def find_short(shorts: Iterable[Short], tool: str, path: str, member: str, value: object) -> Short | None:

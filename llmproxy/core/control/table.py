@@ -242,7 +242,7 @@ def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
 def _declare(engine: Engine, call: _Call) -> tuple[int, Json]:
     if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
         raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
-    return 200, report(engine, engine.sessions.declare(call.name, circumstances_of(call.body["circumstances"])))
+    return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
 def _get(engine: Engine, call: _Call) -> tuple[int, Json]:

@@ -13,14 +13,25 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, bound_key, fit_request, rebind_answer, rewrite_answer
+from llmproxy.core.bindings import (
+    Bindings,
+    Circumstance,
+    Fit,
+    Mismatch,
+    bound_key,
+    find_captured,
+    fit_request,
+    rebind_answer,
+    rewrite_answer,
+)
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Slot, Store
-from llmproxy.core.store.varying import list_candidates, list_in_order
+from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import Mode
@@ -31,6 +42,8 @@ REMEMBERED_BYTES = 32 << 20
 """Bodies of the recorded requests that are kept ready to be compared."""
 _MOST_COMPARED = 200
 """Recordings that one request is compared with."""
+_LOOKED_AT = 50
+"""Recordings of a session in which a captured value is looked for."""
 _LOOKS = frozenset({Mode.REPLAY, Mode.AUTO, Mode.ONCE})
 
 
@@ -155,6 +168,17 @@ class Binder:
         nth = session.counts.get((exchange.party, last), 0)
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
+
+    def note_captured(self, session: Session, store: Store, circumstances: Sequence[Circumstance]) -> None:
+        """Keep as slots where captured values stood in what this session recorded before they were declared."""
+        known = slots_of(store, session.cassette)
+        ids = sorted(session.served)[-_LOOKED_AT:]
+        trees = [made.tree for id_ in ids if (made := self._request(store, id_)) is not None]
+        found = [slot for each in circumstances for slot in find_captured(trees, each)]
+        places = {(slot.tool, slot.at, slot.before) for slot in known}
+        new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
+        if new:
+            put_slots(store, session.cassette, [*known, *new])
 
     # --- its answer ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings import Mismatch
+from llmproxy.core.bindings import Circumstance, Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import Prices, outcome_of
@@ -695,6 +695,13 @@ class Engine:
         for session in [*self.sessions.walks.values(), *self.sessions.closed]:
             served.setdefault((session.cassette, session.sample), set()).update(session.served)
         return sum(count_unused(self._store, *place, ids) for place, ids in served.items())
+
+    def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
+        """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot. Raises SessionUnknown."""
+        session = self.sessions.declare(name, circumstances)
+        if session.writes and session.served and self._store is not None:
+            self.binder.note_captured(session, self._store, circumstances)
+        return session
 
     def unused_of(self, session: Session) -> list[Summary] | None:
         """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""

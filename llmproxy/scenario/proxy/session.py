@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class RunSession:
         mode: str | None = None,
         token: str = "",
         upstreams: Mapping[str, str] | None = None,
+        circumstances: Sequence[Mapping[str, str]] = (),
         patience: float = 30.0,
     ) -> RunSession:
         """Open the session of a run; `patience` in seconds while somebody else has it open.
@@ -92,7 +93,12 @@ class RunSession:
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), wires=_WIRES)
         towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
-        how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None}
+        how: dict[str, Any] = {
+            "sample": sample,
+            "mode": mode,
+            "upstreams": towards or None,
+            "circumstances": circumstances,
+        }
         made = cls(control, await _opened(control, cassette, how, patience))
         try:
             await made.begin()
@@ -102,6 +108,11 @@ class RunSession:
                 await to_the_end(made.close())
             raise
         return made
+
+    async def declare(self, circumstances: Sequence[Mapping[str, str]]) -> None:
+        """Declare what is true of this run only, from the next request on."""
+        if circumstances and self._closed is None:
+            await aside(self.control.declare, self.name, circumstances)
 
     async def begin(self) -> None:
         """Remember what had arrived before."""

@@ -58,6 +58,7 @@ class Entities:
         row = store.insert(entity, values)
         if run.cleaner:
             run.cleaner.add(entity, row[info.key])
+        run.scope.note_row(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
             run.scope.capture(alias, row, primary=info.key, overwrite=overwrite)
         return row

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any
+from uuid import UUID
 
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.suite.yaml.places import meant
@@ -158,6 +159,7 @@ class Scope:
         self._declared = {bare_name(name) for name in declared}
         self._values: dict[str, object] = {}
         self._conversations: dict[str, object] = {}
+        self._noted: list[dict[str, str]] = []
         for name, value in (values or {}).items():
             self._values[name] = self.resolve(value)
 
@@ -181,6 +183,17 @@ class Scope:
             )
         self._declared.add(bare)
         self._values[bare] = _Row(dict(row), primary)
+
+    def note_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
+        """Note the ids of a row of this run, captured or not: another run's will be others, and its proxy must know which are meant."""
+        for column, value in row.items():
+            if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
+                self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
+
+    def take_noted(self) -> list[dict[str, str]]:
+        """Return the ids that were noted since this was asked last, as circumstances."""
+        noted, self._noted = self._noted, []
+        return [each for each in noted if _CIRCUMSTANCE.fullmatch(each["name"])]
 
     def answered(self, response: str) -> None:
         """Keep what the agent said, for `$last.response`."""
@@ -266,6 +279,14 @@ class Scope:
         if found.name == "conversation":
             return StepError(f"{found.text}: no named conversation has begun yet")
         return StepError(f"{found.text}: nothing is called ${found.name}", hint=meant(found.name, self.names))
+
+
+_CIRCUMSTANCE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
+
+
+def _is_id(value: object) -> bool:
+    """Tell whether a value of an id's column is one: a number, a text, a UUID."""
+    return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
 def _written(value: object) -> str:

@@ -133,9 +133,11 @@ class _Run:
             stage.index = self.progress.next = index
             if isinstance(step, Talk):
                 await self._late_calls(stage)
+            await stage.declare()
             went = await self._step(stage, index, step)
             if not went and not self.world.options.keep_going:
                 break
+        await stage.declare()
         await self._late_calls(stage)
         self._whole_usage(stage)
 

@@ -8,8 +8,10 @@ What goes wrong on the way back does not change how the run ended; it is told be
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError, SuiteError
@@ -103,6 +105,8 @@ async def _opened(
     )
     deterministic = made is not None and made[1].ids == "deterministic"
     agent = _settled(world.agent_for(case), case, begun.sample)
+    if session is not None and (declared := _circumstances(agent)):
+        await session.declare(declared)
     stage = Stage(
         case=case,
         run_id=begun.run_id,
@@ -167,6 +171,16 @@ async def _session(world: World, begun: Started, case: Case) -> RunSession | Non
         patience=_PATIENCE,
         upstreams=upstreams_for(case),
     )
+
+
+def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
+    """Return what is true of an agent's run: of one that we start, or that runs here. Of a service nobody knows where it runs."""
+    from llmproxy.client.environment.circumstances import gather_circumstances
+    from llmproxy.scenario.agents.command import CommandAgent
+
+    if isinstance(agent, CommandAgent):
+        return gather_circumstances({**os.environ, **agent.env}, agent.cwd or Path.cwd())
+    return gather_circumstances(os.environ, Path.cwd()) if agent.in_process else []
 
 
 def _settled(agent: AgentAdapter, case: Case, sample: int) -> AgentAdapter:

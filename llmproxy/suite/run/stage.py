@@ -135,6 +135,12 @@ class Stage:
             raise MissError(explained(texts[0], self.rerun) if self.rerun else texts[0])
         return sum(call.party == AGENT for call in calls)
 
+    async def declare(self) -> None:
+        """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
+        noted = self.scope.take_noted()
+        if noted and self.session is not None:
+            await self.session.declare(noted)
+
     async def settle(self) -> None:
         """Wait until the agent's traffic has been quiet for as long as the scenario says."""
         pause = (self.case.scenario.settle or 0) / 1000

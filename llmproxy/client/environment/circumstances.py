@@ -1,0 +1,117 @@
+"""The circumstances of a child that we start: where it runs, for whom, on which day, on which branch.
+
+Gathered before it starts, in a few milliseconds, and sent to the proxy with its session. What cannot be found out is not declared: a
+name that only one of two runs declares binds nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+Declared = list[dict[str, str]]
+"""As the control API takes them."""
+_GIT_SECONDS = 2.0
+_COMMITS = 5
+
+
+def gather_circumstances(
+    env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
+) -> Declared:
+    """Return what is true of a child that runs in `cwd` with these variables; `now` is an aware time, default: now.
+
+    `git`: the folder's branch, status and last commits too, which three processes tell.
+    """
+    here = (now or datetime.now(UTC)).astimezone()
+    day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
+    found: Declared = [_path("cwd", _named(cwd, env))]
+    found.append(_path("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(_path("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
+    words = {
+        "user": env.get("USER") or env.get("LOGNAME") or _user(),
+        "host": socket.gethostname(),
+        "timezone": env.get("TZ") or here.tzname() or "",
+        "shell": env.get("SHELL", "").rpartition("/")[2],
+        "os_version": f"{platform.system()} {platform.release()}",
+    }
+    found += [{"name": name, "value": value} for name, value in words.items() if value]
+    return [*(each for each in found if each["value"] not in ("", "/")), *(_git(cwd) if git else [])]
+
+
+def _named(cwd: Path, env: Mapping[str, str]) -> Path:
+    """Return the folder as its shell calls it: through its links, where PWD says so."""
+    with suppress(OSError):
+        said = Path(env.get("PWD", ""))
+        if said.is_absolute() and said.samefile(cwd):
+            return said
+    return cwd
+
+
+def _path(name: str, path: Path) -> dict[str, str]:
+    plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
+    return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may run under a number without a name
+        return ""
+
+
+def _git(cwd: Path) -> Declared:
+    """Return branch, status and last commits where the folder is git's, as agents show them."""
+    if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
+        return []
+    status = _asked(cwd, "status", "--short")
+    found = {
+        "git_branch": _asked(cwd, "branch", "--show-current"),
+        "git_status": None if status is None else status or "(clean)",
+        "git_commits": _asked(cwd, "log", "--oneline", "-n", str(_COMMITS)),
+    }
+    return [{"name": name, "value": value[:10_000]} for name, value in found.items() if value]
+
+
+def _asked(cwd: Path, *words: str) -> str | None:
+    """Return what git says, None where it cannot."""
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", *words],  # noqa: S607 - the user's own git
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip("\n") if done.returncode == 0 else None
+
+
+def read_circumstances(given: list[str]) -> Declared:
+    """Read what was typed as ``NAME=VALUE``.
+
+    Raises:
+        SettingsError: it is something else.
+
+    """
+    from llmproxy.errors import SettingsError
+
+    found = []
+    for each in given:
+        name, mark, value = each.partition("=")
+        if not mark or not name or not value:
+            raise SettingsError(f"--circumstance {each!r}: it is NAME=VALUE, as in task=1007.")
+        found.append({"name": name, "value": value})
+    return found

@@ -1,0 +1,70 @@
+"""What is found out about a child before it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
+from llmproxy.core.bindings import check_circumstance
+from llmproxy.errors import SettingsError
+
+
+def _named(found: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+    for each in found:
+        check_circumstance(**each)
+    return {each["name"]: each for each in found}
+
+
+def test_a_child_has_a_folder_a_home_and_a_day(tmp_path: Path) -> None:
+    """Links are known by both names; PWD says how the shell calls the folder."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    found = _named(
+        gather_circumstances({"HOME": "/users/ann", "PWD": str(link), "TMPDIR": "/scratch", "USER": "ann"}, real)
+    )
+    assert found["cwd"] == {"name": "cwd", "value": str(link), "other": os.path.realpath(real)}
+    assert found["home"]["value"] == "/users/ann"
+    assert found["tmp"]["value"] == "/scratch"
+    assert found["user"]["value"] == "ann"
+    elsewhere = _named(gather_circumstances({"PWD": "/nowhere"}, real))
+    assert elsewhere["cwd"]["value"] == str(real)
+
+
+def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
+    """Where they differ both are todays."""
+    now = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=5)))
+    day = _named(gather_circumstances({}, tmp_path, now))["date"]
+    assert day["value"] == now.astimezone().strftime("%Y-%m-%d")
+    late = datetime(2026, 11, 22, 23, 59, tzinfo=UTC)
+    day = _named(gather_circumstances({}, tmp_path, late))["date"]
+    assert "2026-11-22" in (day["value"], day.get("other"))
+
+
+def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
+    """Branch, status and commits; nothing in a folder without it."""
+    assert not any(name.startswith("git") for name in _named(gather_circumstances({}, tmp_path, git=True)))
+    for words in (
+        ["init", "-q", "-b", "topic", "."],
+        ["-c", "user.name=a", "-c", "user.email=b@c", "commit", "-qm", "one", "--allow-empty"],
+    ):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    found = _named(gather_circumstances({}, tmp_path, git=True))
+    assert (found["git_branch"]["value"], found["git_status"]["value"]) == ("topic", "(clean)")
+    assert found["git_commits"]["value"].endswith(" one")
+    (tmp_path / "new").write_text("x")
+    assert _named(gather_circumstances({}, tmp_path, git=True))["git_status"]["value"] == "?? new"
+    assert not any(name.startswith("git") for name in _named(gather_circumstances({}, tmp_path)))
+
+
+def test_what_was_typed_is_a_name_and_a_value() -> None:
+    """A value may hold an equals sign; a name alone is an error."""
+    assert read_circumstances(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
+    for wrong in ("a", "=b", "a="):
+        with pytest.raises(SettingsError):
+            read_circumstances([wrong])

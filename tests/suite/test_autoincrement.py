@@ -1,0 +1,208 @@
+"""A suite whose store counts its ids: recorded one by one, replayed side by side after the counter has moved."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.suite.test_acceptance import llmproxy
+
+Json = Any
+
+AGENT = """
+import json, os, sqlite3, sys, urllib.request, urllib.error
+
+DB = os.environ["TASKS_DB"]
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+         for name in ("create_task", "list_tasks", "close_task", "describe_task")]
+
+def rows(sql, *values):
+    with sqlite3.connect(DB, timeout=30) as db:
+        return db.execute(sql, values).fetchall()
+
+def create_task(title):
+    with sqlite3.connect(DB, timeout=30) as db:
+        return json.dumps({"id": db.execute("INSERT INTO tasks (title, status, user) VALUES (?, 'open', ?)", (title, USER)).lastrowid, "seats": 7})
+
+def list_tasks():
+    return json.dumps([{"id": i, "title": t} for i, t in rows("SELECT id, title FROM tasks WHERE user = ? ORDER BY id", USER)])
+
+def close_task(id):
+    rows("UPDATE tasks SET status = 'done' WHERE id = ? AND user = ?", id, USER)
+    return json.dumps({"closed": True, "task_id": id})
+
+def describe_task(id):
+    return f"Task {id} is the one."
+
+KNOWN = dict(create_task=create_task, list_tasks=list_tasks, close_task=close_task, describe_task=describe_task)
+
+def ask(messages):
+    body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": TOOLS}).encode()
+    sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(sent) as answer:
+        return json.loads(answer.read())["choices"][0]["message"]
+
+messages = [{"role": "system", "content": "You keep tasks."}]
+for line in sys.stdin:
+    asked = json.loads(line)
+    USER = asked["userId"]
+    messages.append({"role": "user", "content": asked["message"]})
+    try:
+        while (said := ask(messages)).get("tool_calls"):
+            messages.append(said)
+            for call in said["tool_calls"]:
+                result = KNOWN[call["function"]["name"]](**json.loads(call["function"]["arguments"]))
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        messages.append(said)
+        print(json.dumps({"text": said["content"]}), flush=True)
+    except urllib.error.HTTPError as error:
+        print(json.dumps({"text": json.load(error)["error"]["message"]}), flush=True)
+"""
+SUITE = """
+name: Tasks that count
+agent:
+  command: {{run: [python, agent.py], lines: true, process: run, env: {{TASKS_DB: "{db}"}}}}
+store:
+  sqlalchemy: "sqlite:///{db}"
+  entities: {{tasks: {{user: user}}}}
+scenarios:
+"""
+SCENARIO = """
+  - id: task-{n}
+    name: Task {n}
+    setup:
+      - insert: tasks
+        data: {{title: "old {n}", status: open}}
+        as: $old
+    steps:
+      - chat: "Add milk {n}"
+        created:
+          - entity: tasks
+            as: $made
+            fields: {{title: "milk {n}"}}
+      - chat: "Close both"
+        continueConversation: true
+      - verify: {{entity: tasks, id: $made.id, fields: {{status: done}}}}
+      - verify: {{entity: tasks, id: $old.id, fields: {{status: done}}}}
+"""
+CASES = 3
+
+
+class _Model(BaseHTTPRequestHandler):
+    """A model that names the ids which the tools told it."""
+
+    asked = 0
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        said = self._say(body["messages"])
+        data = json.dumps(
+            {"id": "x", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": said}]}
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    @staticmethod
+    def _say(messages: list[Json]) -> Json:
+        user = max(n for n, each in enumerate(messages) if each["role"] == "user")
+        results = [each["content"] for each in messages[user:] if each["role"] == "tool"]
+        text = messages[user]["content"]
+
+        def call(name: str, **arguments: object) -> Json:
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            return {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"call_{len(messages)}", "type": "function", "function": function}],
+            }
+
+        if text.startswith("Add "):
+            return (
+                {"role": "assistant", "content": "Added."}
+                if results
+                else call("create_task", title=text.removeprefix("Add "))
+            )
+        if text.startswith("Describe"):
+            ids = [
+                json.loads(each)["id"]
+                for each in (m["content"] for m in messages if m["role"] == "tool")
+                if "seats" in each
+            ]
+            return {"role": "assistant", "content": "Described."} if results else call("describe_task", id=ids[0])
+        if not results:
+            return call("list_tasks")
+        ids = [each["id"] for each in json.loads(results[0])]
+        return (
+            call("close_task", id=ids[len(results) - 1])
+            if len(results) <= len(ids)
+            else {"role": "assistant", "content": "Closed both."}
+        )
+
+
+@contextmanager
+def model() -> Iterator[str]:
+    """Run it on a free port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _folder(tmp_path: Path, suite: str) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    db = tmp_path / "tasks.db"
+    with sqlite3.connect(db) as made:
+        made.execute("CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, status TEXT, user TEXT)")
+    (tmp_path / "tasks.suite.yaml").write_text(suite.format(db=db))
+    return db
+
+
+def _move(db: Path, by: int) -> None:
+    with sqlite3.connect(db) as made:
+        made.execute("UPDATE sqlite_sequence SET seq = seq + ?", (by,))
+
+
+def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
+    """Recorded one by one, replayed with four at once, the counter moved by 1,000: every id of this run is the tool's own."""
+    db = _folder(tmp_path, SUITE + "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES)))
+    with model() as url:
+        recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    _move(db, 1000)
+    replayed = llmproxy("test", "tasks.suite.yaml", "--parallel", "4", cwd=tmp_path)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    assert f"{CASES} passed" in replayed.stdout
+
+
+def test_an_id_in_prose_is_named_where_it_could_not_be_bound(tmp_path: Path) -> None:
+    """A number in a sentence may be any number: the miss says which value, and why."""
+    more = """
+      - chat: "Describe it"
+        continueConversation: true
+"""
+    db = _folder(tmp_path, SUITE + SCENARIO.replace("{n}", "1") + more)
+    with model() as url:
+        recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    _move(db, 1000)
+    replayed = llmproxy("test", "tasks.suite.yaml", cwd=tmp_path)
+    assert replayed.returncode != 0
+    assert "stands in prose" in replayed.stdout + replayed.stderr
