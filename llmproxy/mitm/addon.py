@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
+from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.providers.routing import PROVIDERS
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.https.intercept import Intercept
@@ -33,6 +35,26 @@ log = logging.getLogger(__name__)
 OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")}
 NOT_OURS = frozenset({"host", "port", "quiet", "verbose"})
 """Options that mitmproxy has already."""
+
+
+def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return where mitmproxy's own mode says that everything goes: name -> (URL, who said it); nothing in regular mode.
+
+    Raises:
+        SettingsError: modes in which we could not tell, or would not heed, where a client's request is meant to go.
+
+    """
+    specs = [mode_specs.ProxyMode.parse(each) for each in modes]
+    if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
+        return {}
+    spec = specs[0]
+    if len(specs) > 1 or not isinstance(spec, mode_specs.ReverseMode) or spec.scheme not in ("http", "https"):
+        hint = "Use --mode regular, or --mode reverse:URL alone; anything else runs as `llmproxy start --forward`."
+        raise SettingsError(f"llmproxy cannot serve mitmproxy's mode {' '.join(modes)}.", hint=hint)
+    host, port = spec.address[:2]
+    default = port == {"http": 80, "https": 443}[spec.scheme]
+    url = f"{spec.scheme}://{f'[{host}]' if ':' in host else host}{'' if default else f':{port}'}"
+    return dict.fromkeys(PROVIDERS, (url, f"mitmproxy --mode {spec.full_spec}"))
 
 
 class NothingPasses:
@@ -62,6 +84,10 @@ class RecordReplay:
 
     def configure(self, updated: set[str]) -> None:
         """Open the store with what is set; again only if one of our options changes."""
+        if self._begun and "mode" in updated:
+            log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
+            self.addons = [NothingPasses()]
+            return
         if self._begun and not any(name.startswith("llmproxy_") for name in updated):
             return
         if self._begun:
@@ -70,7 +96,8 @@ class RecordReplay:
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            loaded = from_environment(load(self._flags(), os.environ, Path.cwd()), os.environ)
+            given = load(self._flags(), os.environ, Path.cwd()).with_upstreams(upstreams_of(ctx.options.mode))
+            loaded = from_environment(given, os.environ)
             self._built = build(loaded, self._say, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("llmproxy: %s", error)  # noqa: TRY400 - its text says it all

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmproxy.mitm.addon import NOT_OURS, RecordReplay
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.mitm.addon import NOT_OURS, RecordReplay, upstreams_of
 from llmproxy.settings import options
-from tests.mitm.rig import recorded
+from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat, request
-from tests.provider import Provider, Reply, Script, Step
+from tests.provider import Provider, Reply, Script, Step, json_answer
 from tests.support.process import ROOT, Process, clean_env, free_port
 
 MITMDUMP = Path(sys.executable).with_name("mitmdump")
@@ -55,6 +58,35 @@ def mitmdump(folder: Path, *options: str) -> Iterator[Mitmdump]:
         yield process
     finally:
         process.end(signal.SIGINT)
+
+
+def test_reverse_mode_sends_everything_to_its_target(tmp_path: Path) -> None:
+    """Request and key go where mitmproxy was told, whatever provider the path is of; and replay by base URL."""
+    store = tmp_path / "x.db"
+    asked = [
+        chat("hi", headers={"authorization": "Bearer sk-gateway"}),
+        request(b"{}", "/v1/messages", anthropic_version="2023-06-01", x_api_key="sk-gateway"),
+        request(b"{}", "/v1/nobody/knows/this"),
+    ]
+    with Provider(Script((Step(json_answer({"ok": 1}), times=None),))) as p:
+        more = (f"mode=reverse:{p.url}", "llmproxy_mode=record", f"llmproxy_store={store}")
+        with mitmdump(tmp_path, *more) as m, Wire(m.port) as c:
+            assert [c.ask(raw).status for raw in asked] == [200] * 3
+        assert [seen.target for seen in p.requests] == ["/v1/chat/completions", "/v1/messages", "/v1/nobody/knows/this"]
+        assert [seen.header("host") for seen in p.requests] == [f"127.0.0.1:{p.port}"] * 3
+    with Rig("replay", store) as rig, rig.client() as c:
+        assert [c.ask(raw).status for raw in asked] == [200] * 3
+
+
+@pytest.mark.parametrize("mode", ["upstream:http://127.0.0.1:9", "socks5", "reverse:tcp://127.0.0.1:9", "transparent"])
+def test_modes_that_we_would_not_heed_are_refused(mode: str) -> None:
+    """Where a client's request is meant to go would be ignored: it never starts."""
+    with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
+        upstreams_of([mode])
+    with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
+        upstreams_of(["reverse:http://127.0.0.1:9", "regular"])
+    assert upstreams_of(["regular", "regular@8081"]) == {}
+    assert set(dict(upstreams_of(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
 
 
 def test_mitmdump_records_and_replays(tmp_path: Path) -> None:
