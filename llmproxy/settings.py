@@ -180,6 +180,10 @@ class Settings(_Frozen):
         description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
         "refused.",
     )
+    client_cert: Annotated[Path | None, _Form("PATH")] = Field(
+        None,
+        description="PEM file with certificate and key for upstreams that ask for one (mTLS), or a folder of HOST.pem.",
+    )
     allow_live: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False, description="Let clients of a replay proxy open sessions in modes that reach the network."
     )

@@ -33,7 +33,7 @@ from llmproxy.settings import load, options
 log = logging.getLogger(__name__)
 
 OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")}
-NOT_OURS = frozenset({"host", "port", "quiet", "verbose"})
+NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy has already."""
 
 

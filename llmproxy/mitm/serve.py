@@ -15,7 +15,9 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
+from pathlib import Path
 
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
@@ -81,7 +83,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     except BaseException:
         await built.close()
         raise
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    host = reached_at(settings.host)
     report.started(
         Started(
             url=f"http://{host}:{port}",
@@ -135,6 +137,13 @@ def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exi
     return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 
 
+def reached_at(host: str) -> str:
+    """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
+    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of their browsers.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
+    return f"[{host}]" if ":" in host else host
+
+
 def claim_port(host: str, port: int) -> None:
     """See that we may listen there, before anything is opened.
 
@@ -164,6 +173,25 @@ async def _heartbeat(shell: Shell) -> None:
         await shell.in_writer(shell.engine.sessions.heartbeat)
 
 
+def check_client_cert(path: Path) -> None:
+    """See that what upstreams are to be shown can be shown, before the first of them asks.
+
+    Raises:
+        MachineError: a file is not there, or holds no certificate with its key.
+
+    """
+    files = sorted(path.glob("*.pem")) if path.is_dir() else [path]
+    hint = "Give one PEM file with the certificate (and its chain) and the key without a password, or a folder of HOST.pem."
+    if not files:
+        raise MachineError(f"--client-cert {path}: no *.pem is in it.", hint=hint)
+    for each in files:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(each, password=lambda: "")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
+
+
 class Proxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
@@ -189,6 +217,9 @@ class Proxy:
             "listen_port": settings.port,
             "confdir": str(self.authority.folder),
         }
+        if settings.client_cert is not None:
+            check_client_cert(settings.client_cert)
+            given["client_certs"] = str(settings.client_cert)
         if bundle := os.environ.get("SSL_CERT_FILE"):
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import time
@@ -18,8 +19,8 @@ import pytest
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.serve import claim_port
-from tests.mitm.rig import recorded
+from llmproxy.mitm.serve import check_client_cert, claim_port, reached_at
+from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
 from tests.support.process import clean_env
@@ -320,3 +321,53 @@ def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
         with proxy("record", store, upstreams={"openai": p.url}) as other, Wire(other.port) as d:
             assert d.ask(chat("hi")).status == 200
         assert c.ask(chat("hi")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "localhost"),
+        ("fe80::1", "[fe80::1]"),
+    ],
+)
+def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
+    """Bound to every address, one of them is said: no client can ask for all."""
+    assert reached_at(host) == said
+
+
+def test_an_upstream_that_asks_for_a_certificate_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MTLS to a company's gateway: with --client-cert the call goes through; without it it is refused, in words."""
+    with Provider(Script((Step(Reply("hello"), times=None),)), tls=True, check=False) as p:
+        assert p._context is not None
+        assert p.ca_pem is not None
+        p._context.load_verify_locations(p.ca_pem)
+        p._context.verify_mode = ssl.CERT_REQUIRED
+        monkeypatch.setenv("SSL_CERT_FILE", str(p.ca_pem))
+        with Rig("record", tmp_path / "a.db", {"openai": p.url}) as rig, rig.client() as c:
+            assert c.ask(chat("hi")).status == 502
+        cert = p.ca_pem.with_name("leaf.pem")
+        with Rig("record", tmp_path / "b.db", {"openai": p.url}, client_cert=cert) as rig, rig.client() as c:
+            assert c.ask(chat("hi")).status == 200
+        assert len(p.requests) == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"])
+def test_a_client_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path: Path, content: bytes | None) -> None:
+    """Not at the first call, when it is too late."""
+    path = tmp_path / "cert.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(MachineError, match=r"cert\.pem cannot be used"):
+        check_client_cert(path)
+    with pytest.raises(MachineError, match=r"no \*.pem is in it"):
+        check_client_cert(tmp_path_without_pem(tmp_path))
+
+
+def tmp_path_without_pem(folder: Path) -> Path:
+    """Return an empty folder."""
+    made = folder / "empty"
+    made.mkdir()
+    return made

@@ -7,6 +7,7 @@ write_otlp      OTLP as JSON lines (OpenTelemetry's file exporter): each line on
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -61,7 +62,7 @@ def write_otlp(
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):
-        out.write(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":")) + "\n")
+        out.write(_whole(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))) + "\n")
         written += len(batch)
     return written
 
@@ -76,3 +77,11 @@ def _batches(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[
     batch += converter.finish()
     if batch:
         yield batch
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _whole(text: str) -> str:
+    """Return a text without halves of surrogate pairs: recorded answers may hold one, OTLP's readers take no such string."""
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)

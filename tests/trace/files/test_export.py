@@ -42,6 +42,16 @@ def test_nothing_is_written_if_there_is_nothing(tmp_path: Path) -> None:
     assert out.getvalue() == ""
 
 
+def test_half_a_surrogate_pair_is_exported(tmp_path: Path) -> None:
+    """An answer may be cut inside an emoji; OTLP is UTF-8, whose strings cannot hold half of one, and all else must be there."""
+    db = store(tmp_path / "x.db", chat(1, [user("cut \ud83d here")], says("and \udc00 there")))
+    with (tmp_path / "x.jsonl").open("w", encoding="utf-8") as out:
+        assert write_otlp(out, db, cassette="default") == 2
+    text = (tmp_path / "x.jsonl").read_text("utf-8")
+    assert "cut \ufffd here" in text
+    assert "and \ufffd there" in text
+
+
 def test_otlp_lines(tmp_path: Path) -> None:
     """Each line is a request of its own; together they are the spans of the whole."""
     number = BATCH + 10

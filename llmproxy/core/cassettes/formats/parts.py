@@ -7,7 +7,7 @@ import binascii
 from datetime import UTC, datetime
 from typing import Any
 
-from llmproxy.core.cassettes.formats.recorded import Problem, kind
+from llmproxy.core.cassettes.formats.recorded import Problem, is_final, kind
 from llmproxy.core.traffic.interaction import Headers
 
 Tree = Any
@@ -47,8 +47,8 @@ def listed(tree: dict[str, Tree], name: str) -> list[Tree]:
 
 def status(value: Tree) -> int:
     """Return an HTTP status."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
-        raise Problem(f"the status is {value!r}, not one of 100 to 599")
+    if not is_final(value):
+        raise Problem(f"the status is {value!r}, not one of 200 to 599, or 101")
     return value
 
 

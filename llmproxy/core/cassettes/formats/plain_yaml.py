@@ -26,9 +26,12 @@ PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~
 """Texts that stand in YAML as they are."""
 _RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
 """What YAML 1.1 or 1.2 would read as something else; ours does not, an editor might."""
-_ODD = re.compile("[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-"""What cannot stand in a block as it is: controls, surrogates, and line breaks that only YAML knows."""
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_ODD = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+"""What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn the text
+round that a reviewer reads (U+202E)."""
+_ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)

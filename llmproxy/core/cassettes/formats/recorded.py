@@ -12,8 +12,9 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
+from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
 
 # Any: what a YAML loader returns.
@@ -56,8 +57,10 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     response = compat.convert_to_bytes(_old_httpx(dict(_mapping(item, "response"))))
     status = response.get("status")
     code = status.get("code") if isinstance(status, dict) else status
-    if not isinstance(code, int) or isinstance(code, bool) or not 100 <= code <= 599:
-        raise Problem(f"response: `status` has no code of 100 to 599 ({kind(code)})")
+    if not is_final(code):
+        raise Problem(
+            f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
+        )
     if "body" not in response:
         raise Problem("response: `body` is missing")
     extra = item.get("llmproxy") or {}
@@ -183,3 +186,10 @@ def _seconds(value: Tree) -> float:
 def kind(value: Tree) -> str:
     """Return what a value is, for an error."""
     return "nothing" if value is None else type(value).__name__
+
+
+def is_final(status: object) -> TypeGuard[int]:
+    """Tell whether a status is that of an answer: after an interim one every client would wait for the real one."""
+    if isinstance(status, bool) or not isinstance(status, int):
+        return False
+    return 200 <= status <= 599 or status == SWITCHING

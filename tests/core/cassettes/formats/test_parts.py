@@ -58,3 +58,11 @@ def test_bytes() -> None:
     """White space in base64 is no damage; a lone surrogate is kept."""
     assert parts.base64_bytes("YW\n Jj") == b"abc"
     assert parts.utf8("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
+
+
+@pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])
+def test_an_interim_status_is_no_answer(status: object) -> None:
+    """Replayed, it would leave every client waiting for the real one; 101 begins a WebSocket."""
+    with pytest.raises(Problem, match="not one of 200 to 599, or 101"):
+        parts.status(status)
+    assert [parts.status(each) for each in (101, 200, 599)] == [101, 200, 599]

@@ -53,6 +53,18 @@ def test_other_readers_see_the_same_texts(text: str) -> None:
     assert yaml.safe_load("\n".join(lines({"x": text})) + "\n") == {"x": text}
 
 
+@pytest.mark.parametrize(
+    "mark", [*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\x1b\x07\x7f\x9b"]
+)
+@pytest.mark.parametrize("text", ["pay {} bob", "two\nlines {} of it\n", "{}", "k{}"])
+def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> None:
+    """Marks that turn text round, and what a terminal obeys, stand there as escapes, in values and names, on one line or more."""
+    tree = {text.format(mark): text.format(mark)}
+    written = "\n".join(lines(tree))
+    assert mark not in written
+    assert load(written + "\n", "x") == tree
+
+
 def test_it_looks_as_it_should() -> None:
     """Members in their order, lists of mappings in line, texts of several lines as blocks."""
     tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}

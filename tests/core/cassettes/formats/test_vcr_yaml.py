@@ -97,7 +97,7 @@ CORRUPT = [
     ("version: 1\ninteractions:\n  - a: b\n c", "line"),
     ("version: 1\ninteractions: [1]", "interaction 1"),
     (GOOD.replace("status: {code: 200, message: OK}", "x: y"), "line 2, interaction 1: response: `status` has no code"),
-    (GOOD.replace("code: 200", "code: 7"), "`status` has no code of 100 to 599"),
+    (GOOD.replace("code: 200", "code: 7"), "`status` has no code of 200 to 599"),
     (GOOD.replace("    body: {string: hi}\n", ""), "response: `body` is missing"),
     (GOOD.replace("{string: hi}", "{text: hi}"), "`body` has no `string`"),
     (GOOD.replace("method: POST", "x: y"), "request: `method` is missing"),
