@@ -136,6 +136,8 @@ def _usable(provider: str, value: str) -> str:
         _ = parts.port  # raises for a port that is no number
     except ValueError:
         return ""
+    host = parts.netloc.rpartition("@")[2]
+    value = f"{parts.scheme}://{host}{parts.path}"  # a password or key of the URL is not ours to keep, print or export
     return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
 
 

@@ -21,6 +21,8 @@ SHORT_HEAD = 4096
 """Bytes of a head that is remembered; with 512 of them at most 2 MiB."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WORD = re.compile(rb"([A-Za-z]+(?:-[A-Za-z]+){0,3}|[0-9]{1,5})(?=[ \t:;,])")
+"""The beginning of a line, if it is a name."""
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ \x00-\x20\x7f]+) HTTP/1\.([01])")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -163,7 +165,7 @@ class RequestReader:
                 break
             size = bytes(buffer[at:line_end]).split(b";", 1)[0].strip(b" \t")
             if not _SIZE.fullmatch(size):
-                raise FramingError(f"llmproxy: {size[:20]!r} is no chunk size.")
+                raise FramingError(f"llmproxy: {_describe(size)} is no chunk size.")
             if int(size, 16) == 0:
                 if (after := self._after_trailers(line_end)) is None:
                     break
@@ -209,13 +211,20 @@ def parse_head(raw: bytes) -> Head:
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse(raw)
 
 
+def _describe(line: bytes) -> str:
+    """Return a line for an error, which is logged: never what it says, since in a broken head a key can stand anywhere."""
+    word = _WORD.match(line)
+    begins = f" that begins with {word[1].decode()!r}" if word else ""
+    return f"a line of {len(line)} bytes{begins}"
+
+
 def _parse(raw: bytes) -> Head:
     lines = raw[:-4].split(b"\r\n")
     if lines[0] == _HTTP2:
         raise FramingError("llmproxy: HTTP/2 without asking first (h2c); use https, or HTTP/1.1.")
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
-        raise FramingError(f"llmproxy: {lines[0][:80]!r} is no HTTP/1 request line.")
+        raise FramingError(f"llmproxy: {_describe(lines[0])} is no HTTP/1 request line.")
     headers: list[tuple[str, str]] = []
     lengths: set[str] = set()
     codings: list[str] = []
@@ -223,7 +232,7 @@ def _parse(raw: bytes) -> Head:
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name) or b"\n" in value or b"\r" in value or b"\0" in value:
-            raise FramingError(f"llmproxy: {line[:80]!r} is no header field.")
+            raise FramingError(f"llmproxy: {_describe(line)} is no header field.")
         text = value.strip(b" \t").decode("latin-1")
         headers.append((name.decode("ascii"), text))
         match name.lower():
@@ -262,7 +271,7 @@ def _length(lengths: set[str], codings: list[str], *, http10: bool) -> int | Non
             raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
         return None
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        raise FramingError(f"llmproxy: {', '.join(sorted(lengths))[:60]!r} is no content-length.")
+        raise FramingError(f"llmproxy: {_describe(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length.")
     return int(lengths.pop()) if lengths else 0
 
 

@@ -292,6 +292,18 @@ def test_upstreams_from_env() -> None:
     }
 
 
+def test_credentials_of_a_base_url_are_not_taken_along() -> None:
+    """Neither its user and password nor its query: an upstream is stored, printed and exported."""
+    env = {
+        "OPENAI_BASE_URL": "https://user:hunter2pw@gw.corp:8443/v1?key=abc#x",
+        "OLLAMA_HOST": "http://u:hunter2pw@[::1]:9",
+    }
+    assert upstreams_from_env(env, "127.0.0.1:8080") == {
+        "openai": "https://gw.corp:8443/v1",
+        "ollama": "http://[::1]:9",
+    }
+
+
 def test_family_of_stored_interactions() -> None:
     """The dialect of a stored interaction is its operation's, else its provider's; unknown names are OpenAI's."""
     assert family_of("ollama", "api.chat") == "ollama"

@@ -173,3 +173,21 @@ def test_a_request_with_another_body_says_its_framing_anew() -> None:
     old = chunked(b"old", 2)
     (made,) = read([rewritten(parse_head(old[: old.index(b"\r\n\r\n") + 4]), b"n")])
     assert (made[0].length, made[1]) == (1, b"n")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /v1/x?key=hunter2-hunter2 HTTX/1\r\n",
+        "POST /v1/x HTTP/1.1\r\nAuthorization Bearer hunter2-hunter2\r\n",
+        "POST /v1/x HTTP/1.1\r\nhunter2-hunter2\r\n",
+        "POST /v1/x HTTP/1.1\r\nx-api-key : hunter2-hunter2\r\n",
+        "POST /v1/x HTTP/1.1\r\ncontent-length: hunter2-hunter2\r\n",
+    ],
+)
+def test_a_broken_head_is_not_quoted(head: str) -> None:
+    """Errors are logged, and a key can stand anywhere in a head that cannot be read."""
+    with pytest.raises(FramingError) as error:
+        parse_head((head + "\r\n").encode())
+    assert "hunter2" not in str(error.value)
+    assert "line of" in str(error.value)
