@@ -45,6 +45,10 @@ COMMANDS = {
         "keep", "Check every recording: the file, each body's hash, and each key under the rules of today."
     ),
     "prune": Listed("keep", "Delete recordings that are not wanted any more, after saying which and asking."),
+    "scan": Listed(
+        "scan",
+        "Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out.",
+    ),
     "import": Listed(
         "exchange", "Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent or cassetter."
     ),

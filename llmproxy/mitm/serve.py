@@ -24,6 +24,7 @@ from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.sessions.certify import Came, find_doubts
 from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary, Totals
+from llmproxy.core.store.ignored import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import build
 from llmproxy.mitm.faster.late_tls import LateTls
@@ -33,6 +34,7 @@ from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
+from llmproxy.protocol import Decision
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)
@@ -67,10 +69,14 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     claim_port(settings.host, settings.port)
     began = time.monotonic()
     totals = Totals()
+    hints = [gitignore_hint]  # said with the first recording
 
     def say(outcome: Outcome) -> None:
         totals.add(outcome)
         report.outcome(outcome)
+        recorded = outcome.decision is Decision.RECORD and outcome.interaction is not None
+        if recorded and hints and (text := hints.pop()(settings.store)):
+            report.note(text)
 
     built = build(loaded, say)
     shell = built.shell

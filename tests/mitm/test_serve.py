@@ -371,3 +371,17 @@ def tmp_path_without_pem(folder: Path) -> Path:
     made = folder / "empty"
     made.mkdir()
     return made
+
+
+def test_the_first_recording_says_how_to_keep_the_journal_out_of_git(tmp_path: Path) -> None:
+    """Once, in a repository that does not ignore it."""
+    (tmp_path / ".git").mkdir()
+    steps = Script((Step(Reply("a")), Step(Reply("b"))))
+    with (
+        Provider(steps) as p,
+        proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px,
+        Wire(px.port) as c,
+    ):
+        assert c.ask(chat("hi")).status == 200
+        assert c.ask(chat("ho")).status == 200
+    assert px.stdout.count("echo '*.state.db' >>") == 1

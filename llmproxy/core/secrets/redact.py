@@ -137,6 +137,15 @@ class Redactor:
             spans += [match.span(1) for match in _OURS.finditer(text)]
         return disjoint(spans)
 
+    def places(self, text: str) -> list[Span]:
+        """Return where secrets stand in a text, in order; what stands in base64 of it is told by the first changed character."""
+        spans = self._find(text, ours=False)
+        coded = recoded(overwritten(text, spans), self._seen)
+        changed = [
+            at for at, (one, other) in enumerate(zip(overwritten(text, spans), coded, strict=True)) if one != other
+        ]
+        return disjoint([*spans, *((at, at + 1) for at in changed[:1])])
+
     def _and_ours(self, text: str) -> list[Span]:
         return self._find(text, ours=True)
 

@@ -1,0 +1,138 @@
+"""``llmproxy scan``: are there secrets in stores, cassettes, exports and reports that exist already, and how do they get out?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.look import STORE, store_path
+from llmproxy.cli.parts.printing import line, say
+from llmproxy.errors import Exit, LLMProxyError, MachineError
+
+if TYPE_CHECKING:
+    from llmproxy.core.secrets.redact import Redactor
+
+_SQLITE = b"SQLite format 3\0"
+_BESIDE = (".state.db", "-wal")
+"""What lies beside a store and is looked at with it."""
+_LINES = 5
+"""Lines of a file that are named for each kind."""
+_LARGEST = 1 << 28
+"""Bytes of a file that is read whole."""
+
+_TAKE_OUT = """
+How to take them out:
+  1. Revoke them where they were made. Whoever has the file has them, and so has the history of a repository.
+  2. Write the recordings anew; secrets are taken out on the way:
+       llmproxy export clean --all{store}
+       llmproxy import clean/* --store clean.db
+       llmproxy scan clean.db
+     then put clean.db in the place of the store, and delete the folder's and the store's old files ({beside}).
+     A cassette file:  llmproxy import FILE --store clean.db ; llmproxy export FILE --store clean.db --cassette NAME --format review --force
+     Or delete and record again:  llmproxy prune --cassette NAME
+  3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("scan")(scan)
+
+
+def scan(
+    paths: list[Path] | None = typer.Argument(
+        None, metavar="[PATHS]", help="Stores, cassettes, exports, reports, folders of them; default: the store."
+    ),
+    store: Path | None = STORE,
+) -> None:
+    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out."""
+    from llmproxy.core.secrets.redact import Redactor
+
+    given = list(paths or [store_path(store)])
+    redactor, total, looked, failed = Redactor(), 0, 0, []
+    stores: list[Path] = []
+    for path in _files(given):
+        looked += 1
+        try:
+            if path.is_file() and _is_store(path):
+                stores.append(path)
+            for where, what in _findings(path, redactor):
+                total += 1
+                say(line(f"{path}: {where}: {what}"))
+        except LLMProxyError as error:
+            failed.append(f"{path}: {error.message}")
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror or error}")
+    for each in failed:
+        typer.echo(f"error: {line(each)}", err=True)
+    if failed:  # what was not read is not clean
+        raise typer.Exit(int(Exit.ENVIRONMENT))
+    if not total:
+        say(f"No secrets in {looked} files." if looked != 1 else f"No secrets in {given[0]}.")
+        return
+    from llmproxy.core.misses.again import store_words
+
+    first = str(stores[0]) if stores else str(given[0])
+    say(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))
+    raise typer.Exit(int(Exit.FAILED))
+
+
+def _files(given: list[Path]) -> Iterator[Path]:
+    """Yield the files to look at, those beside a store with it. Raises MachineError for what is not there."""
+    seen: set[Path] = set()
+    for path in given:
+        if not path.exists():
+            raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
+        inside = (
+            sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts)
+            if path.is_dir()
+            else [path]
+        )
+        beside = [Path(f"{each}{end}") for each in inside for end in _BESIDE]
+        for each in (*inside, *(one for one in beside if one.is_file())):
+            if each not in seen:
+                seen.add(each)
+                yield each
+
+
+def _is_store(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE and not path.name.endswith(".state.db")
+
+
+def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+    if _is_store(path):
+        recorded = list(_in_store(path, redactor))
+        yield from recorded
+        if recorded:
+            return
+    if path.stat().st_size > _LARGEST and not _is_store(path):
+        raise MachineError(f"it has over {_LARGEST >> 20} MB and was not read", hint="Split it.")
+    from llmproxy.core.secrets.scan import names_in
+
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    for name, lines in names_in(text, redactor).items():
+        shown = ", ".join(map(str, lines[:_LINES])) + (
+            f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        )
+        yield ("in the file's bytes" if "\0" in text else f"line {shown}"), name if "\0" in text else f"{name}"
+
+
+def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+    """Yield what stands in recordings, replaced ones as well. Raises CassetteError, also for a database that is no store of ours."""
+    from llmproxy.core.secrets.scan import names_of
+    from llmproxy.core.store.store import Store
+
+    with Store.open(path, writable=False, now=time.time) as database:
+        for row in database.summaries(superseded=True):
+            found = names_of(database.load(row.id), redactor)
+            for part, names in found.items():
+                counted = Counter(names)
+                yield (
+                    f"interaction {row.id} of cassette {row.cassette}, {part}",
+                    ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counted.items()),
+                )
