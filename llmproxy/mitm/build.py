@@ -171,6 +171,10 @@ def from_files(config: Config) -> list[str]:
             store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep
         )
     notes = [f"not replayable: {what}" for what in found.skipped]
+    notes += [
+        f"{shown_path(path)} had a merge conflict: both sides were kept, and the file is written anew"
+        for path in found.merged
+    ]
     if found.imported:
         aside = f", {found.set_aside} recordings set aside" if found.set_aside else ""
         notes.append(

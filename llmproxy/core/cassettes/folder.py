@@ -6,7 +6,9 @@
 The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared with
 what the store holds of its cassette. Where they differ, all live recordings of the cassette are set aside (marked as
 replaced, like by any newer recording) and the file's take their place: an edited file changes answers, a checked-out one
-brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. All
+brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. The store remembers
+the file that it last read or wrote: what it recorded since then, and nobody has written yet (another proxy is at work, or one was
+killed), is not in any file, so no file replaces it. All
 files are read before anything is written: a damaged one is an error, and nothing was changed.
 
 A file is never overwritten while it holds something that the store has not seen: an edit made during the run, a damaged
@@ -24,11 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.cassettes.adopt import adopt, release
-from llmproxy.core.cassettes.formats import Source, open_source, recognise, review
+from llmproxy.core.cassettes.formats import Source, conflicts, open_source, recognise, review
 from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.misses.again import store_words
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Interaction
@@ -65,6 +68,8 @@ class Loaded:
     """Live recordings of the store that the files did not hold as they were."""
     skipped: tuple[str, ...] = ()
     """Exchanges that cannot be replayed, each with the reason."""
+    merged: tuple[Path, ...] = ()
+    """Files in which git had left a merge conflict; both sides were kept."""
 
 
 class CassetteDir:
@@ -127,38 +132,66 @@ class CassetteDir:
             CassetteBusy: somebody records a cassette whose file differs.
 
         """
-        differing: dict[str, tuple[list[Interaction], Fork | None]] = {}
+        differing: dict[str, _Read] = {}
         failed: list[CassetteError] = []
         skipped: list[str] = []
         files = self.files()
+        merged: dict[Path, str] = {}
         for name, path in files.items():
             source = open_source(path)
-            if _written(store, name) == source.data:
+            try:
+                if conflicts.is_conflicted(source):
+                    merged[path] = conflicts.keep_both(source)
+                    source = Source(merged[path].encode(), source.name)
+            except CassetteError as error:
+                failed.append(error)
                 continue
+            before = store.file_of(name)
+            digest = _digest(source.data)
+            if (before is not None and before.sha256 == digest) or _written(store, name) == source.data:
+                continue  # the store holds it, and maybe more that was recorded since
             try:
                 taken, left_out = _adopted(source, name, rules, upstreams)
-                fork = review.fork_in(source) if review.recognises(source) else None
+                ours = review.recognises(source)
+                fork = review.fork_in(source) if ours else None
             except CassetteError as error:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            if taken != _plain(store.interactions(name)) or fork != fork_of(store, name, 1):
-                differing[name] = taken, fork
+            unfinished = _is_open(store, name) if not ours else review.is_open(source)
+            if (taken, fork, unfinished) != (
+                _plain(store.interactions(name)),
+                fork_of(store, name, 1),
+                _is_open(store, name),
+            ):
+                differing[name] = _Read(taken, fork, unfinished, digest, before.last_id if before else None)
         if failed:
             raise _together(failed)
-        aside = sum(_replace(store, name, *new, self._now, wait) for name, new in differing.items())
+        for path, text in merged.items():
+            write_text(path, text)
+        aside = sum(_replace(store, name, new, self._now, wait) for name, new in differing.items())
         return Loaded(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
-            interactions=sum(len(new) for new, _ in differing.values()),
+            interactions=sum(len(new.interactions) for new in differing.values()),
             set_aside=aside,
             skipped=tuple(skipped),
+            merged=tuple(merged),
         )
 
     # -- store -> files
 
-    def save(self, store: Reading, cassette: str, *, force: bool = False) -> Path | None:
+    def save(
+        self,
+        store: Reading,
+        cassette: str,
+        *,
+        force: bool = False,
+        remember: Callable[[str, FileSeen], None] = lambda _cassette, _seen: None,
+    ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None where nothing is recorded.
+
+        `remember` is told what was written, for the store (`Store.remember_file`).
 
         Raises:
             CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it).
@@ -169,6 +202,7 @@ class CassetteDir:
         path = self._path_of(cassette)
         while True:
             generation = store.generation
+            last = store.last_id(cassette)
             data = _written(store, cassette)
             if data is None:
                 return None
@@ -177,6 +211,7 @@ class CassetteDir:
                     _check_seen(path, store, cassette)
                 write_text(path, data.decode())
             if store.generation == generation:
+                remember(cassette, FileSeen(_digest(data), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def _path_of(self, cassette: str) -> Path:
@@ -205,7 +240,16 @@ def slug(name: str, *, unique: bool = False) -> str:
 def _written(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
     recorded = [release(each) for each in store.interactions(cassette)]
-    return review.dumps(recorded, cassette, fork_of(store, cassette, 1)).encode() if recorded else None
+    fork = fork_of(store, cassette, 1)
+    return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
+
+
+def _is_open(store: Reading, cassette: str) -> bool:
+    return not all(info.closed_cleanly for info in store.cassettes() if info.name == cassette and info.live)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
@@ -236,15 +280,27 @@ def _together(failed: list[CassetteError]) -> CassetteError:
     return failed[0] if len(failed) == 1 else many
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a file holds that differs from the store."""
+
+    interactions: list[Interaction]
+    fork: Fork | None
+    unfinished: bool
+    digest: bytes
+    synced: int | None
+    """What the store recorded of the cassette after this id stands in no file; None: it was never in step with one."""
+
+
 def _replace(
     store: Store,
     name: str,
-    new: list[Interaction],
-    fork: Fork | None,
+    read: _Read,
     now: Callable[[], float],
     wait: Callable[[float], None] | None,
 ) -> int:
-    """Put `new` in the place of everything live in a cassette; return how many recordings were set aside."""
+    """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings were set aside."""
+    new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes() if info.name == name})
     begun: list[int] = []
     clean = False
@@ -253,15 +309,20 @@ def _replace(
             _begin(store, name, sample, wait)
             begun.append(sample)
         put(store, fork) if fork else drop(store, name)
-        if _plain(store.interactions(name)) == new:  # whoever we waited for brought it in
-            clean = True
+        clean = not read.unfinished
+        live = list(store.interactions(name))
+        if _plain(live) == new:  # whoever we waited for brought it in
+            store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
             return 0
+        kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
         with store.transaction() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
-        for each in new:
-            store.add(each, supersede=False)
-        clean = True
-        return aside
+        ids = [store.add(each, supersede=False) for each in new]
+        store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))
+        for each, plain in zip(kept, _plain(kept), strict=True):
+            if plain not in new:
+                store.add(replace(each, id=None), supersede=False)
+        return aside - len(kept)
     finally:
         for sample in begun:
             store.end(name, sample, HOLDER, clean=clean)

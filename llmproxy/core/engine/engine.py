@@ -182,7 +182,11 @@ class Engine:
             from llmproxy.core.cassettes.folder import CassetteDir
 
             with Store.open(self.config.store, writable=False, now=self.now) as store:
-                CassetteDir(self.config.cassette_dir, now=self.now).save(store, session.cassette)
+                kept, writer = CassetteDir(self.config.cassette_dir, now=self.now), self._store
+                if writer is not None and writer.writable:
+                    kept.save(store, session.cassette, remember=writer.remember_file)
+                else:
+                    kept.save(store, session.cassette)
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
@@ -569,7 +573,7 @@ class Engine:
             provider=exchange.route.provider.name,
             operation=exchange.operation,
             key=exchange.key or Key(""),
-            request=self._request(exchange, exchange.body or b""),
+            request=_sent_to(exchange.route.upstream, self._request(exchange, exchange.body or b"")),
             response=response,
             started_at=exchange.started_at,
             cassette=exchange.session.cassette,
@@ -734,3 +738,12 @@ class Engine:
             self.sessions.close_all()
         finally:
             self._store.close()
+
+
+def _sent_to(upstream: str, request: Request) -> Request:
+    """Return a request with the host that it was sent to: the client's names our own port, which is another one in each run."""
+    host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    if not host or header(request.headers, "host") in (None, host):
+        return request
+    headers = tuple((name, host if name.lower() == "host" else value) for name, value in request.headers)
+    return replace(request, headers=headers)

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6C6C6D70
 
 MIGRATION_SET = "llmproxy"
 
-NAMES = ("m001_store", "m002_forks", "m003_bindings")
+NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files")
 """Every migration this version knows, in order."""
 
 _M001 = """
@@ -152,6 +152,15 @@ CREATE TABLE slots (
 """
 
 
+_M004 = """
+CREATE TABLE files (
+    cassette TEXT PRIMARY KEY,
+    sha256 BLOB NOT NULL,                      -- of the file's content
+    last_id INTEGER NOT NULL                   -- the interactions up to this id are in it, or were replaced by it
+)
+"""
+
+
 def m001_store(db: Database) -> None:
     """Create everything: cassettes, bodies, interactions, made_ids and the view `calls`."""
     for statement in _M001.split(";\n"):
@@ -170,6 +179,11 @@ def m003_bindings(db: Database) -> None:
     for statement in _M003.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
+
+
+def m004_files(db: Database) -> None:
+    """Create `files`: what the folder of cassettes held when the store was last in step with it."""
+    db.conn.execute(_M004)
 
 
 def applied(conn: sqlite3.Connection) -> tuple[str, ...]:

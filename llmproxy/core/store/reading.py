@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, decode_single, read as read_body
@@ -115,6 +115,14 @@ class CassetteInfo:
     tokens_out: int | None
     closed_cleanly: bool
     holder: str | None
+
+
+class FileSeen(NamedTuple):
+    """What the file of a cassette held when the store was last in step with it."""
+
+    sha256: bytes
+    last_id: int
+    """Interactions of the cassette with larger ids stand in no file yet."""
 
 
 class Reading:
@@ -377,6 +385,17 @@ class Reading:
         sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"  # noqa: S608 - constants only
         for (id_,) in self._all(sql, values):
             yield self.load(id_)
+
+    def last_id(self, cassette: str) -> int:
+        """Return the largest id of a cassette's interactions, 0 if there are none."""
+        return int(
+            self._all("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
+        )
+
+    def file_of(self, cassette: str) -> FileSeen | None:
+        """Return what the cassette's file held when it was last read or written; None if it never was."""
+        row = self._maybe("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
+        return None if row is None else FileSeen(*row)
 
     def cassettes(self) -> list[CassetteInfo]:
         """Return every cassette and sample that holds something."""

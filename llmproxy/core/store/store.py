@@ -33,7 +33,7 @@ from llmproxy.core.store.connect import (
     translate,
 )
 from llmproxy.core.store.derived import Derived
-from llmproxy.core.store.reading import SLOTS, CassetteInfo, Reading, Slot, failures_behind
+from llmproxy.core.store.reading import SLOTS, CassetteInfo, FileSeen, Reading, Slot, failures_behind
 from llmproxy.core.store.rows import Sql, Summary, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -289,6 +289,11 @@ class Store(Reading):
             if clean is None:
                 clean = not conn.execute(_UNFINISHED, (to_sql(cassette), sample)).fetchall()
             leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
+
+    def remember_file(self, cassette: str, seen: FileSeen) -> None:
+        """Note that the store is in step with the file of a cassette."""
+        with self._writing() as conn, immediate(conn):
+            conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -78,6 +78,9 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
     """What one store wrote, an empty one reads: the same interactions, times, samples and order."""
     record(store, "a", "b", "a")
     record(store, "a", sample=2)
+    for sample in (1, 2):
+        store.begin("trip", sample, exclusive=True, holder="a")
+        store.end("trip", sample, "a", clean=True)
     path = kept.save(store, "trip")
     assert path == kept.path / "trip.yaml"
     assert load(kept, fresh) == Loaded(imported=("trip",), interactions=4)
@@ -351,3 +354,51 @@ def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None
     )
     load(kept, store)
     assert secret not in repr(plain(store))
+
+
+def step(kept: CassetteDir, store: Store) -> Path:
+    """Save as a session's end does."""
+    path = kept.save(store, "trip", remember=store.remember_file)
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_what_no_file_holds_yet_is_not_set_aside(imported: bool, kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """A second proxy that starts while the first records, or a start after kill -9: what is recorded and not yet written stays."""
+    record(store, "a", "b")
+    step(kept, store)
+    used = fresh if imported else store
+    if imported:
+        load(kept, fresh)
+    record(used, "c", at=NOW + 50)
+    assert load(kept, used) == Loaded(unchanged=1)
+    assert answers(used) == ["to a", "to b", "to c"]
+    assert "to c" in step(kept, used).read_text()
+    assert load(kept, used) == Loaded(unchanged=1)
+
+
+def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDir, store: Store) -> None:
+    """Edited while recordings wait to be written: the edit counts, the deleted is gone, the unwritten stays and is written."""
+    record(store, "a", "b")
+    path = step(kept, store)
+    record(store, "c", at=NOW + 50)
+    path.write_text(path.read_text().replace("content: to a", "content: edited"))
+    assert load(kept, store) == Loaded(imported=("trip",), interactions=2, set_aside=2)
+    assert answers(store) == ["edited", "to b", "to c"]
+    assert load(kept, store) == Loaded(unchanged=1)
+    assert "to c" in step(kept, store).read_text()
+
+
+def test_an_open_cassette_stays_open_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """Whether something is missing travels with the file: mode once adds it on any machine, and seals the cassette then."""
+    record(store, "a")
+    path = step(kept, store)
+    assert "\nopen: true\n" in path.read_text()
+    load(kept, fresh)
+    assert not fresh.closed_cleanly("trip", 1)
+    fresh.begin("trip", 1, exclusive=True, holder="a")
+    fresh.end("trip", 1, "a", clean=None)
+    assert "open: true" not in step(kept, fresh).read_text()
+    load(kept, store)
+    assert store.closed_cleanly("trip", 1)

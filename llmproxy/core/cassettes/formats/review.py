@@ -8,6 +8,7 @@ Each body stands in the first of these forms that gives its very bytes back:
     text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
     base64:  anything else
 
+While something of a cassette is missing (its run failed, or was interrupted), the member `open` is true: mode `once` adds to it.
 Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks.table`).
 
 Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor made
@@ -39,6 +40,8 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer
 FORMAT = 1
 TITLE = "llmproxy-cassette"
 _HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
+_OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
+"""The member; whatever else begins so is indented."""
 _FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
 """The member, wherever it stands; whatever else begins so is indented."""
 _NOTE = """\
@@ -64,10 +67,12 @@ def recognises(source: Source) -> bool:
 # -- writing
 
 
-def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None) -> str:
-    """Return the text of a file; `fork` says whose child the cassette is."""
+def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
+    """Return the text of a file; `fork` says whose child the cassette is, `unfinished` that mode `once` may add to it."""
     shared = _Shared(recorded)
     parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
+    if unfinished:
+        parts.append("open: true\n")
     if fork is not None:
         parts += _joined(lines({"fork": fork.to_member()}))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
@@ -199,6 +204,11 @@ def name_of(source: Source) -> str:
         return found[1] if found else ""
     value = load(found[0], source.name).get("cassette")
     return str(value) if isinstance(value, str | int | float) else ""
+
+
+def is_open(source: Source) -> bool:
+    """Tell whether the cassette of a file lacks something that mode `once` may add."""
+    return bool(_OPEN.search(source.text))
 
 
 def fork_in(source: Source) -> Fork | None:
