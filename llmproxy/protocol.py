@@ -70,6 +70,8 @@ CONTROL_PREFIX = "/_llmproxy/"
 HEALTH_PATH = "/_llmproxy/health"
 
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
+PYTEST = "pytest"
+"""What the plugin says there: its advice has a flag of its own for the mode."""
 """What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
 
 DEFAULT_HOST = "127.0.0.1"

@@ -35,6 +35,8 @@ class Host:
     listener: Listener | None = None
     mode: str = ""
     """Of sessions of runs that say none themselves; empty: the proxy's."""
+    place: Callable[[str], str] | None = None
+    """Gives the name of a recording where the run stands (in a test), from the name that it has by itself."""
     ready: Callable[[], None] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 
@@ -42,6 +44,10 @@ class Host:
     def handlers(self) -> tuple[Handler, ...]:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener.handler,)
+
+    def placed(self, cassette: str) -> str:
+        """Return what a run is recorded as that says nothing itself: two tests may run scenarios of one name."""
+        return cassette if self.place is None else self.place(cassette)
 
     def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
         """Tell how a run ended."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmproxy.pytest.shared import Walk
     from llmproxy.report.events import Handler
 
-__all__ = ["ATTRIBUTE", "Collector", "miss_sections"]
+__all__ = ["ATTRIBUTE", "Collector", "is_shown", "miss_sections"]
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""
@@ -118,12 +118,17 @@ class Collector:
                 yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
 
 
-def miss_sections(walk: Walk, test: str) -> list[tuple[str, str]]:
-    """Return what a failed test says about requests of its session that were never recorded."""
+def is_shown(miss: str, text: str) -> bool:
+    """Tell whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
+    return all(line.strip() in text for line in miss.splitlines())
+
+
+def miss_sections(walk: Walk, test: str, shown: str = "") -> list[tuple[str, str]]:
+    """Return what a failed test says about requests of its session that were never recorded; not again what it has `shown`."""
     try:
         misses = walk.misses
     except ControlError as error:
         return [("llmproxy", str(error))]
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
     how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
-    return [(title, "\n\n".join([*misses, how]))] if misses else []
+    return [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []

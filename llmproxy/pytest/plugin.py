@@ -112,6 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
         ScenarioConfig.configure(verbose=True, debug=True)
     scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
     scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
+    scenarios.cassette_of = lambda item: _asked(item).cassette
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     config.pluginmanager.register(Collector(_texts, report_handlers(config)), "llmproxy-summary")
 
@@ -162,7 +163,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_RUN, None)
     if run is None:
         return
-    HOST.listener = HOST.ready = None
+    HOST.listener = HOST.ready = HOST.place = None
     if run.bench is not None:
         run.bench.close()
     if run.shared is not None:
@@ -298,7 +299,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        report.sections += miss_sections(walk, item.nodeid)
+        report.sections += miss_sections(walk, item.nodeid, report.longreprtext)
     return report
 
 

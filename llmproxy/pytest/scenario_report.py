@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, Started, Status
 from llmproxy.report.story import Run, Story, plain
 from llmproxy.report.words import conversation, told
@@ -177,11 +178,16 @@ def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mappi
 # -- a test that failed ------------------------------------------------------------------------------------------------
 
 
-def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: str) -> list[tuple[str, str]]:
-    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run id."""
+def sections(
+    runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: str, shown: str = ""
+) -> list[tuple[str, str]]:
+    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run id.
+
+    A miss that the test has `shown` (it is the error that ended it) is not told again, only what to do about it.
+    """
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
-    found = [_section(run, results.get(run.started.run_id), test) for run in chosen[:_SHOWN]]
+    found = [_section(run, results.get(run.started.run_id), test, shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         found.append(
             ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
@@ -189,13 +195,14 @@ def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: s
     return found
 
 
-def _section(run: Run, result: ScenarioResult | None, test: str) -> tuple[str, str]:
+def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> tuple[str, str]:
     start = run.started
     number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
     parts = [conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
-    if run.why:
+    untold = [miss for miss in misses if not is_shown(miss, shown)]
+    if run.why and not (misses and is_shown(run.why, shown)):
         parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
     wrong = [told(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED]
     parts += ["\n".join(wrong)] if wrong else []
@@ -203,7 +210,7 @@ def _section(run: Run, result: ScenarioResult | None, test: str) -> tuple[str, s
     if criteria:
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion(each))]))
     if misses:
-        parts.append("\n\n".join(["never recorded:", *misses]))
+        parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
         parts.append(f'record what is missing: pytest --llmproxy-mode auto "{test}"')
     parts.append(f"run it again: {start.rerun}")
     return title, "\n\n".join(parts)

@@ -18,6 +18,7 @@ import pytest
 from llmproxy.client.host import HOST
 from llmproxy.protocol import Mode
 from llmproxy.pytest.options import MODE, TAKEN
+from llmproxy.pytest.shared import cassette_name
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -47,10 +48,17 @@ class Scenarios:
         """
         self._texts, self.keep_events, self.debug = texts, keep_events, debug
         self.test = ""
+        self._line = ""
+        """File and line of the test."""
         self.again = ""
         """What runs only this test again."""
         self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
         """Mode of the sessions that a test's runs open; set by who knows the proxy."""
+        self.cassette_of: Callable[[pytest.Item], str] = lambda item: cassette_name(item.nodeid)
+        """Name of the recording of a test, which stands before those of the scenarios that it runs."""
+        self._place = ""
+        self._named: dict[str, int] = {}
+        """Names of recordings that the test gave out -> how often."""
         self.reporter: Any = None
         """A ScenarioReporter, once there is something to report."""
         self._events: list[Event] = []
@@ -72,7 +80,7 @@ class Scenarios:
         from llmproxy.report.story import Story
 
         if isinstance(event, Started) and not event.rerun and self.test:
-            event = replace(event, rerun=self.again)
+            event = replace(event, rerun=self.again, place=event.place or self._line)
         if self.keep_events:
             self._events.append(event)
         if self._story is None:
@@ -94,6 +102,36 @@ class Scenarios:
             self.reporter = self._texts().ScenarioReporter()
         return self.reporter
 
+    # -- how runs are recorded
+
+    def place(self, cassette: str) -> str:
+        """Return the name of the recording of a run: below its test's (or wider fixture's), the second of one name with its number."""
+        if not self._place:
+            return cassette
+        name = f"{self._place}/{cassette}"
+        self._named[name] = self._named.get(name, 0) + 1
+        return name if self._named[name] == 1 else f"{name}.{self._named[name]}"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        """Count anew: a test that is tried again goes over the same recordings."""
+        self._named = {}
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Name runs of a fixture that several tests share by the fixture: which test comes first may change."""
+        before = self._place
+        if fixturedef.scope != "function":
+            each = f"[{getattr(request, 'param_index', '')}]" if hasattr(request, "param") else ""
+            self._place = cassette_name(f"{request.node.nodeid or 'session'}::{fixturedef.argname}{each}")
+        try:
+            return (yield)
+        finally:
+            self._place = before
+
     # -- tests
 
     @pytest.hookimpl(wrapper=True)
@@ -101,15 +139,17 @@ class Scenarios:
         """Let runs know whose they are."""
         self.test, self._story, self._ended = item.nodeid, None, {}
         self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
-        HOST.listener = self
+        file, line, _ = item.location
+        self._line = f"{file}:{(line or 0) + 1}"
+        HOST.listener, HOST.place = self, self.place
         try:
-            HOST.mode = self.mode_of(item)
+            HOST.mode, self._place = self.mode_of(item), self.cassette_of(item)
         except ValueError:  # the fixture says what is wrong with the marker
-            HOST.mode = ""
+            HOST.mode, self._place = "", cassette_name(item.nodeid)
         try:
             return (yield)
         finally:
-            self.test, HOST.mode = "", ""
+            self.test, HOST.mode, self._place = "", "", ""
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -146,7 +186,7 @@ class Scenarios:
             setattr(report, SCENARIOS, parcel)
         if report.failed and self._story is not None:
             runs: list[Run] = list(self._story.runs.values())
-            report.sections += self._texts().sections(runs, self._ended, item.nodeid)
+            report.sections += self._texts().sections(runs, self._ended, item.nodeid, report.longreprtext)
         return report
 
     def _parcel(self, item: pytest.Item) -> dict[str, Any]:

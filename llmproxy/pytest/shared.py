@@ -21,7 +21,7 @@ from llmproxy.client.environment.circumstances import gather_circumstances
 from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
 from llmproxy.client.process.proxy import Proxy, find_command, installed, spawn
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, PYTEST, VCR_MODES, Mode
 
 __all__ = ["Asked", "Shared", "Walk", "cassette_name", "choose_mode"]
 
@@ -174,7 +174,9 @@ class Shared:
             *(["--allow-live"] if live else []),
             *self.options,
         ]
-        self._process = spawn(find_command(self._before, installed), words, self._before, cwd=self.folder)
+        self._process = spawn(
+            find_command(self._before, installed), words, self._before, cwd=self.folder, started_by=PYTEST
+        )
 
     def begin(self, asked: Asked) -> Walk:
         """Open a test's session and send this process's traffic to it.

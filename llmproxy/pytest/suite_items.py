@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, MissError, SuiteError
+from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.pytest.options import MODE
 from llmproxy.pytest.scenario_runs import PARCEL
 from llmproxy.pytest.suite_bench import Bench
 from llmproxy.report.events import Event, Finished, Started, Status
@@ -162,8 +163,10 @@ class SuiteItem(pytest.Item):
     def runtest(self) -> None:
         """Run the scenario as often as it wants."""
         bench, world = self.parent.bench, self.parent.world()
-        heard = _Heard(f'pytest "{self.nodeid}"')
+        again = f'pytest "{self.nodeid}"'
+        heard = _Heard(again)
         world.handlers = [heard]
+        world.options = replace(world.options, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(world))
@@ -184,11 +187,7 @@ class SuiteItem(pytest.Item):
     def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:
         from llmproxy.pytest.subtests import sub_report
 
-        # `llmproxy test` says once for all scenarios that nothing is recorded; here each item is read alone.
-        told = [
-            _told(events) or str(each.error or "").partition("; record it:")[0]
-            for events, each in zip(heard.by_run(), ran, strict=True)
-        ]
+        told = [_told(events) or str(each.error or "") for events, each in zip(heard.by_run(), ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False
@@ -205,8 +204,6 @@ class SuiteItem(pytest.Item):
             return
         lines = [f"{self.case.id}: {made['told']}"] if several else []
         lines += [] if shown_apart else told
-        if any(isinstance(each.error, MissError) for each in ran):
-            lines.append(f'to record under pytest: pytest --llmproxy-mode record "{self.nodeid}"')
         raise SuiteFailure("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401 - pytest's types

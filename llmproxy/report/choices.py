@@ -44,7 +44,8 @@ def _github(path: Path | None) -> Handler:
     from llmproxy.report.github import GitHub
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    return GitHub(sys.stdout.write, path or (Path(summary) if summary else None))
+    root = os.environ.get("GITHUB_WORKSPACE", "")
+    return GitHub(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
 KINDS: Mapping[str, Callable[[Path], Handler]] = {"junit": _junit, "html": _html, "json": _json, "jsonl": _jsonl}

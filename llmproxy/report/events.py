@@ -124,6 +124,8 @@ class Started:
     mode: str = ""
     rerun: str = ""
     """The command that runs only this one again."""
+    place: str = ""
+    """Where it is written: ``tasks.suite.yaml:12``, relative to the working directory; empty if nobody knows."""
     at: float = 0.0
 
 
@@ -162,6 +164,8 @@ class Step:
     """Why it did not pass, if no assertion says so."""
     interactions: Sequence[int] = ()
     """Recorded interactions that belong to it, as `llmproxy show` names them."""
+    place: str = ""
+    """Where it is written, as of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

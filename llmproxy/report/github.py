@@ -15,21 +15,24 @@ from llmproxy.report.words import told
 
 __all__ = ["GitHub"]
 
-_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)")
+_PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
 
 class GitHub:
     """Writes a workflow command for each run that did not pass, and the summary if there is a file for it."""
 
-    def __init__(self, write: Callable[[str], object], summary: Path | None = None) -> None:
-        """Write commands with `write` (standard output of the job); `summary` is the file that GITHUB_STEP_SUMMARY names."""
-        self._write, self._summary, self._story = write, summary, Story()
+    def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
+        """Write commands with `write` (standard output of the job).
+
+        `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are relative.
+        """
+        self._write, self._summary, self._root, self._story = write, summary, root, Story()
 
     def handle(self, event: Event) -> None:
         """Mark a run that has ended."""
         self._story.add(event)
         if isinstance(event, Finished) and (run := self._story.runs.get(event.run_id)):
-            for line in commands(run):
+            for line in commands(run, self._root):
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -39,21 +42,42 @@ class GitHub:
                 out.write(table(self._story))
 
 
-def commands(run: Run) -> list[str]:
-    """Return the workflow commands of a run; none if it passed."""
+def commands(run: Run, root: Path | None = None) -> list[str]:
+    """Return the workflow commands of a run; none if it passed. `root` is the folder of the checkout."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     failed = [
-        each for step in run.steps for each in step.assertions if each.status not in (Status.PASSED, Status.SKIPPED)
+        (step, each)
+        for step in run.steps
+        for each in step.assertions
+        if each.status not in (Status.PASSED, Status.SKIPPED)
     ]
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
-    return [_command(title, told(each), each.where) for each in failed] or [_command(title, run.why, "")]
+    return [_command(title, told(each), root, each.where, step.place, run.started.place) for step, each in failed] or [
+        _command(title, run.why, root, _stopped(run), run.started.place)
+    ]
 
 
-def _command(title: str, text: str, where: str) -> str:
-    place = _PLACE.fullmatch(where)
-    at = f"file={_property(place['file'])},line={place['line']}," if place else ""
+def _stopped(run: Run) -> str:
+    """Return where the step is written that ended a run without an assertion that says why."""
+    return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
+
+
+def _command(title: str, text: str, root: Path | None, *places: str) -> str:
+    """Return an annotation at the first of these places that is a line of a file."""
+    place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
+    at = f"file={_property(_below(place['file'], root))},line={place['line']}," if place else ""
     return f"::error {at}title={_property(title)}::{_data(text)}"
+
+
+def _below(file: str, root: Path | None) -> str:
+    """Return a file as GitHub names it: relative to the checkout, wherever the tests were started."""
+    if root is None:
+        return file
+    try:
+        return Path(file).resolve().relative_to(root.resolve()).as_posix()
+    except (ValueError, OSError):
+        return file
 
 
 def _data(text: str) -> str:

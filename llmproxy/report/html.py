@@ -17,6 +17,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from llmproxy.report.console import counted
 from llmproxy.report.events import Assertion, Criterion, Finished, Message, Status, Step, Verdict
 from llmproxy.report.story import Run, Scenario, Story
 from llmproxy.report.words import calls_of, content_of, seconds, shown, used
@@ -70,7 +71,7 @@ def _status(status: Status) -> str:
 
 def _head(story: Story) -> Iterator[str]:
     yield f"<h1>{escape(story.title)}</h1>"
-    about = []
+    about = [f"{counted(len(story.scenarios()), 'scenario')}, {counted(len(story.runs), 'run')}"]
     if story.selected:
         if story.selected.at:
             about.append(datetime.fromtimestamp(story.selected.at, UTC).strftime("%Y-%m-%d %H:%M UTC"))
@@ -81,7 +82,7 @@ def _head(story: Story) -> Iterator[str]:
     else:
         about.append("the test did not end")
     yield f'<p class="soft">{escape(" · ".join(filter(None, about)))}</p>'
-    counts = Counter(run.status for run in story.runs.values())
+    counts = Counter(scenario.status for scenario in story.scenarios())
     yield '<ul class="totals">'
     yield from (
         f'<li><b class="{status.value}">{counts[status]}</b>{name}</li>'

@@ -78,10 +78,14 @@ class Scenario:
     name: str
     suite: str
     runs: list[Run] = field(default_factory=list)
+    verdict: Status | None = None
+    """What whoever ran it says that it comes to (it may ask for less than all runs); None until the end."""
 
     @property
     def status(self) -> Status:
-        """The status of its runs together: all of one kind, or flaky where some passed and some failed."""
+        """The status of its runs together: as it was told, else all of one kind, or flaky where some passed and some failed."""
+        if self.verdict is not None:
+            return self.verdict
         found = {run.status for run in self.runs}
         if Status.PASSED in found and found & {Status.FAILED, Status.AGENT_ERROR}:
             return Status.FLAKY
@@ -123,7 +127,12 @@ class Story:
             start = run.started
             place = (start.suite, start.set_id, start.scenario)
             found.setdefault(place, Scenario(start.scenario, start.name, start.suite)).runs.append(run)
+        told = {
+            str(row.get("scenario")): row.get("status") for row in (self.completed.scenarios if self.completed else ())
+        }
         for scenario in found.values():
+            status = told.get(scenario.id)
+            scenario.verdict = Status(str(status)) if status in set(Status) else None
             scenario.runs.sort(key=lambda run: run.started.sample)
         return list(found.values())
 

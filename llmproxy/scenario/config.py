@@ -8,7 +8,7 @@ a parameter is :class:`Unset`, which prints as the documented value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ from llmproxy.scenario.values.plain import Plain, names_of
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
+    from llmproxy.report.functions import HandlerLike
 
 __all__ = ["UNSET", "Defaults", "ModelConfig", "ScenarioConfig", "Unset"]
 
@@ -129,12 +130,12 @@ class ScenarioConfig(Plain):
         debug: bool | None = None,  # noqa: FBT001
         *,
         proxy: str | bool | None = None,
-        handlers: tuple[Handler, ...] | None = None,
+        handlers: Sequence[HandlerLike] | None = None,
     ) -> None:
         """Set defaults for all scenarios that start from now on; what is None stays as it is.
 
-        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` hear the
-        events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
+        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` (functions, or
+        objects with `handle` and `close`) hear the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
         said = ScenarioConfig(
             default_model=default_model, max_turns=max_turns, verbose=verbose, cache_key=cache_key, debug=debug
@@ -143,7 +144,7 @@ class ScenarioConfig(Plain):
         known = ScenarioConfig.defaults
         ScenarioConfig.defaults = Defaults(
             proxy=known.proxy if proxy is None else proxy,
-            handlers=known.handlers if handlers is None else tuple(handlers),
+            handlers=known.handlers if handlers is None else _handlers(handlers),
         )
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:
@@ -159,3 +160,9 @@ class ScenarioConfig(Plain):
     def turns(self) -> int:
         """How many turns a scenario may take: 0 and None mean the default."""
         return self.max_turns or MAX_TURNS
+
+
+def _handlers(given: Sequence[HandlerLike]) -> tuple[Handler, ...]:
+    from llmproxy.report.functions import handlers_from
+
+    return handlers_from(given)

@@ -20,6 +20,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
 from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
 from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of
+from llmproxy.scenario.models.errors import ModelUnset
 from llmproxy.scenario.models.models import configured
 from llmproxy.scenario.prompts.load import fenced, prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, wire_of
@@ -177,7 +178,7 @@ def _configs(
     found = [configured("JudgeAgent", each, api_key, temperature, max_tokens) for each in models]
     missing = [each for each in found if each is None]
     if missing:
-        raise SettingsError(
+        raise ModelUnset(
             "Model was not configured for TestingAgent (JudgeAgent): it has none, and there is no default.\n"
             'Write scenario.JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...]), or once for all of them\n'
             'scenario.configure(default_model="openai/gpt-4.1-mini")'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from llmproxy.client.host import HOST
 from llmproxy.report.events import Handler
@@ -61,7 +61,7 @@ class ScenarioExecutor(Life):
         self.config = _configured(max_turns, verbose, cache_key, debug)
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
-        self.cassette = self.options.cassette or cassette_of(name, set_id)
+        self.cassette = self.options.cassette or HOST.placed(cassette_of(name, set_id))
         self._cast = Cast(self.agents)
         self._stream = Stream()
         self.event_bus = event_bus or ScenarioEventBus()
@@ -133,7 +133,8 @@ class ScenarioExecutor(Life):
         )
 
     def _handlers(self) -> tuple[Handler, ...]:
-        handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *self.options.handlers)
+        own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
+        handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
         from llmproxy.report.scenario_console import ScenarioConsole

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
-from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
 from llmproxy.scenario.prompts.load import prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of
@@ -96,7 +96,7 @@ class UserSimulatorAgent(AgentAdapter):
         goes_on = model is not None or not self.lines
         self.config = configured("UserSimulatorAgent", model, api_key, temperature, max_tokens) if goes_on else None
         if self.config is None and not self.lines:
-            raise SettingsError(_unconfigured("UserSimulatorAgent"))
+            raise ModelUnset(_unconfigured("UserSimulatorAgent"))
         self.model = self.config.model if self.config else None
         self.api_key = self.config.api_key if self.config else api_key
         self.temperature = self.config.temperature if self.config else temperature

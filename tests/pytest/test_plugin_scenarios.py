@@ -82,7 +82,7 @@ def agents():
 async def test_lamp():
     result = await scenario.run("lamp", os.environ.get("CHANGED", "A lamp is missing."), agents(), max_turns=2)
     assert result.success, result.reasoning
-    assert result.cassette == "lamp"
+    assert result.cassette.endswith("/lamp")
 
 @pytest.mark.agent_test
 def test_beside_the_fixture(llmproxy):
@@ -90,6 +90,50 @@ def test_beside_the_fixture(llmproxy):
     assert result.success, result.reasoning
     assert result.usage["agent"].calls == 1
     assert llmproxy.report().calls == 0       # the run has a session of its own
+"""
+
+
+SAME = """
+import pytest
+from app import ask
+from llmproxy import scenario
+
+SEEN = []
+
+class Support(scenario.AgentAdapter):
+    async def call(self, input):
+        return ask(input.last_new_user_message_str())
+
+async def again(text):
+    script = [scenario.user(text), scenario.agent(), scenario.succeed()]
+    result = await scenario.run("same", "d", [Support()], script=script)
+    said = result.messages[-1]["content"]
+    SEEN.append(result.cassette)
+    assert text in said, f"{text!r} was answered {said!r}"
+    return result
+
+@pytest.fixture(scope="module")
+def wide():
+    import asyncio
+    asyncio.run(again("FILE wide"))
+
+@pytest.mark.agent_test
+@pytest.mark.parametrize("n", [1, 2])
+async def test_sets(n):
+    await again(f"FILE set {n}")
+
+@pytest.mark.agent_test
+async def test_loop():
+    for n in range(3):
+        await again(f"FILE loop {n}")
+
+@pytest.mark.agent_test
+async def test_runs(wide):
+    script = [scenario.user("FILE runs"), scenario.agent(), scenario.succeed()]
+    await scenario.run("same", "d", [Support], script=script, runs=2)
+
+def test_all_recordings_differ():
+    assert len(set(SEEN)) == len(SEEN) == 6
 """
 
 
@@ -120,7 +164,10 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
         for case in ET.parse(tmp_path / "j.xml").iter("testcase")
     }
     lamp = found["test_lamp"]
-    assert (lamp["scenario.status"], lamp["scenario.cassette"]) == ("passed", "lamp")
+    assert (lamp["scenario.status"], str(lamp["scenario.cassette"]).partition("-")[0]) == (
+        "passed",
+        "test_live.test_lamp",
+    )
     assert lamp["scenario.run_id"]
     assert float(str(lamp["scenario.cost_usd"])) > 0
     missed = run(tmp_path, "--llmproxy-mode", "replay", "-k", "lamp", CHANGED="Another lamp is missing.")
@@ -128,12 +175,30 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     missed.stdout.fnmatch_lines(
         [
             '* scenario "lamp": environment error *',
-            "never recorded:",
-            "*nA lamp is missing.*nAnother lamp is missing.*",
             'record what is missing: pytest --llmproxy-mode auto "test_live.py::test_lamp"',
             'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"',
         ]
     )
+    said = missed.stdout.str()
+    assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
+    assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
+    assert "add this request: pytest --llmproxy-mode auto" in said
+
+
+def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
+    """Two files, sets of parameters, a loop, a fixture that tests share: each replays its own answer, in any order of tests."""
+    write(tmp_path, app=APP, test_a=SAME.replace("FILE", "a"), test_b=SAME.replace("FILE", "b"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    texts = [
+        f"{file} {text}" for file in "ab" for text in ("wide", "set 1", "set 2", "loop 0", "loop 1", "loop 2", "runs")
+    ]
+    answers = [step(say=f"{text}: done", contains=text, times=None) for text in texts]
+    with Provider(answers, ordered=False) as provider:
+        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+        run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=10)
+        assert len(provider.requests) == 16
+    run(tmp_path, "--llmproxy-mode", "replay").assert_outcomes(passed=10)
+    run(tmp_path, "--llmproxy-mode", "replay", "test_b.py::test_runs", "test_a.py::test_loop").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])

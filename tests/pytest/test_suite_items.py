@@ -102,9 +102,13 @@ scenarios:
     missing.stdout.fnmatch_lines(
         [
             "*no recorded response for this request*",
-            'to record under pytest: pytest --llmproxy-mode record "greet.suite.yaml::greets"',
         ]
     )
+    said = missing.stdout.str()
+    assert said.count("no recorded response for this request") == 1, "a miss is shown once"
+    assert 'to add it: pytest "greet.suite.yaml::greets" --llmproxy-mode auto' in said
+    assert "llmproxy start" not in said
+    assert "llmproxy test" not in said
     with Provider([step(user="Say hello", say="hello", times=None)]) as provider:
         env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
         run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=1)
@@ -121,7 +125,9 @@ scenarios:
     project(tmp_path, f"{text}  - {{id: other, steps: [{{chat: hi, totalToolCalls: 0}}]}}\n", "greet.suite.yaml")
     more = run(tmp_path, "-k", "other")
     more.assert_outcomes(failed=1, deselected=1)
-    more.stdout.fnmatch_lines(["FAILED greet.suite.yaml::other - nothing is recorded for other"])
+    more.stdout.fnmatch_lines(
+        ['nothing is recorded for other; record it: pytest "greet.suite.yaml::other" --llmproxy-mode record']
+    )
 
 
 def test_what_is_wrong_in_a_file_is_a_collection_error_with_its_place(tmp_path: Path) -> None:

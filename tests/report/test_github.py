@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+from llmproxy.report.events import Assertion, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHub
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.reading.files import shown
+from llmproxy.suite.run.runner import run_cases
+from llmproxy.suite.run.world import World
 from tests.report import samples
+from tests.suite import rig
 
 
 def written(tmp_path: Path) -> tuple[list[str], str]:
@@ -42,3 +50,32 @@ def test_the_summary_is_added_to_what_is_there(tmp_path: Path) -> None:
     _, summary = written(tmp_path)
     assert summary.startswith("# before\n### Tasks & more\n")
     assert "| Scenario flaky | flaky | 3 of 5 | exit 1 |" in summary
+
+
+def test_what_knows_no_line_is_marked_where_its_step_is_written(tmp_path: Path) -> None:
+    """Of a step without one, where the scenario is; relative to the checkout, wherever the tests were started."""
+    found = Assertion(name="tools.a", status=Status.FAILED, message="never", where="interaction 7")
+    begin = Started(run_id="r", scenario="s", name="s", place="sub/t.suite.yaml:4")
+    step = Step(run_id="r", index=0, kind="chat", status=Status.FAILED, assertions=[found], place="sub/t.suite.yaml:9")
+    for steps, line in (([step], 9), ([replace(step, place="")], 4), ([], 4)):
+        for root, file in ((None, "sub/t.suite.yaml"), (Path.cwd().parent, f"{Path.cwd().name}/sub/t.suite.yaml")):
+            lines: list[str] = []
+            handler = GitHub(lines.append, None, root)
+            events: list[Event] = [
+                begin,
+                *steps,
+                Finished(run_id="r", scenario="s", status=Status.FAILED, reasoning="why"),
+            ]
+            for event in events:
+                handler.handle(event)
+            assert [text.partition(",title")[0] for text in lines] == [f"::error file={file},line={line}"]
+
+
+def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
+    """A step that fails, and one that raises, are marked at their lines."""
+    text = f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    steps:\n      - chat: x\n"
+    text += "        response: {contains: nope}\n  - id: two\n    steps:\n      - {chat: x}\n      - chat: $runIndex\n        timeout: 1\n"
+    lines: list[str] = []
+    world = World(options=Options(), proxy=None, handlers=[GitHub(lines.append)])
+    asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
+    assert any(f"file={shown(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines

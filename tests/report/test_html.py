@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from llmproxy.report.at_end import AtEnd
-from llmproxy.report.events import Completed
+from llmproxy.report.events import Completed, Event, Finished, Started, Status
 from llmproxy.report.html import page
 from llmproxy.report.story import Story
+from llmproxy.report.suite_console import SuiteConsole
 from tests.report import samples
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -118,3 +119,27 @@ def test_failed_runs_are_open_and_passed_ones_of_many_closed() -> None:
 def test_nothing_at_all_is_still_a_page() -> None:
     """No run gives a page that says so by its empty table."""
     assert "did not end" in read(page(Story())).text
+
+
+def test_scenarios_are_counted_as_the_console_counts_them() -> None:
+    """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the page."""
+    story = Story()
+    events: list[Event] = []
+    for name, statuses in (("often", ["passed", "failed", "passed"]), ("once", ["failed"])):
+        for n, status in enumerate(statuses, 1):
+            run_id = f"{name}-{n}"
+            events.append(Started(run_id=run_id, scenario=name, name=name, sample=n, runs=len(statuses)))
+            events.append(Finished(run_id=run_id, scenario=name, status=Status(status)))
+    rows = [{"scenario": "often", "status": "passed"}, {"scenario": "once", "status": "failed"}]
+    for event in [*events, Completed(exit_code=1, seconds=1.0, scenarios=rows)]:
+        story.add(event)
+    made = page(story)
+    assert "2 scenarios, 4 runs" in made
+    assert '<li><b class="passed">1</b>passed</li>' in made
+    assert '<li><b class="failed">1</b>failed</li>' in made
+    assert ">flaky<" not in made
+    lines: list[str] = []
+    console = SuiteConsole(lines.append)
+    for event in [*events, Completed(exit_code=1, seconds=1.0, scenarios=rows)]:
+        console.handle(event)
+    assert "1 passed, 1 failed" in lines[-1]

@@ -51,8 +51,11 @@ def test_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
     assert len(files) == SCENARIOS
 
 
-def test_the_same_suite_with_an_agent_in_node(tmp_path: Path) -> None:
-    """Another language, another store (REST), a running service that is told its session: nothing in the suite changes."""
+def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another language, another store (REST), a running service that is told its session: nothing in the suite changes.
+
+    Nor where it runs: the suite in `tasks-node.suite.yaml` takes agent and store from the environment.
+    """
     if shutil.which("node") is None:
         needed("node")
     suite = fixture_suite(tmp_path)
@@ -74,7 +77,10 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path) -> None:
                     found = rig.run(
                         load([suite]).scenarios, proxy=px.url, agent={"http": spoken}, store=store, parallel=2
                     )
+                    monkeypatch.setenv("TASKS_URL", running.url)
+                    own = rig.run(load([suite.with_name("tasks-node.suite.yaml")]).scenarios, proxy=px.url)
             assert set(found.statuses) == {"passed"}, found.why
+            assert own.statuses == ["passed"], own.why
             assert bool(p.requests) is (mode == "record")
 
 

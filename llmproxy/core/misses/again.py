@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from llmproxy.core.traffic.differences import printable
-from llmproxy.protocol import DEFAULT_STORE
+from llmproxy.protocol import DEFAULT_STORE, PYTEST
 
 __all__ = ["Again", "store_words"]
 
@@ -43,6 +43,8 @@ class Again:
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
         """Return the command; `upstreams` are those of a session, which the proxy itself was not told."""
+        if self.start == PYTEST:  # its plugin knows cassette, store and upstreams; what it takes is the mode
+            return f"pytest --llmproxy-mode {mode}"
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
         named = [("mode", mode)] + ([("cassette", cassette)] if cassette else [])
         named += [("store", store)] if store != DEFAULT_STORE else []

@@ -6,11 +6,13 @@
     agent: {command: [node, agent.mjs]}                           JSON lines
     agent: {python: "agents.py:answer"}
 
-Strict: a key that nobody reads is refused, with the one that was probably meant.
+``${env:NAME}`` in any text is the variable of that name. Strict: a key that nobody reads is refused, with the one that was probably meant.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "agent_from"]
 
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
+_ENV = re.compile(r"\$\{env:(\w+)\}")
 _WORDS, _ANY = "a text or a list of words", "any JSON"
 
 _HTTP = {"url": _TEXT, "headers": _TABLE, "timeout": _NUMBER}
@@ -67,11 +70,26 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
         _only(mapping, {kind: ""}, "agent")
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
+    given = _filled(given, where, os.environ)
     _check(given, kind, where)
     return _MAKERS[kind](given, folder)
 
 
 _KINDS = "An agent is one of http: {url: ...}, url: http://..., command: [node, agent.mjs], python: module:callable"
+
+
+def _filled(tree: Any, where: str, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+    """Put variables of the environment where ``${env:NAME}`` stands, in any text, as in the description of a store."""
+    if isinstance(tree, Mapping):
+        return {key: _filled(value, f"{where}.{key}", env) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_filled(each, where, env) for each in tree]
+    if not isinstance(tree, str):
+        return tree
+    for name in _ENV.findall(tree):
+        if name not in env:
+            raise SuiteError(f"{where}: the environment has no variable {name}", hint=f"Set it: export {name}=...")
+    return _ENV.sub(lambda found: env[found[1]], tree)
 
 
 def _only(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> None:

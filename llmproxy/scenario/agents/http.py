@@ -72,7 +72,10 @@ def read_url(url: str, what: str = "url") -> str:
     except ValueError:
         good = False
     if not good:
-        raise SuiteError(f"{what}: {url!r} is no address of an agent.", hint="It is like http://127.0.0.1:8000/chat")
+        hint = "It is like http://127.0.0.1:8000/chat"
+        if "$" in url:
+            hint += "; a variable of the environment is written ${env:NAME}"
+        raise SuiteError(f"{what}: {url!r} is no address of an agent.", hint=hint)
     return url.strip()
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError, UpstreamError
 
-__all__ = ["CallFailed", "ModelError", "Refused", "failure", "is_transient", "our_text", "refused"]
+__all__ = ["CallFailed", "ModelError", "ModelUnset", "Refused", "failure", "is_transient", "our_text", "refused"]
 
 OURS = "llmproxy: "
 MISS = "no recorded response"
@@ -29,6 +29,12 @@ class ModelError(UpstreamError):
 
     code = "llmproxy_model"
     exit_code = Exit.ENVIRONMENT
+
+
+class ModelUnset(SettingsError):
+    """A simulated user or a judge has no model, and there is no default."""
+
+    code = "llmproxy_model_unset"
 
 
 class CallFailed(Exception):
@@ -143,7 +149,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
     if kind == "AuthenticationError" or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",
-            hint="Set the provider's key variable, or api_key=... of the agent.",
+            hint="Set the provider's key variable (in Python also api_key=... of the agent).",
         )
     return ModelError(f"{model} ({party}) could not be called: {kind}: {text}")
 

@@ -253,7 +253,7 @@ async def _opened(control: Control, name: str, how: Mapping[str, Any], patience:
                 await to_the_end(aside(control.close, name, complete=False))
             raise
         except ProxyGone as error:
-            said = "Start it with `llmproxy start`, or run without one: proxy=False, or LLMPROXY_URL taken out of the environment."
+            said = "Start it with `llmproxy start`, or take LLMPROXY_URL out of the environment (in Python also: proxy=False)."
             raise ProxyGone(error.message, hint=said) from error.__cause__
         except ControlError as error:
             if error.status != CONFLICT or time.monotonic() >= deadline:

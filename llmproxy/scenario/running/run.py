@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
+from llmproxy.client.host import HOST
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET
@@ -20,10 +21,11 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.fault import shortened, status_of
+from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
+    from llmproxy.report.functions import HandlerLike
     from llmproxy.scenario.repeats.repeats import RepeatResult
 
 __all__ = ["Ended", "Plan", "arun", "run", "run_sync"]
@@ -133,7 +135,7 @@ async def run(
     proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -142,7 +144,7 @@ async def run(
     proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -167,7 +169,7 @@ async def run(
     fresh_ids: bool = False,
     cassette: str | None = None,
     mode: str | None = None,
-    handlers: Sequence[Handler] = (),
+    handlers: Sequence[HandlerLike] = (),
     history: Sequence[Message] | str | None = None,
 ) -> ScenarioResult:
     """Run a scenario on a thread of its own and return how it ended.
@@ -193,7 +195,7 @@ async def run(
         fresh_ids: random thread ids although there is a recording
         cassette: name of the recording
         mode: mode of the session at the proxy
-        handlers: hear the events of this run (`llmproxy.report.events`)
+        handlers: hear the events of this run (`llmproxy.report.events`): functions that take one, or objects with `handle` and `close`
         history: what was said before: messages, or a recorded session "store.db::cassette"
 
     Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
@@ -211,7 +213,7 @@ async def arun(
     proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
 ) -> RepeatResult: ...
 @overload
 async def arun(
@@ -220,7 +222,7 @@ async def arun(
     proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[Handler] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
 ) -> ScenarioResult: ...
 # fmt: on
 async def arun(
@@ -245,7 +247,7 @@ async def arun(
     fresh_ids: bool = False,
     cassette: str | None = None,
     mode: str | None = None,
-    handlers: Sequence[Handler] = (),
+    handlers: Sequence[HandlerLike] = (),
     history: Sequence[Message] | str | None = None,
 ) -> ScenarioResult:
     """Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."""
@@ -272,6 +274,8 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
+    # Once for all samples: the second scenario of a name in one test has a recording of its own.
+    given["cassette"] = given["cassette"] or HOST.placed(cassette_of(of_plan["name"], of_plan["set_id"]))
     plan = Plan(**of_plan, options=RunOptions(**given), threaded=threaded)
     if runs is None:
         return (await plan.once()).unwrap()

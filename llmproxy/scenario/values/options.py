@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmproxy.scenario.types import Message
 
 if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
+    from llmproxy.report.functions import HandlerLike
 
 __all__ = ["CALL_TIMEOUT", "RunOptions"]
 
@@ -31,7 +31,8 @@ class RunOptions:
     cassette: str | None = None
     mode: str | None = None
     """Of the session, such as ``replay``; None: the proxy's."""
-    handlers: Sequence[Handler] = ()
+    handlers: Sequence[HandlerLike] = ()
+    """Hear the events; functions become handlers."""
     history: Sequence[Message] | str | None = None
     """What was said before: messages, or a recorded session ``store.db::cassette``."""
     sample: int = 1
@@ -39,7 +40,11 @@ class RunOptions:
     max_concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be meant."""
+        """Take functions as handlers; refuse numbers that cannot be meant."""
+        if self.handlers != ():
+            from llmproxy.report.functions import handlers_from
+
+            object.__setattr__(self, "handlers", handlers_from(self.handlers))
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -13,6 +13,7 @@ scenario must not run. Calls block (databases do, waits do): an event loop calls
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from llmproxy.errors import LLMProxyError
@@ -30,12 +31,33 @@ __all__ = ["POLL", "TIMEOUT", "Created", "Entities", "Looking", "Verify", "Wait"
 class Entities:
     """The rows of one run."""
 
-    def __init__(self, run: Looking, *, scenario: str = "", sample: int = 1, deterministic: bool = False) -> None:
-        """Begin a run; with `deterministic` setup's rows get ids made of the scenario's id, the number of the run and their names."""
+    def __init__(
+        self,
+        run: Looking,
+        *,
+        scenario: str = "",
+        sample: int = 1,
+        deterministic: bool = False,
+        names: Sequence[str] = (),
+    ) -> None:
+        """Begin a run that may touch the entities `names`.
+
+        With `deterministic` setup's rows get ids made of the scenario's id, the number of the run and their names.
+        """
         self._run = run
+        self._names = names
         self._sample = (scenario, sample)
         self._deterministic = deterministic
         self._inserted = 0
+
+    def counted(self) -> list[str]:
+        """Return the entities of the store's description whose keys it counts up, as far as it says so."""
+        store = self._run.adapter
+        if store is None:
+            return []
+        with suppress(LLMProxyError):
+            return [name for name in self._names if store.describe(name).counted]
+        return []
 
     def insert(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
         """Insert a row as setup says, for the run's user, and capture it.

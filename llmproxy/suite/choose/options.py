@@ -30,6 +30,10 @@ class Options:
     """US dollars that may be spent."""
     command: str = "llmproxy test"
     """The command that was typed, without what selects scenarios: for messages that say how to run one again."""
+    only: str = "--id"
+    """The option that selects one scenario; empty where the command names it already."""
+    mode_flag: str = "--mode"
+    """The option of the command that names the mode."""
     partly: bool = False
     """Whether only some scenarios of the suites were asked for."""
     title: str = ""

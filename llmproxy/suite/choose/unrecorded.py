@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 from llmproxy.errors import MissError
 
-__all__ = ["NothingRecorded", "advice", "explained", "nothing_recorded"]
+__all__ = ["NothingRecorded", "advice", "explained", "nothing_recorded", "numbers_only"]
 
 _SHOWN = 10
 """Scenarios that are named."""
+_DIFFERENCE = re.compile(r"^  \$\S*: (.*) -> (.*?)(?:  \[looks like [^\]]*\])?$", re.MULTILINE)
+_NUMBER = re.compile(r"\d+")
 _START = re.compile(r"llmproxy start (?:\S+ )*?--mode[ =](\w+)[^\n]*")
 
 
@@ -25,10 +27,10 @@ class NothingRecorded(MissError):
     code = "llmproxy_nothing_recorded"
 
 
-def nothing_recorded(case: str, rerun: str, sample: int, runs: int) -> NothingRecorded:
-    """Return the error of one run; `rerun` is the command that runs its case alone."""
+def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
+    """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
-    command = f"{rerun} --mode record" + (f" --runs {runs}" if runs > 1 else "")
+    command = f"{rerun} {flag} record" + (f" --runs {runs}" if runs > 1 and flag == "--mode" else "")
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
@@ -50,7 +52,22 @@ def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -
     return f"nothing is recorded for {many}{names}; record {those}: {how}"
 
 
-def explained(text: str, rerun: str) -> str:
-    """Return the proxy's text about a miss, led by the command that adds the request to what is recorded."""
-    ours = f"{rerun} --mode auto"
-    return f"a request of the agent was never recorded; to add it: {ours}\n{_START.sub(lambda found: f'{rerun} --mode {found[1]}', text)}"
+def explained(text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = ()) -> str:
+    """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
+
+    `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
+    """
+    lines = [f"a request of the agent was never recorded; to add it: {rerun} {flag} auto"]
+    if counted:
+        lines.append(
+            f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids, its counter has moved"
+            " since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings it back before each run, and"
+            " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
+        )
+    return "\n".join([*lines, _START.sub(lambda found: f"{rerun} {flag} {found[1]}", text)])
+
+
+def numbers_only(text: str) -> bool:
+    """Tell whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text that show it."""
+    found = _DIFFERENCE.findall(text)
+    return bool(found) and all(_NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in found)

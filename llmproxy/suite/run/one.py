@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import Case
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
+    from llmproxy.suite.yaml.places import Place
 
 __all__ = ["Ran", "run_once"]
 
@@ -94,11 +95,19 @@ async def run_once(world: World, case: Case, sample: int, runs: int, *, alone: b
         tags=tuple(case.tags),
         cassette=cassette_name(case.suite.name, case.id),
         mode=world.options.mode or "",
-        rerun=f"{world.options.command} --id {shlex.quote(case.id)}",
+        rerun=" ".join(
+            [world.options.command, *([only, shlex.quote(case.id)] if (only := world.options.only) else [])]
+        ),
+        place=place_text(case.place),
         at=world.now(),
     )
     world.emit(begun)
     return await _Run(world, case, begun, alone=alone).live()
+
+
+def place_text(place: Place | None) -> str:
+    """Return a place as events have it: file and line."""
+    return f"{place.file}:{place.line}" if place else ""
 
 
 class _Run:
@@ -150,14 +159,17 @@ class _Run:
         silent = self.case.scenario.observe == "none"
         if report is None or report.mode != Mode.REPLAY or report.unused != () or not talks or silent:
             return
-        raise nothing_recorded(self.case.id, self.begun.rerun, self.begun.sample, self.begun.runs)
+        again, flag = self.begun.rerun, self.world.options.mode_flag
+        raise nothing_recorded(self.case.id, again, self.begun.sample, self.begun.runs, flag=flag)
 
     # -- steps
 
     async def _step(self, stage: Stage, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
         since = self.world.clock()
-        told_as = Step(run_id=self.begun.run_id, index=index, kind=step.kind, label=step.label or "")
+        told_as = Step(
+            run_id=self.begun.run_id, index=index, kind=step.kind, label=step.label or "", place=place_text(step.place)
+        )
         try:
             done = await perform(stage, step)
         except LLMProxyError as error:

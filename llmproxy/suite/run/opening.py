@@ -113,7 +113,9 @@ async def _opened(
         sample=begun.sample,
         options=world.options,
         scope=scope,
-        entities=Entities(looking, scenario=case.id, sample=begun.sample, deterministic=deterministic),
+        entities=Entities(
+            looking, scenario=case.id, sample=begun.sample, deterministic=deterministic, names=world.entities_for(case)
+        ),
         agent=agent,
         session=session,
         conversations=Conversations(begun.cassette, begun.sample, fresh=_outlives(agent)),

@@ -1,7 +1,7 @@
 """Cases -> runs, as many at a time as may be, and what they come to.
 
 Runs that look at entities disturb each other unless each has rows of its own. They go on at the same time only where every entity that
-they name knows whose its rows are, and the users differ; else one at a time, which is said. Agents in this process take turns whatever
+they name knows whose its rows are, the users differ, and no key is counted up by the store; else one at a time, which is said. Agents in this process take turns whatever
 is asked for (`llmproxy.scenario.proxy.binding`).
 
 Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
@@ -163,17 +163,28 @@ class _Batch:
             names = self.world.entities_for(case)
             if not names:
                 continue
-            try:
-                made = self.world.store_for(case)
-                shared = [name for name in names if made is None or made[0].describe(name).user is None]
-            except LLMProxyError:  # the run itself says so
-                shared = names
-            if shared:
-                self.notes.append(
-                    f"scenarios that look at entities ran one at a time: {shared[0]} has no user column, so their rows are not told apart"
-                )
+            if why := self._shared(case, names):
+                self.notes.append(f"scenarios that look at entities ran one at a time: {why}")
                 return False
         return True
+
+    def _shared(self, case: Case, names: Sequence[str]) -> str:
+        """Say why runs of a suite with these entities disturb each other; empty if they do not."""
+        try:
+            made = self.world.store_for(case)
+            known = [] if made is None else [made[0].describe(name) for name in names]
+        except LLMProxyError:  # the run itself says so
+            known = []
+        without = next((info.name for info in known if info.user is None), "" if known else names[0])
+        if without:
+            return f"{without} has no user column, so their rows are not told apart"
+        counted = next((info.name for info in known if info.counted), "")
+        if counted:
+            return (
+                f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first,"
+                " and what is recorded would never replay"
+            )
+        return ""
 
     def _lane(self, job: _Job, *, users: bool) -> asyncio.Lock | None:
         if not self.world.entities_for(job.case):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentInput, ScenarioResult
 from llmproxy.scenario.values.messages import copies, text_of
@@ -94,6 +95,7 @@ async def simulate(stage: Stage, conversation: Conversation, step: SimulateStep)
 
 
 def _user(stage: Stage, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+    from llmproxy.scenario.models.errors import ModelUnset
     from llmproxy.scenario.simulator.personas import Persona, persona_of
     from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 
@@ -102,7 +104,19 @@ def _user(stage: Stage, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimula
         persona = persona_of(stage.scope.interpolate(said.persona))
     elif said.persona is not None:
         persona = Persona(name=said.persona.name or "", about=stage.scope.interpolate(said.persona.description))
-    return UserSimulatorAgent(model=said.model, persona=persona)
+    try:
+        return UserSimulatorAgent(model=said.model, persona=persona)
+    except ModelUnset as error:
+        raise _unset("simulate: the simulated user", "simulate", "simulatorModel") from error
+
+
+def _unset(who: str, step: str, default: str) -> SuiteError:
+    """Return the error of a step without a model, in the words of a suite."""
+    model = "openai/gpt-4.1-mini"
+    return SuiteError(
+        f"{who} has no model, and the suite has no default.",
+        hint=f"Write `{step}: {{model: {model}, ...}}` in the step, or once for all of them `defaults: {{{default}: {model}}}`.",
+    )
 
 
 async def _next(
@@ -163,8 +177,12 @@ async def _judged(
     stage: Stage, conversation: Conversation, criteria: Sequence[str], model: str | None, judges: int, name: str
 ) -> list[Assertion]:
     from llmproxy.scenario.judge_agent import JudgeAgent
+    from llmproxy.scenario.models.errors import ModelUnset
 
-    agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
+    try:
+        agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
+    except ModelUnset as error:
+        raise _unset(f"{name}: the judge", "judge", "judgeModel") from error
     about = stage.case.description or stage.case.title or stage.case.id
     running = _Running(stage.session, unscripted=False, wire_before=_wire(stage, conversation))
     returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))

@@ -16,7 +16,7 @@ from llmproxy.client.control.told import never_reached
 from llmproxy.errors import MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
-from llmproxy.suite.choose.unrecorded import explained
+from llmproxy.suite.choose.unrecorded import explained, numbers_only
 from llmproxy.suite.run.conversations import Conversation, Conversations, Spoken, speak
 from llmproxy.trace.observing.wire import Wire
 
@@ -132,7 +132,7 @@ class Stage:
         if missed:
             texts = await self.session.misses(before) or tuple(call.note for call in missed)
             self.misses += texts
-            raise MissError(explained(texts[0], self.rerun) if self.rerun else texts[0])
+            raise MissError(self._explained(texts[0]))
         return sum(call.party == AGENT for call in calls)
 
     async def declare(self) -> None:
@@ -140,6 +140,10 @@ class Stage:
         noted = self.scope.take_noted()
         if noted and self.session is not None:
             await self.session.declare(noted)
+
+    def _explained(self, text: str) -> str:
+        counted = self.entities.counted() if numbers_only(text) else []
+        return explained(text, self.rerun, flag=self.options.mode_flag, counted=counted) if self.rerun else text
 
     async def settle(self) -> None:
         """Wait until the agent's traffic has been quiet for as long as the scenario says."""

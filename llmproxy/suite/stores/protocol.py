@@ -121,6 +121,8 @@ class EntityInfo:
     """Whether `columns` are all there are. A store without a schema (HTTP, memory) only knows what it saw."""
     source: str = ""
     """Table, or path, behind it."""
+    counted: bool = False
+    """Whether the store numbers new rows itself, so that a row's key depends on those that came before."""
 
     def check(self, names: Iterable[str], where: str) -> None:
         """Refuse columns that it does not have; `where` says who named them (``filters``).

@@ -110,9 +110,10 @@ def map_entity(
     columns = {back[each]: _column(back[each], each, spec) for each, spec in reflected.items()}
     key = _key(inspector, name, plan, back, columns)
     owner = _owner(name, plan, back, columns)
-    info = EntityInfo(name, key, owner, columns, closed=True, source=plan.table)
+    serial = _serial(columns[key], reflected)
+    info = EntityInfo(name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None)
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return Mapped(info, _clause(plan, list(reflected)), zones, _serial(columns[key], reflected))
+    return Mapped(info, _clause(plan, list(reflected)), zones, serial)
 
 
 def _renamed(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:

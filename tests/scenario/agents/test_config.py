@@ -75,6 +75,20 @@ def test_what_cannot_be_meant_is_refused(mapping: Any, said: str, tmp_path: Path
         agent_from(mapping, tmp_path)
 
 
+def test_any_text_takes_variables_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address, too; one that is not set is named, and so is how a variable is written."""
+    monkeypatch.setenv("AGENT_URL", "http://127.0.0.1:7")
+    monkeypatch.delenv("NO_SUCH_URL", raising=False)
+    made = agent_from({"http": {"url": "${env:AGENT_URL}/v1", "headers": {"x-a": "${env:AGENT_URL}"}}}, tmp_path)
+    assert str(getattr(made, "url", "")).startswith("http://127.0.0.1:7/v1")
+    ran = agent_from({"command": {"run": ["sh", "${env:AGENT_URL}"], "env": {"A": "x${env:AGENT_URL}"}}}, tmp_path)
+    assert "http://127.0.0.1:7" in str(vars(ran))
+    with pytest.raises(SuiteError, match=r"agent.http.url: the environment has no variable NO_SUCH_URL"):
+        agent_from({"http": "${env:NO_SUCH_URL}/v1"}, tmp_path)
+    with pytest.raises(SuiteError, match=r"is written \$\{env:NAME\}"):
+        agent_from({"http": "$AGENT_URL/v1"}, tmp_path)
+
+
 def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
     """Relative to the file that names it."""
     (tmp_path / "sub").mkdir()

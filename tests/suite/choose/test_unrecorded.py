@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.choose.unrecorded import advice, explained, nothing_recorded
+from llmproxy.suite.choose.unrecorded import advice, explained, nothing_recorded, numbers_only
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,30 @@ def test_a_miss_leads_with_the_command_of_the_test() -> None:
         "  1. add it: llmproxy test --id a --mode auto",
         "  2. look: llmproxy why",
     ]
+
+
+NUMBERS = """llmproxy: no recorded response for this request
+nearest recording: #3, differs in 2 places:
+  $.messages[2].content: "{\\"id\\": 7}" -> "{\\"id\\": 12}"
+  $.messages[3].content: "task 7 is done" -> "task 12 is done"  [looks like a number]
+What to do:
+  1. keep it: llmproxy start --mode auto --cassette x"""
+
+
+def test_a_counter_that_moved_is_said_with_what_to_do() -> None:
+    """Where a request differs in numbers only, and the store counts keys up; nowhere else."""
+    assert numbers_only(NUMBERS)
+    assert not numbers_only(NUMBERS.replace("12 is done", "12 is open"))
+    assert not numbers_only("llmproxy: no recorded response for this request")
+    said = explained(NUMBERS, "llmproxy test", counted=["tasks"])
+    for word in ("keys of tasks", "reset: truncate", "ids: deterministic"):
+        assert word in said
+    assert "counter" not in explained(NUMBERS, "llmproxy test")
+
+
+def test_under_pytest_its_own_option_is_advised() -> None:
+    """For a miss and for a run without any recording."""
+    again = 'pytest "t.suite.yaml::a"'
+    assert f"{again} --llmproxy-mode auto" in explained(NUMBERS, again, flag="--llmproxy-mode")
+    assert "llmproxy start" not in explained(NUMBERS, again, flag="--llmproxy-mode")
+    assert str(nothing_recorded("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")

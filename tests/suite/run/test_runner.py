@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,19 @@ def test_an_agent_that_is_not_there_is_an_error_of_the_environment(tmp_path: Pat
     assert nobody.tested.exit_code == 2
 
 
+def test_models_are_asked_for_in_the_words_of_a_suite(tmp_path: Path) -> None:
+    """Who writes YAML is not told what to write in Python."""
+    for step, words in (
+        ("{simulate: {goal: a lamp}}", "defaults: {simulatorModel:"),
+        ("{chat: x, response: {judge: it is polite}}", "defaults: {judgeModel:"),
+    ):
+        found = run(tmp_path, step)
+        assert found.statuses == ["environment_error"], found.why
+        assert words in found.why
+        for python in ("TestingAgent", "UserSimulatorAgent", "JudgeAgent", "scenario."):
+            assert python not in found.why
+
+
 def test_a_suite_without_a_store_cannot_look_at_entities(tmp_path: Path) -> None:
     """An error, also where nothing is expected to be there."""
     found = run(tmp_path, "{verify: {entity: tasks, filters: {id: 1}, count: 0}}", store="")
@@ -292,6 +306,34 @@ def test_runs_with_users_of_their_own_go_on_at_the_same_time(tmp_path: Path) -> 
     apart, found = seconds(text.replace(", user: userId", ", user: null"))
     assert together < 1.1 < apart
     assert "ran one at a time" in found.told.completed.notes[0]
+
+
+COUNTS = """
+import sqlite3
+from contextlib import closing
+with closing(sqlite3.connect("FILE")) as db, db:
+    db.execute("INSERT INTO tasks (title, user_id) VALUES (?, ?)", (message, message))
+    return str(db.execute("SELECT max(id) FROM tasks").fetchone()[0])
+"""
+
+
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY AUTOINCREMENT", "INTEGER PRIMARY KEY"])
+def test_runs_whose_ids_are_counted_up_never_go_on_at_the_same_time(tmp_path: Path, key: str) -> None:
+    """Each run finds the counter where the first one did, whatever `--parallel` says, so that what it records replays; it is said."""
+    file = tmp_path / "t.db"
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute(f"CREATE TABLE tasks (id {key}, title TEXT, user_id TEXT)")
+        db.execute("INSERT INTO tasks (id, title, user_id) VALUES (41, 'there', 'somebody')")
+    agent = rig.echo(tmp_path, COUNTS.replace("FILE", str(file)).strip().replace("\n", "\n    "))
+    scenarios = "".join(
+        f"  - {{id: s{n}, userId: u{n}, steps: [{{chat: u{n}, response: {{eq: '42'}}, created: [{{entity: tasks}}]}}]}}\n"
+        for n in range(4)
+    )
+    text = f"name: t\nagent: {agent}\nstore: {{sqlalchemy: 'sqlite:///t.db', entities: {{tasks: {{}}}}}}\nscenarios:\n{scenarios}"
+    for _ in range(2):
+        found = rig.run(rig.cases_of(tmp_path, text), parallel=4)
+        assert found.statuses == ["passed"] * 4, found.why
+        assert "the store counts the keys of tasks up" in found.told.completed.notes[0]
 
 
 def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) -> None:
