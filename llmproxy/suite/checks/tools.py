@@ -97,7 +97,7 @@ class _Calls:
         if wanted.count is not None and not none:
             alone = wanted.given <= {"count"}
             made += self._count("" if alone else ".count")
-        elif wanted.count is None and not self.all:
+        elif wanted.count is None and not self.all and wanted.given - {"status"} != {"offered"}:
             made.append(self._never())
         if wanted.status != "requested" and self.all and not self.none:
             made.append(self._status())

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmproxy.report.events import Assertion
+from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.agent_says import said_by, with_agent
+from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.checks.tools import check_tools, check_total, unseen
 from llmproxy.suite.checks.update import check_tools_snapshot
@@ -67,7 +68,11 @@ def look(stage: Stage, step: Talk, window: Window, strays: int = 0) -> tuple[lis
         return unseen(_names(step), reason), measured.interactions
     made: list[Assertion] = []
     if step.tools or step.only_tools:
-        made += check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
+        tools = check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
+        names = check_names(step.tools or {}, measured, stage.wire.seen) if not measured.unread else []
+        # What is said of a name that was meant otherwise says nothing.
+        wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
+        made += [each for each in tools if not _is_below(each.name, wrong)] + names
     if step.total_tool_calls is not None:
         made += check_total(step.total_tool_calls, measured, stage.scope, hosted=step.include_hosted)
     if step.tools_snapshot:
@@ -80,6 +85,10 @@ def look(stage: Stage, step: Talk, window: Window, strays: int = 0) -> tuple[lis
         said = said_by(answer for index, answer in stage.declared if index == window.index)
         made += check_processing(step.message_processing, with_agent(found, said), stage.scope)
     return made, measured.interactions
+
+
+def _is_below(name: str, wrong: Sequence[str]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 
 def _names(step: Talk) -> list[str]:

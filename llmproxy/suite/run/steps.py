@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entity_items import Created, Verify, Wait
+from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
 from llmproxy.suite.run.stage import Done, Stage
 from llmproxy.suite.schema.steps import (
@@ -100,6 +101,11 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
     ):
         said = "the answer says that something was done, and an expected tool was not called"
         stage.labels.append(f"step {stage.index + 1}: {said}")
+    if step.tools:
+        for name in say_unoffered(step.tools, stage.wire.step(window.after), stage.wire.seen):
+            stage.labels.append(
+                f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
+            )
     if step.response is not None:
         done.rest += await check_response(stage, conversation, step, answer.text)
     if before is not None:

@@ -89,6 +89,8 @@ class ToolExpect(Asserting):
     """What the tool returned, as the agent passed it on; of every call."""
     error: Matcher | None = None
     """What the tool reported as an error; true: some error, false: none; of every call."""
+    offered: Flag | None = None
+    """Whether a request of the step offers the tool to the model; false: nor may it be called."""
     status: Literal["requested", "executed", "errored"] = "requested"
     """How far every call came: the model asked for it, its result came back, its result is an error. With ``count: 0``: no call did."""
 

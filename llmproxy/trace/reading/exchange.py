@@ -115,10 +115,26 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
 
 def declared(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
-    return frozenset(_names(tree))
+    return frozenset(name for name, _ in _offers(tree))
 
 
-def _names(tree: dict[str, Any]) -> Iterator[str]:
+def declared_arguments(tree: dict[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the names of the arguments of each declared tool, as its schema has them; a tool without such a schema is left out."""
+    return {name: frozenset(arguments) for name, arguments in _offers(tree) if arguments}
+
+
+_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
+
+
+def _arguments(tool: dict[str, Any]) -> dict[str, Any]:
+    for key in _SCHEMAS:
+        schema = as_dict(tool.get(key))
+        if properties := as_dict((as_dict(schema.get("json")) or schema).get("properties")):
+            return properties
+    return as_dict(tool.get("parameter_definitions"))
+
+
+def _offers(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
              as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
     for entry in (each for found in lists for each in as_list(found)):
@@ -128,7 +144,7 @@ def _names(tree: dict[str, Any]) -> Iterator[str]:
         for one in map(as_dict, several or [inner]):
             name = one.get("name") or one.get("type") or next(iter(one), None)
             if isinstance(name, str):
-                yield name
+                yield name, _arguments(one)
 
 
 _PARAMETERS = (

@@ -1,0 +1,156 @@
+"""Names of tools and arguments that nobody knows and that are nearly those of others: misspelt, they would pass for what was not called.
+
+    deleteTask: 0                    while the model calls delete_task, or tasks__deleteTask
+    input: {titel: {exists: false}}  while the schema says title
+
+Near is what is equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or one letter apart. Any other name that is not
+offered passes at 0, and is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.trace.reading.exchange import declared_arguments
+
+if TYPE_CHECKING:
+    from llmproxy.suite.schema.response import ToolExpect
+    from llmproxy.trace.observing.seen import Seen
+    from llmproxy.trace.observing.wire import Observed
+
+__all__ = ["check_names", "find_near", "is_near", "say_unoffered"]
+
+_PREFIX = re.compile(r"__|[./:]")
+"""Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
+_IGNORED = re.compile(r"[_\-.\s]")
+_LONG = 6
+"""Letters of a server's name from which one that is one edit apart is a misspelling, not another server."""
+_FIRST = re.compile(r"[^.\[\]$]+")
+"""The first name in the path of an argument."""
+
+
+def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
+    """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so far."""
+    before = _offered(run)
+    now, called = _offered(step.seen), {use.name for use in step.tools}
+    arguments: dict[str, frozenset[str]] = {}
+    for each in run:
+        arguments |= {} if each.exchange is None else declared_arguments(each.exchange.tree)
+    made: list[Assertion] = []
+    for name, wanted in tools.items():
+        if name == "*":
+            continue
+        known = before | called
+        if name not in known and (meant := find_near(name, known, spelling_only=wanted.offered is False)):
+            made.append(
+                _error(f"tools.{name}", f"no tool is called {name!r}: {_offers(known)}; did you mean {meant!r}?")
+            )
+            continue
+        if wanted.offered is not None:
+            made.append(_check_offered(name, now, called, offered=wanted.offered))
+        made += _check_arguments(name, wanted, arguments.get(name, frozenset()), step)
+    return made
+
+
+def say_unoffered(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
+    """Return the tools that a step names, and that nobody offered or called: that they were not called proves little."""
+    known = _offered(run) | {use.name for use in step.tools}
+    return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
+
+
+def find_near(name: str, known: Iterable[str], *, spelling_only: bool = False) -> str:
+    """Return the known name that is near to one, the nearest way of writing first; empty if there is none."""
+    names = sorted(known)
+    alike = next((each for each in names if _is_spelt(name, each)), "")
+    return alike or ("" if spelling_only else next((each for each in names if is_near(name, each)), ""))
+
+
+def is_near(one: str, other: str) -> bool:
+    """Tell whether two names are probably meant to be the same."""
+    return _is_spelt(one, other) or _is_nearly(one, other)
+
+
+def _is_spelt(one: str, other: str) -> bool:
+    """Tell whether they are the same but for the way of writing and a prefix that one of them has."""
+    return _folded(one) in _endings(other) or _folded(other) in _endings(one)
+
+
+def _is_nearly(one: str, other: str) -> bool:
+    """Tell whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be the same one."""
+    (server, tool), (other_server, other_tool) = _split(one), _split(other)
+    if not (server and other_server) or server == other_server:
+        return _is_one_edit(tool, other_tool)
+    return tool == other_tool and len(server) >= _LONG and _is_one_edit(server, other_server)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the prefix of a name and the rest, both folded."""
+    ends = [found.span() for found in _PREFIX.finditer(name)]
+    return (_folded(name[: ends[-1][0]]), _folded(name[ends[-1][1] :])) if ends else ("", _folded(name))
+
+
+def _folded(name: str) -> str:
+    return _IGNORED.sub("", name).casefold()
+
+
+def _endings(name: str) -> set[str]:
+    """Return a name without each of the prefixes that it may have."""
+    return {_folded(name), *(_folded(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Tell whether one letter more, less, other, or two that changed places make one of the other."""
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) > 1 or not short:
+        return False
+    at = next((n for n, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return short[at:] == long[at + 1 :]
+    swapped = short[:at] + short[at + 1 : at + 2] + short[at : at + 1] + short[at + 2 :]
+    return short[at + 1 :] == long[at + 1 :] or swapped == long
+
+
+# -- what was offered ------------------------------------------------------------------------------------------------------
+
+
+def _offered(seen: Iterable[Seen]) -> set[str]:
+    return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
+
+
+def _offers(known: Iterable[str]) -> str:
+    names = sorted(known)
+    return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
+
+
+def _check_offered(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
+    right = (name in now) is offered and (offered or name not in called)
+    what = (
+        "was offered"
+        if name in now
+        else "was not offered, and called all the same"
+        if name in called
+        else "was not offered"
+    )
+    message = "" if right else f"{name} {what} to a model in this step; {_offers(now) if now else 'no tool was'}"
+    status = Status.PASSED if right else Status.FAILED
+    return Assertion(name=f"tools.{name}.offered", status=status, expected=offered, actual=name in now, message=message)
+
+
+def _check_arguments(name: str, wanted: ToolExpect, known: frozenset[str], step: Observed) -> list[Assertion]:
+    given = {key for use in step.tools if use.name == name and isinstance(use.arguments, dict) for key in use.arguments}
+    made: list[Assertion] = []
+    for key, paths in (("input", wanted.input), ("every", wanted.every)):
+        for path in paths or ():
+            first = next(iter(_FIRST.findall(path)), "")
+            if not first or first in known or first in given:
+                continue
+            if meant := find_near(first, known | given):
+                made.append(_error(f"tools.{name}.{key}", f"{name} has no argument {first!r}; did you mean {meant!r}?"))
+    return made
+
+
+def _error(name: str, message: str) -> Assertion:
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)

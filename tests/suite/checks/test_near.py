@@ -1,0 +1,168 @@
+"""Names that are nearly those of others: what is misspelt passes for what was not called, and must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.near import check_names, find_near, is_near, say_unoffered
+from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.trace.reading.exchange import declared_arguments
+from tests.trace.observing.chats import Chats, asks, call, said, user
+
+NEAR = [
+    ("deleteTask", "delete_task"),
+    ("deleteTask", "DELETE-TASK"),
+    ("deleteTask", "delete.task"),
+    ("deleteTask", "deleteTasks"),
+    ("deleteTask", "deletTask"),
+    ("deleteTask", "delteeTask"),
+    ("deleteTask", "deleteTark"),
+    ("search", "mcp__github__search"),
+    ("github.search", "mcp__github__search"),
+    ("search_issues", "github/searchIssues"),
+    ("search", "server:search"),
+    ("github.search", "githib.search"),
+    ("mcp__github__serch", "mcp__github__search"),
+]
+APART = [
+    ("deleteTask", "createTask"),
+    ("deleteTask", "deleteAll"),
+    ("deleteTask", "delete"),
+    ("tasks.delete", "notes.delete"),
+    ("mcp__a__get", "mcp__b__get"),
+    ("updateTask", "searchTask"),
+    ("create", "creation"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), NEAR)
+def test_what_is_written_otherwise_is_near(one: str, other: str) -> None:
+    """Case, underscores, hyphens and dots, a server's prefix, one edit; in either direction."""
+    assert is_near(one, other)
+    assert is_near(other, one)
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_what_is_another_tool_is_not_near(one: str, other: str) -> None:
+    """Two verbs, and the tools of two servers, are meant."""
+    assert not is_near(one, other)
+    assert not is_near(other, one)
+
+
+def test_every_single_edit_is_near_and_two_are_not() -> None:
+    """Each letter left out, doubled, changed or swapped with the next; two that are changed are another name."""
+    name = "deletetask"
+    for n in range(len(name)):
+        assert is_near(name, name[:n] + name[n + 1 :])
+        assert is_near(name, name[:n] + "x" + name[n:])
+        assert is_near(name, name[:n] + "x" + name[n + 1 :])
+        assert is_near(name, name[:n] + name[n : n + 2][::-1] + name[n + 2 :])
+        other = name[:n] + "xy" + name[n + 2 :]
+        assert not is_near(name, other if len(other) == len(name) else name + "xy")
+
+
+def test_the_same_spelling_is_named_before_an_edit() -> None:
+    """Of several near names the one that is only written otherwise is meant."""
+    assert find_near("deleteTask", ["deleteTasks", "delete_task"]) == "delete_task"
+    assert find_near("deleteTask", ["deleteTasks"], spelling_only=True) == ""
+
+
+def looked(
+    expected: dict[str, Any],
+    *calls: dict[str, Any],
+    tools: tuple[str, ...] = ("delete_task", "createTask"),
+) -> list[Assertion]:
+    """Check names against a step in which these tools were offered and called."""
+    chats = Chats()
+    chats.chat([user("x")], asks(*calls) if calls else said("hi"), tools=tools)
+    wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
+    return check_names(wanted, chats.wire.step(0), chats.wire.seen)
+
+
+MISSPELT = [0, 1, {"gte": 1}, {"count": 0, "input": {"title": "x"}}, {"offered": False}, {"every": {"title": "x"}}]
+
+
+@pytest.mark.parametrize("expected", MISSPELT)
+@pytest.mark.parametrize("calls", [(), (call("delete_task", {}),)])
+def test_a_misspelt_tool_is_an_error_whatever_is_expected_of_it(expected: object, calls: tuple[Any, ...]) -> None:
+    """Whether the tool that was meant is called or only offered; `offered: false` hides it as little."""
+    (found,) = looked({"deleteTask": expected}, *calls)
+    assert found.status is Status.ENVIRONMENT_ERROR
+    assert (
+        found.message
+        == "no tool is called 'deleteTask': there are createTask, delete_task; did you mean 'delete_task'?"
+    )
+
+
+def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
+    """Although another one is near; nor is one that nothing is near to, which is said."""
+    assert looked({"delete_task": 0, "deleteTask": 0}, tools=("delete_task", "deleteTask")) == []
+    assert looked({"deletetask": 0}, call("deletetask", {})) == []
+    assert looked({"sendMail": 0}) == []
+    chats = Chats()
+    chats.chat([user("x")], said("hi"), tools=("createTask",))
+    wanted = {name: ToolExpect.model_validate(0) for name in ("sendMail", "createTask")}
+    wanted["dropAll"] = ToolExpect.model_validate({"count": 0, "offered": False})
+    assert say_unoffered(wanted, chats.wire.step(0), chats.wire.seen) == ["sendMail"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "tools", "status"),
+    [
+        (False, ("createTask",), "passed"),
+        (False, ("createTask", "sendMail"), "failed"),
+        (True, ("createTask", "sendMail"), "passed"),
+        (True, ("createTask",), "failed"),
+        (True, (), "failed"),
+        (False, (), "passed"),
+    ],
+)
+def test_what_is_offered_can_be_asserted(expected: bool, tools: tuple[str, ...], status: str) -> None:
+    """And the message says what was."""
+    (found,) = looked({"sendMail": {"offered": expected}}, tools=tools)
+    assert (found.name, found.status) == ("tools.sendMail.offered", status)
+    assert ("in this step" in found.message) is (status == "failed")
+
+
+def test_a_tool_that_was_called_though_nobody_offered_it_fails() -> None:
+    """A model that makes tools up is no proof that it has none."""
+    (found,) = looked({"sendMail": {"offered": False}}, call("sendMail", {}))
+    assert (found.status, "called all the same" in found.message) == (Status.FAILED, True)
+
+
+TREES = [
+    {"tools": [{"type": "function", "function": {"name": "t", "parameters": {"properties": {"title": {}}}}}]},
+    {"tools": [{"type": "function", "name": "t", "parameters": {"properties": {"title": {}}}}]},
+    {"tools": [{"name": "t", "input_schema": {"properties": {"title": {}}}}]},
+    {"tools": [{"functionDeclarations": [{"name": "t", "parameters": {"properties": {"title": {}}}}]}]},
+    {"tools": [{"function_declarations": [{"name": "t", "parametersJsonSchema": {"properties": {"title": {}}}}]}]},
+    {"toolConfig": {"tools": [{"toolSpec": {"name": "t", "inputSchema": {"json": {"properties": {"title": {}}}}}}]}},
+    {"tools": [{"name": "t", "parameter_definitions": {"title": {}}}]},
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=[str(n) for n in range(len(TREES))])
+def test_arguments_are_read_in_every_dialect(tree: dict[str, Any]) -> None:
+    """OpenAI's two, Anthropic's, Gemini's two, Bedrock's, Cohere's."""
+    assert declared_arguments(tree) == {"t": {"title"}}
+
+
+@pytest.mark.parametrize("key", ["input", "every"])
+@pytest.mark.parametrize(("path", "meant"), [("titel", "title"), ("Title", "title"), ("dueDate.day", "due_date")])
+def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> None:
+    """A condition on what is not there would hold for every call."""
+    chats = Chats()
+    tool = {"name": "t", "parameters": {"properties": {"title": {}, "due_date": {}}}}
+    offer = [{"type": "function", "function": tool}]
+    chats.chat([user("x")], asks(call("t", {"title": "a"})), tools=(), body={"tools": offer})
+    wanted = {"t": ToolExpect.model_validate({key: {path: {"exists": False}}})}
+    (found,) = check_names(wanted, chats.wire.step(0), chats.wire.seen)
+    assert (found.name, found.status) == (f"tools.t.{key}", Status.ENVIRONMENT_ERROR)
+    assert found.message.endswith(f"did you mean {meant!r}?")
+    for fine in ("title", "$.title", "other", "due_date.day"):
+        assert (
+            check_names({"t": ToolExpect.model_validate({key: {fine: 1}})}, chats.wire.step(0), chats.wire.seen) == []
+        )
