@@ -14,6 +14,7 @@ raised: the run's result stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from llmproxy.suite.stores.plugin import load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
 __all__ = ["Cleaner", "hook_of"]
+
+_SHOWN = 5
+"""Rows that stay, of which the keys are named."""
 
 
 class Cleaner:
@@ -55,6 +59,9 @@ class Cleaner:
         self._rows: dict[tuple[str, Id], None] = {}
         self._before: Snapshot | None = None
         self._counters: Mapping[str, tuple[int, bool]] = {}
+        self._all: Snapshot | None = None
+        self.remarks: list[str] = []
+        """What stays in the store of what appeared during the run, one sentence an entity; known after `finish`."""
 
     def begin(self, entities: Sequence[str]) -> None:
         """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario names.
@@ -73,6 +80,9 @@ class Cleaner:
         owned = [info.name for info in known if info.user is not None] if self._user is not None else []
         if owned:
             self._before = self._store.snapshot(owned, self._user)
+        if self._alone and known:
+            with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
+                self._all = self._store.snapshot([info.name for info in known], None)
         if self._alone and self._policy.counters == "restore" and isinstance(self._store, Restorable):
             self._counters = self._store.counters([info.name for info in known])
 
@@ -93,11 +103,26 @@ class Cleaner:
                     key = self._store.describe(entity).key
                     self._rows |= {(entity, row[key]): None for row in rows}
             notes = self._delete()
+            self._remark()
             if self._counters and isinstance(self._store, Restorable):
                 self._store.rewind(self._counters)
         except LLMProxyError as error:
             return [f"the store was not cleaned up: {error}"]
         return notes
+
+    def _remark(self) -> None:
+        """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to be the run's."""
+        if self._all is None:
+            return
+        with suppress(LLMProxyError):
+            for entity, rows in self._store.changes(self._all).items():
+                if rows:
+                    key = self._store.describe(entity).key
+                    shown = ", ".join(repr(row[key]) for row in rows[:_SHOWN]) + (" ..." if len(rows) > _SHOWN else "")
+                    which = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of {entity}"
+                    self.remarks.append(
+                        f"{which} appeared and stay{'' if len(rows) > 1 else 's'} ({key} {shown}); see `store.reset`"
+                    )
 
     def _delete(self) -> list[str]:
         """Delete newest first; rows that others still refer to are tried again when those are gone."""

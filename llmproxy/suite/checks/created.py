@@ -1,13 +1,17 @@
 """Checks `created`: rows that were not there when the step started.
 
-At least one of them, or `count`, has all the fields. What is missing is explained by what is there: the nearest new row with each
+At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What is missing is explained by what is there: the nearest new row with each
 field that is wrong, or the row that has the fields but is older.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.baseline import Baseline, Changed, find_changed, find_foreign
 from llmproxy.suite.checks.entity_items import POLL, Created, Looking, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.rows import (
     Judged,
@@ -22,12 +26,15 @@ from llmproxy.suite.checks.rows import (
 )
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores.protocol import EntityInfo, Row, Snapshot
+from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows, Snapshot
 
 __all__ = ["check_created"]
 
+_SHOWN = 3
+"""Doubtful rows that are named."""
 
-def check_created(run: Looking, name: str, before: Snapshot, item: Created) -> list[Assertion]:
+
+def check_created(run: Looking, name: str, before: Baseline, item: Created) -> list[Assertion]:
     """Check one item of `created` now, or until it holds for as long as its `within` says."""
     end = run.clock() + item.within / 1000
     while True:
@@ -48,11 +55,14 @@ def check_created(run: Looking, name: str, before: Snapshot, item: Created) -> l
         run.sleep(min(left, POLL / 4000))
 
 
-def _now(run: Looking, name: str, before: Snapshot, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+def _now(run: Looking, name: str, before: Baseline, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows = run.store.changes(Snapshot({item.entity: before.ids[item.entity]}, before.user))[item.entity]
+    rows = run.store.changes(Snapshot({item.entity: before.own.ids[item.entity]}, before.own.user))[item.entity]
+    foreign = find_foreign(run, info, before)
+    if info.user is not None and info.user in item.fields:  # the fields say whose
+        rows, foreign = [*rows, *foreign], []
     if run.cleaner:
         for row in rows:
             run.cleaner.add(item.entity, row[info.key])
@@ -62,7 +72,55 @@ def _now(run: Looking, name: str, before: Snapshot, item: Created) -> tuple[Enti
     unclear = [each for each in judged if each.unclear]
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    return info, _assertions(run, name, info, item, judged), matching
+    doubts = _doubts(run, info, item, foreign, find_changed(run, info, before))
+    return info, _doubted(run, name, item, _assertions(run, name, info, item, judged), doubts), matching
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A row that may be a new one, or is one of somebody else."""
+
+    said: str
+    wanted: bool
+    """Whether it is as the fields say (and, if it was there before, was not)."""
+    changed: bool = False
+    """Whether its key was there before."""
+
+
+def _doubts(run: Looking, info: EntityInfo, item: Created, foreign: Rows, changed: Sequence[Changed]) -> list[_Doubt]:
+    made = []
+    for each in judge_rows(foreign, item.fields, run.scope):
+        owner = f"{info.user}={each.row.get(info.user or '')!r}"
+        made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner})", each.holds))
+    for pair in changed:
+        before, now = judge_rows([pair.before, pair.now], item.fields, run.scope)
+        said = (
+            f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made anew under"
+            " the same number, which nobody can tell apart here"
+        )
+        made.append(_Doubt(said, bool(item.fields) and now.holds and not before.holds, changed=True))
+    return made
+
+
+def _doubted(
+    run: Looking, name: str, item: Created, found: list[Assertion], doubts: Sequence[_Doubt]
+) -> list[Assertion]:
+    """Say what else may have been added: in what failed; as an error where a number held only because it was not counted; else beside it."""
+    if not doubts:
+        return found
+    said = "; ".join(each.said for each in doubts[:_SHOWN])
+    if not all_passed(found):
+        exact = [
+            replace(each, message=each.message.replace("no row was added", "no row with a new key was added"))
+            for each in found
+        ]
+        return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
+    if item.count is not None and any(each.wanted for each in doubts):
+        hint = "Say in `fields` whose rows are meant" if any("another user" in each.said for each in doubts) else ""
+        return [broken(f"{name}.count", StepError(f"it is not known how many rows were added: {said}", hint=hint))]
+    if said not in run.remarks:
+        run.remarks.append(said)
+    return found
 
 
 def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged: list[Judged]) -> list[Assertion]:

@@ -18,12 +18,13 @@ from typing import Any
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Assertion
+from llmproxy.suite.checks.baseline import Baseline, take_baseline
 from llmproxy.suite.checks.created import check_created
 from llmproxy.suite.checks.entity_items import POLL, TIMEOUT, Created, Looking, Verify, Wait
 from llmproxy.suite.checks.ids import row_id
 from llmproxy.suite.checks.rows import broken
 from llmproxy.suite.checks.verified import check_verify, check_wait
-from llmproxy.suite.stores.protocol import Row, Snapshot
+from llmproxy.suite.stores.protocol import Row
 
 __all__ = ["POLL", "TIMEOUT", "Created", "Entities", "Looking", "Verify", "Wait"]
 
@@ -85,14 +86,14 @@ class Entities:
             run.scope.capture(alias, row, primary=info.key, overwrite=overwrite)
         return row
 
-    def baseline(self, entities: Sequence[str]) -> Snapshot | LLMProxyError:
+    def baseline(self, entities: Sequence[str]) -> Baseline | LLMProxyError:
         """Remember what is there when a step starts; the error, for `created` to report, if it could not be looked at."""
         try:
-            return self._run.store.snapshot(list(dict.fromkeys(entities)), self._run.user)
+            return take_baseline(self._run, entities)
         except LLMProxyError as error:
             return error
 
-    def created(self, before: Snapshot | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
+    def created(self, before: Baseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
         """Check what a step created; every item is checked, whatever the others said."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):

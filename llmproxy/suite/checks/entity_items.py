@@ -77,6 +77,10 @@ class Looking:
     """Waits this many seconds; may raise to end a wait early."""
     cleaner: Cleaner | None = None
     """Is told of every row that is to be removed afterwards."""
+    alone: bool = True
+    """Whether no other run writes meanwhile, so that every new row is the agent's."""
+    remarks: list[str] = field(default_factory=list)
+    """What should be said beside the result, although it changes nothing."""
 
     @property
     def store(self) -> StoreAdapter:

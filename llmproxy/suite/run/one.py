@@ -275,7 +275,15 @@ class _Run:
                 unrecorded=isinstance(error, NothingRecorded),
                 error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
                 labels=(
-                    *((*stage.labels, *getattr(stage.agent, "notes", ())) if stage else ()),
+                    *(
+                        (
+                            *stage.labels,
+                            *getattr(stage.agent, "notes", ()),
+                            *(said for each in stage.remarks for said in each),
+                        )
+                        if stage
+                        else ()
+                    ),
                     *([] if isinstance(error, Untidy) else notes),
                     *([] if self.open is None or isinstance(error, LateCallsError) else self.open.late),
                 ),

@@ -102,12 +102,15 @@ async def _opened(
         clock=world.clock,
         sleep=world.sleep,
         cleaner=cleaner,
+        alone=alone,
     )
     deterministic = made is not None and made[1].ids == "deterministic"
     agent = _settled(world.agent_for(case), case, begun.sample)
     if session is not None and (declared := _circumstances(agent)):
         await session.declare(declared)
+    remarks = (looking.remarks, cleaner.remarks if cleaner else [])
     stage = Stage(
+        remarks=remarks,
         case=case,
         run_id=begun.run_id,
         sample=begun.sample,

@@ -109,6 +109,8 @@ class Stage:
     """What the agent says about its history, by index of the step."""
     misses: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    remarks: Sequence[Sequence[str]] = ()
+    """What the checks of rows, and the clean-up, say beside the result; known at the end."""
     judged: dict[str, Any] = field(default_factory=dict)
     """What judges found, for the end of the run."""
 

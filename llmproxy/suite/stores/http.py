@@ -17,6 +17,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, pick
 from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.http_map import HttpEntity, Template
+from llmproxy.suite.stores.http_pages import more_rows
 from llmproxy.suite.stores.plain import same
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -72,7 +73,9 @@ class HttpStore(StoreBase):
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         names |= {} if shape.columns else self._seen.get(entity, {})
         columns = {name: Column(name) for name in names}
-        return EntityInfo(entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base)
+        return EntityInfo(
+            entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base, reuses=True
+        )
 
     def _entity(self, name: str) -> HttpEntity:
         if name not in self._entities:
@@ -106,8 +109,15 @@ class HttpStore(StoreBase):
                 raise StoreError(f"the list of {entity} has more than {PAGES} pages; the next would be {url}")
             answer = self._ask(spoken.list.method, url)
             value = self._json(self._good(answer))
-            rows += self._rows(entity, spoken, value, answer)
-            url = self._next(spoken, value, str(answer.url))
+            here = self._rows(entity, spoken, value, answer)
+            rows += here
+            url = self._next(spoken, value, answer)
+            if url is None and (why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows))):
+                raise StoreError(
+                    f"the list of {entity} goes on, and nothing says where: {why} ({_said(answer)}, {len(rows)} rows so far)",
+                    hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one page hold"
+                    f" them all: store.entities.{entity}.list: {spoken.list.method} {spoken.list.address.partition('?')[0]}?limit=1000",
+                )
         found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
         return ordered(found, info.key)[:limit]
 
@@ -127,11 +137,13 @@ class HttpStore(StoreBase):
             self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return rows
 
-    def _next(self, spoken: HttpEntity, value: Any, here: str) -> str | None:  # noqa: ANN401 - JSON
+    def _next(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
+        here = str(answer.url)
         try:
             found = pick(spoken.next, value) if spoken.next is not None else None
         except LookupError:
             found = None  # the last page need not say so
+        found = found or answer.links.get("next", {}).get("url")
         if not found:
             return None
         url = urljoin(here, str(found))

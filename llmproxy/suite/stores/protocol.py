@@ -121,6 +121,8 @@ class EntityInfo:
     """Whether `columns` are all there are. A store without a schema (HTTP, memory) only knows what it saw."""
     source: str = ""
     """Table, or path, behind it."""
+    reuses: bool = False
+    """Whether the number of a row that was deleted may be given to a new one."""
     counted: bool = False
     """Whether the store numbers new rows itself, so that a row's key depends on those that came before."""
 

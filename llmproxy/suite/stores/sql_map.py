@@ -111,7 +111,16 @@ def map_entity(
     key = _key(inspector, name, plan, back, columns)
     owner = _owner(name, plan, back, columns)
     serial = _serial(columns[key], reflected)
-    info = EntityInfo(name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None)
+    info = EntityInfo(
+        name,
+        key,
+        owner,
+        columns,
+        closed=True,
+        source=plan.table,
+        counted=serial is not None,
+        reuses=_reuses(inspector, plan, columns[key]),
+    )
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
     return Mapped(info, _clause(plan, list(reflected)), zones, serial)
 
@@ -195,6 +204,18 @@ def _serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
     spec = reflected[key.source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     return key.source if counted or key.kind is Kind.INTEGER else None
+
+
+def _reuses(inspector: Inspector, plan: TableMap, key: Column) -> bool:
+    """Tell whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
+    if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
+        return False
+    from sqlalchemy import text
+
+    query = text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+    bind: Any = inspector.bind
+    found = bind.execute(query, {"name": plan.table}).scalar()
+    return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
 def _clause(plan: TableMap, names: list[str]) -> TableClause:

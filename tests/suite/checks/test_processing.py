@@ -70,7 +70,7 @@ def test_numbers_and_words_of_a_summary() -> None:
 
 def test_details_of_what_was_not_at_work_do_not_hold() -> None:
     """A number of condensed messages implies a condenser."""
-    assert {each.status for each in check(QUIET, condensedMessages={"gte": 0})} == {FAILED}
+    assert {each.status for each in check(QUIET, condensedMessages={"lte": 100})} == {FAILED}
     assert {each.status for each in check(BLIND, summaryContains="x")} == {ERROR}
 
 
@@ -79,4 +79,4 @@ def test_what_nobody_can_read_is_an_error() -> None:
     hidden = active("declared", summaries=None, values={"condensedMessages": None})
     assert check(hidden, summaryContains="x")[-1].status is ERROR
     assert check(hidden, summaryNotContains="x")[-1].status is ERROR
-    assert check(hidden, condensedMessages={"gte": 0})[-1].status is ERROR
+    assert check(hidden, condensedMessages={"lte": 100})[-1].status is ERROR

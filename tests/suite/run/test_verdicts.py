@@ -40,7 +40,7 @@ def test_several_runs_are_told_with_their_interval() -> None:
 @pytest.mark.parametrize(
     ("ran", "code"),
     [
-        ([Ran(P)], Exit.OK), ([Ran(S)], Exit.OK), ([Ran(F)], Exit.FAILED), ([Ran(A)], Exit.FAILED), ([Ran(P), Ran(F)], Exit.FAILED),
+        ([Ran(P)], Exit.OK), ([Ran(S)], Exit.NOTHING), ([Ran(S), Ran(P)], Exit.OK), ([Ran(F)], Exit.FAILED), ([Ran(A)], Exit.FAILED), ([Ran(P), Ran(F)], Exit.FAILED),
         ([Ran(E)], Exit.ENVIRONMENT), ([Ran(E, MissError("x"))], Exit.MISS), ([Ran(E, SuiteError("x"))], Exit.USAGE),
         ([Ran(F), Ran(E, MissError("x"))], Exit.MISS), ([Ran(E), Ran(E, MissError("x"))], Exit.ENVIRONMENT),
     ],

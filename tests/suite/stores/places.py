@@ -56,6 +56,10 @@ class Rest:
         self.mute = False
         """Whether it closes connections without an answer."""
         self.page = 0
+        self.headers: dict[str, str] = {}
+        """Sent with every answer."""
+        self.links = False
+        """Whether a list names its next page in the header Link, and nowhere else."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -103,6 +107,8 @@ class Rest:
         to.send_response(status)
         to.send_header("content-type", kind)
         to.send_header("content-length", str(len(data)))
+        for name, value in self.headers.items():
+            to.send_header(name, value)
         to.end_headers()
         to.wfile.write(data)
 
@@ -125,6 +131,7 @@ class Rest:
         start = int(query.get("from", ["0"])[0])
         shown = rows[start : start + self.page] if self.page else rows
         more = f"/{entity}?from={start + self.page}" if self.page and start + self.page < len(rows) else None
+        self.headers = {"link": f'<{more}>; rel="next"'} if self.links and more else {}
         return _json({"items": shown, "next": more} if self.wrapped else shown)
 
     def _wrap(self, name: str, row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -78,6 +78,28 @@ def test_a_path_that_leads_nowhere_is_an_error(rest: Rest) -> None:
     store.close()
 
 
+def test_a_page_in_the_header_link_is_followed(rest: Rest) -> None:
+    """Without a word in the suite."""
+    rest.links, rest.page = True, 2
+    store = opened(rest)
+    for number in range(5):
+        rest.add("tasks", {"title": f"t{number}"})
+    assert [row["title"] for row in store.list("tasks")] == ["t0", "t1", "t2", "t3", "t4"]
+    store.close()
+
+
+def test_rows_on_a_page_that_nobody_names_are_an_error(rest: Rest) -> None:
+    """Not rows that are not there: the message says what to write."""
+    rest.wrapped, rest.page = True, 2
+    store = opened(rest, {**WRAPPED, "next": None})
+    for number in range(3):
+        rest.add("tasks", {"title": f"t{number}"})
+    with pytest.raises(StoreError, match=r"the list of tasks goes on.*\$\.next is '/tasks\?from=2'") as caught:
+        store.snapshot(["tasks"])
+    assert "store.entities.tasks.next" in str(caught.value)
+    store.close()
+
+
 def test_a_next_page_elsewhere_is_not_followed(rest: Rest) -> None:
     """A service does not send us to another host."""
     store = opened(rest, WRAPPED)

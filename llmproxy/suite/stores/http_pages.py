@@ -1,0 +1,97 @@
+"""What tells that a list is not all there is: a service that gives pages says so somewhere, and each in another way.
+
+Rows on a page that nobody fetched would be rows that are not there: a count of 0, "no row was added", a clean-up that leaves them. So
+where a list says that it goes on, and it is not known where, that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["more_rows"]
+
+_PARTIAL = 206
+_NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken", "nexttoken",
+         "cursornext", "continuationtoken")  # fmt: skip
+"""Members that lead to the next page, without case, underscores and hyphens; empty or null on the last one."""
+_MORE = ("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated", "incompleteresults")
+"""Members that are true where there is a next page."""
+_TOTAL = ("total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "count", "@odata.count")
+"""Members that say how many rows there are."""
+_HOLDERS = (
+    "links",
+    "_links",
+    "meta",
+    "_meta",
+    "metadata",
+    "paging",
+    "pagination",
+    "pageinfo",
+    "page",
+    "cursors",
+    "responsemetadata",
+)
+"""Objects in which such members stand."""
+_TOTAL_HEADERS = (
+    "x-total-count",
+    "x-total",
+    "x-wp-total",
+    "x-total-results",
+    "total-count",
+    "x-pagination-total-count",
+)
+
+
+def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int) -> str:  # noqa: ANN401 - JSON
+    """Say what tells that there are more rows than those read; empty if nothing does.
+
+    Args:
+        value: The answer, parsed.
+        headers: Of the answer; names in any case.
+        status: Of the answer.
+        here: Rows of this page.
+        so_far: Rows of all pages so far.
+
+    """
+    for name in _TOTAL_HEADERS:
+        text = headers.get(name, "")
+        if text.isdecimal() and int(text) > so_far:
+            return f"{name}: {text}"
+    total = headers.get("content-range", "").rpartition("/")[2]
+    if total.isdecimal() and int(total) > so_far:
+        return f"content-range: {headers['content-range']}"
+    if status == _PARTIAL:
+        return "status 206, partial content"
+    return next(_signs(value, here, so_far), "")
+
+
+def _signs(value: Any, here: int, so_far: int) -> Iterator[str]:  # noqa: ANN401 - JSON
+    members = [(path, _folded(name), found) for path, name, found in _members(value)]
+    over = any(name in _MORE and found is False for _, name, found in members)
+    for path, folded, found in members:
+        if (folded in _MORE and found is True) or (folded in _NEXT and _leads(found) and here and not over):
+            yield f"{path} is {found!r:.80}"
+        elif folded in _TOTAL and isinstance(found, int) and not isinstance(found, bool) and found > so_far:
+            yield f"{path} is {found}"
+
+
+def _leads(found: object) -> bool:
+    """Tell whether a member names a page: an address, a token, a number, an object with an address."""
+    if isinstance(found, Mapping):
+        return bool(found.get("href") or found.get("url"))
+    return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
+
+
+def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
+    """Give path, name and value of the members beside the rows, and of the objects that hold what is said about pages."""
+    if not isinstance(value, Mapping):
+        return
+    for name, found in value.items():
+        yield f"$.{name}", str(name), found
+        if isinstance(found, Mapping) and _folded(str(name)) in map(_folded, _HOLDERS):
+            yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _members(found))
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()

@@ -1,0 +1,58 @@
+"""What tells that a list goes on, in the words of many services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.suite.stores.http_pages import more_rows
+
+ROWS = [{"id": 1}, {"id": 2}]
+GOES_ON: list[tuple[Any, dict[str, str], int]] = [
+    (ROWS, {"x-total-count": "3"}, 200),
+    (ROWS, {"x-wp-total": "3"}, 200),
+    (ROWS, {"content-range": "items 0-1/3"}, 206),
+    (ROWS, {}, 206),
+    ({"items": ROWS, "next": "/tasks?page=2"}, {}, 200),
+    ({"items": ROWS, "next_page": 2}, {}, 200),
+    ({"items": ROWS, "nextPageToken": "abc"}, {}, 200),
+    ({"data": ROWS, "has_more": True}, {}, 200),
+    ({"data": ROWS, "hasMore": True}, {}, 200),
+    ({"items": ROWS, "total": 3}, {}, 200),
+    ({"items": ROWS, "totalCount": 3, "page": 1}, {}, 200),
+    ({"results": ROWS, "count": 3}, {}, 200),
+    ({"value": ROWS, "@odata.nextLink": "https://x/y"}, {}, 200),
+    ({"items": ROWS, "_links": {"next": {"href": "/tasks?page=2"}}}, {}, 200),
+    ({"items": ROWS, "links": {"next": "/tasks?page=2"}}, {}, 200),
+    ({"data": ROWS, "meta": {"pagination": {"total": 3}}}, {}, 200),
+    ({"nodes": ROWS, "pageInfo": {"hasNextPage": True, "endCursor": "c"}}, {}, 200),
+    ({"items": ROWS, "response_metadata": {"next_cursor": "c"}}, {}, 200),
+]
+OVER: list[tuple[Any, dict[str, str], int]] = [
+    (ROWS, {}, 200),
+    (ROWS, {"x-total-count": "2"}, 200),
+    (ROWS, {"content-range": "items 0-1/2"}, 200),
+    (ROWS, {"content-range": "items 0-1/*", "x-total-count": "many"}, 200),
+    ({"items": ROWS, "next": None}, {}, 200),
+    ({"items": ROWS, "next": ""}, {}, 200),
+    ({"items": [], "next": "/tasks?page=9"}, {}, 200),
+    ({"data": ROWS, "has_more": False, "next_cursor": "kept for later"}, {}, 200),
+    ({"items": ROWS, "total": 2, "count": 2}, {}, 200),
+    ({"items": ROWS, "_links": {"self": {"href": "/tasks"}, "next": {}}}, {}, 200),
+    ({"nodes": ROWS, "pageInfo": {"hasNextPage": False, "endCursor": "c"}}, {}, 200),
+    ({"items": [{"id": 1, "next": "x", "has_more": True, "total": 99}]}, {}, 200),
+]
+
+
+@pytest.mark.parametrize(("value", "headers", "status"), GOES_ON, ids=[str(n) for n in range(len(GOES_ON))])
+def test_a_list_that_goes_on_is_noticed(value: object, headers: dict[str, str], status: int) -> None:
+    """By a header, a member, or what stands below `meta` and the like."""
+    assert more_rows(value, headers, status, 2, 2)
+
+
+@pytest.mark.parametrize(("value", "headers", "status"), OVER, ids=[str(n) for n in range(len(OVER))])
+def test_a_list_that_is_over_is_not_doubted(value: object, headers: dict[str, str], status: int) -> None:
+    """Nor is one whose rows have members of such names."""
+    here = len(ROWS) if value == ROWS else len(next(iter(value.values())))  # type: ignore[attr-defined]
+    assert more_rows(value, headers, status, here, here) == ""
