@@ -142,7 +142,7 @@ def _check_offered(name: str, now: set[str], called: set[str], *, offered: bool)
 def _check_arguments(name: str, wanted: ToolExpect, known: frozenset[str], step: Observed) -> list[Assertion]:
     given = {key for use in step.tools if use.name == name and isinstance(use.arguments, dict) for key in use.arguments}
     made: list[Assertion] = []
-    for key, paths in (("input", wanted.input), ("every", wanted.every)):
+    for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
             first = next(iter(_FIRST.findall(path)), "")
             if not first or first in known or first in given:
