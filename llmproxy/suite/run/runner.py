@@ -174,15 +174,15 @@ class _Batch:
             made = self.world.store_for(case)
             known = [] if made is None else [made[0].describe(name) for name in names]
         except LLMProxyError:  # the run itself says so
-            known = []
+            made, known = None, []
         without = next((info.name for info in known if info.user is None), "" if known else names[0])
         if without:
             return f"{without} has no user column, so their rows are not told apart"
         counted = next((info.name for info in known if info.counted), "")
-        if counted:
+        if counted and made is not None and made[1].counters != "unused":
             return (
                 f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first,"
-                " and what is recorded would never replay"
+                " and what is recorded would never replay (`store.counters: unused` says that the agent gives ids of its own)"
             )
         return ""
 

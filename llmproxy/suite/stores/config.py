@@ -6,7 +6,7 @@
       entities: {tasks: {table: app_tasks}}
       reset: delete                       # none | delete | truncate | copy | hook: module:attr | http: POST /reset
       ids: database                       # deterministic: rows that setup inserts get an id made of scenario and name
-      counters: restore                   # keep
+      counters: restore                   # keep, unused
 
 A kind may also be a table of its own, as agents are: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Every key is known or
 refused. ``${env:NAME}`` in a text is the variable of that name; one that is not set is an error.
@@ -61,7 +61,7 @@ class Policy:
     target: str = ""
     """Of a hook ``module:attr``, of http the request."""
     ids: Literal["database", "deterministic"] = "database"
-    counters: Literal["restore", "keep"] = "restore"
+    counters: Literal["restore", "keep", "unused"] = "restore"
 
 
 def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
@@ -117,8 +117,8 @@ def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | Non
     ids, counters = given.get("ids", "database"), given.get("counters", "restore")
     if ids not in {"database", "deterministic"}:
         raise SuiteError(f"store.ids: {ids!r} is not one of database, deterministic")
-    if counters not in {"restore", "keep"}:
-        raise SuiteError(f"store.counters: {counters!r} is not one of restore, keep")
+    if counters not in {"restore", "keep", "unused"}:
+        raise SuiteError(f"store.counters: {counters!r} is not one of restore, keep, unused")
     return Policy(cast("Reset", reset), target, ids, counters)
 
 

@@ -334,6 +334,11 @@ def test_runs_whose_ids_are_counted_up_never_go_on_at_the_same_time(tmp_path: Pa
         found = rig.run(rig.cases_of(tmp_path, text), parallel=4)
         assert found.statuses == ["passed"] * 4, found.why
         assert "the store counts the keys of tasks up" in found.told.completed.notes[0]
+    own = text.replace("entities: {tasks: {}}}", "entities: {tasks: {}}, counters: unused}").replace(
+        "eq: '42'", "regex: '4'"
+    )
+    found = rig.run(rig.cases_of(tmp_path, own), parallel=4)
+    assert (found.statuses, found.told.completed.notes) == (["passed"] * 4, ()), found.why
 
 
 def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) -> None:
