@@ -41,6 +41,10 @@ COMMANDS = {
         "Show where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and requests.",
     ),
     "why": Listed("look", "Say why the last requests were refused: what was nearest, where it differs, what to type."),
+    "audit": Listed(
+        "audit",
+        "Say which recordings count as one request, what served answers differed in from theirs, and why that is sound.",
+    ),
     "verify": Listed(
         "keep", "Check every recording: the file, each body's hash, and each key under the rules of today."
     ),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.cli import main
 from tests.support import needed
 
 from .drivers import CANARY, DRIVERS, UPSTREAMS, Driver, Outcome
@@ -164,3 +165,26 @@ def test_the_provider_sees_the_client_and_not_us(
     ]
     assert unkeyed == []
     assert not any("/s/" in seen.target for seen in lab.seen)
+
+
+@pytest.mark.parametrize("upstream", ["provider"])
+def test_every_request_carried_what_tracing_adds(
+    labs: dict[str, Lab], environments: dict[str, str], upstream: str
+) -> None:
+    """Random for each request, in each process: that replay found them all is what the other tests say."""
+    lab = performed(labs, environments, upstream)
+    for name in ("traceparent", "baggage", "sentry-trace", "x-request-id", "idempotency-key"):
+        without = {f"{seen.header('user-agent')} {seen.target}" for seen in lab.seen if seen.header(name) is None}
+        assert without == set(), name
+        found = [seen.header(name) for seen in lab.seen]
+        assert len(set(found)) > len(found) * 0.9, name  # a retry by the HTTP library itself repeats its own
+
+
+@by_upstream
+def test_the_audit_explains_every_difference(
+    labs: dict[str, Lab], environments: dict[str, str], upstream: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what was recorded under one key, and of what each replayed answer was asked with."""
+    lab = performed(labs, environments, upstream)
+    assert main(["audit", "--store", str(lab.store)]) == 0, capsys.readouterr().out
+    assert " 0 differed" not in capsys.readouterr().out

@@ -12,6 +12,7 @@ The memory maps a digest of what arrived to the *key*, never to an answer; recor
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.calls import Ended
 from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Place
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import Asked, Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
@@ -305,6 +306,7 @@ class Engine:
         if verdict.recording is not None:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
+            self._account(store, exchange, verdict.recording)
         elif verdict.reason is not None and exchange.route.not_llm:
             exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
         elif verdict.reason is not None:
@@ -351,6 +353,14 @@ class Engine:
         if exchange.session.writes:
             return Verdict(Decision.RECORD)
         return Verdict(Decision.REFUSE, reason=MissReason.UNBOUND)
+
+    def _account(self, store: Store | None, exchange: Exchange, slot: Slot) -> None:
+        """Keep a question whose key had to be derived beside the recording that answers it: `llmproxy audit` compares the two."""
+        if self.journal.asks <= 0 or store is None or exchange.redacted is None or exchange.bound is not None:
+            return
+        request = exchange.redacted[1]
+        same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
+        self.journal.asked(Asked(exchange.started_at, slot.id, request, same))
 
     def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[Slot, ...]:
         """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""

@@ -112,7 +112,7 @@ IGNORED: dict[str, str] = {
         _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
         "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
         "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
-        "x-openai-client-user-agent", "openai-safety-identifier", "chatgpt-account-id", "x-grok-conv-id",
+        "x-openai-client-user-agent", "x-together-client-user-agent", "openai-safety-identifier", "chatgpt-account-id", "x-grok-conv-id",
         "anthropic-dangerous-direct-browser-access", "anthropic-client-platform", "anthropic-client-version",
         "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language", "ai-language-model-specification-version",
     ),
@@ -167,7 +167,10 @@ class Verdict(NamedTuple):
     why: str
 
 
-@lru_cache(maxsize=4096)
+_REMEMBERED = 4096
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def judge(name: str, *, known: bool) -> Verdict:
     """Say whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
     if (why := KEYED.get(name)) is not None:
@@ -187,6 +190,27 @@ def judge(name: str, *, known: bool) -> Verdict:
     return Verdict(counts=False, why=UNNAMED) if known else Verdict(counts=True, why=STRANGE)
 
 
+class Counting(dict[str, bool]):
+    """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
+
+    def __init__(self, *, known: bool, also: str = "") -> None:
+        """`known` as of `judge`; `also` is one more name, in lower case."""
+        super().__init__()
+        self._known, self._also = known, also
+
+    def __missing__(self, name: str) -> bool:
+        """Judge a name that was not seen before."""
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        lower = name.lower()
+        self[name] = counts = lower == self._also or judge(lower, known=self._known).counts
+        return counts
+
+
+COUNTING = {known: Counting(known=known) for known in (False, True)}
+"""By whether the operation is known."""
+
+
 def _beginning(name: str, table: dict[str, str]) -> str:
     return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
 
@@ -202,10 +226,10 @@ _STREAMS = frozenset(
 def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
     """Return the fields that count as (name in lower case, canonical value), sorted; `kind` is the body's, `stream` the flag."""
     found: dict[str, list[str]] = {}
+    counting = COUNTING[known]
     for name, value in headers:
-        lower = name.lower()
-        if judge(lower, known=known).counts:
-            found.setdefault(lower, []).append(value.strip())
+        if counting[name]:
+            found.setdefault(name.lower(), []).append(value.strip())
     kept = []
     for name, values in sorted(found.items()):
         text = ",".join(values)
@@ -285,8 +309,7 @@ def exact_path(target: str, *, slashes: bool) -> str:
 
     ``/x/a%2Fb`` is not ``/x/a/b`` (where `slashes` are not part of a model's name), and two paths that are not UTF-8 are not one.
     """
-    path = target.partition("?")[0]
-    if "%" not in path:
+    if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""
     try:
         plain = unquote(path, errors="strict")

@@ -13,6 +13,7 @@ import logging
 import os
 import sqlite3
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple, cast
 
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import State, connect, immediate, peek
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ BEHIND_SECONDS = 0.25
 BUSY_SECONDS = 2.0
 KEPT_DECISIONS = 100_000
 KEPT_MISSES = 1_000
+KEPT_ASKED = 20_000
+ASKED_OF_A_RUN = 2_000
+"""Questions that one run keeps."""
 IN_MEMORY = 100
 
 _SCHEMA = f"""
@@ -61,6 +66,17 @@ class Missed:
     """`explain.Miss.to_dict()`."""
 
 
+class Asked(NamedTuple):
+    """A question that a recording answered, redacted; for `llmproxy audit`."""
+
+    at: float
+    """Unix time."""
+    interaction: int
+    request: Request
+    same_body: bool
+    """Its body is the recorded one's, byte for byte, and not kept again."""
+
+
 class Noted(NamedTuple):
     """What the row of an outcome says but for when: its columns before the milliseconds, and those after them but for the occurrence."""
 
@@ -68,7 +84,7 @@ class Noted(NamedTuple):
     after: tuple[object, ...]
 
 
-_Entry = Outcome | tuple[Noted, float, float, int] | tuple[object, ...]
+_Entry = Outcome | Asked | tuple[Noted, float, float, int] | tuple[object, ...]
 """What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
 _COLUMNS = 22
 _AT_ONCE = 64
@@ -81,6 +97,13 @@ def _decisions(count: int) -> str:
 
 
 _MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
+_ASKED_TABLE = """
+CREATE TABLE IF NOT EXISTS asked (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, interaction INTEGER NOT NULL, method TEXT, target TEXT,
+    headers TEXT NOT NULL, body BLOB
+)
+"""
+_ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def noted(outcome: Outcome) -> Noted:
@@ -102,6 +125,13 @@ def _row(run: int, entry: _Entry) -> tuple[object, ...]:
     return (run, at, *before, ms, None, *after, occurrence, None, False, False, "")
 
 
+def _asked_row(run: int, asked: Asked) -> tuple[object, ...]:
+    request = asked.request
+    body = None if asked.same_body else zlib.compress(request.body, 1)
+    head = (to_sql(request.method), to_sql(request.target), json.dumps(request.headers))
+    return (run, asked.at, asked.interaction, *head, body)
+
+
 class Journal:
     """The writing side, one per proxy run. `decision` and `miss` only put into a queue; call them from any thread."""
 
@@ -115,6 +145,8 @@ class Journal:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._run = 0
+        self.asks = 0 if conn is None else ASKED_OF_A_RUN
+        """How many more questions it keeps."""
         if conn is not None:
             self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
             self._thread = threading.Thread(target=self._work, name="llmproxy-journal", daemon=True)
@@ -145,6 +177,12 @@ class Journal:
         """Note a hit: what all that are alike have in common, when it came (Unix time), how long it took and which it was."""
         if self._conn is not None:
             self._queue.put((noted, at, ms, occurrence))
+
+    def asked(self, asked: Asked) -> None:
+        """Note a question that a recording answered."""
+        if self._conn is not None:
+            self.asks -= 1
+            self._queue.put(asked)
 
     def miss(self, data: Mapping[str, object], *, at: float) -> None:
         """Note a refused request: `explain.Miss.to_dict()`, and when it came (Unix time)."""
@@ -200,6 +238,8 @@ class Journal:
             return
         try:
             with immediate(self._conn):
+                asked = [each for each in batch if isinstance(each, Asked)]
+                batch = [each for each in batch if not isinstance(each, Asked)] if asked else batch
                 outcomes = [
                     _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
                 ]
@@ -208,6 +248,7 @@ class Journal:
                     self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
                 misses = [each for each in batch if not (isinstance(each, Outcome) or isinstance(each[0], Noted))]
                 self._conn.executemany(_MISS, misses)
+                self._conn.executemany(_ASKED, [_asked_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:
             self.note = f"{len(batch)} entries of the journal were lost: {error}."
             log.warning(self.note)
@@ -226,7 +267,8 @@ def _prepare(path: Path) -> sqlite3.Connection:
                 for statement in _SCHEMA.split(";\n"):
                     if statement.strip():
                         conn.execute(statement)
-            for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES)):
+            conn.execute(_ASKED_TABLE)  # younger than the rest; an older llmproxy leaves it alone
+            for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES), ("asked", KEPT_ASKED)):
                 conn.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {kept}")  # noqa: S608
     except BaseException:
         conn.close()
@@ -283,3 +325,21 @@ def read_served(path: Path) -> frozenset[int] | None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
     return frozenset(row[0] for row in _rows(path, sql, found[0]))
+
+
+def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
+    """Return the questions of the last run that recordings answered: interaction, request, and whether its body is the recorded one's."""
+    sql = "SELECT interaction, method, target, headers, body FROM asked WHERE run = (SELECT max(id) FROM runs) ORDER BY id"
+    return [
+        (
+            id_,
+            Request(
+                from_sql(method),
+                from_sql(target),
+                tuple((name, value) for name, value in json.loads(headers)),
+                b"" if body is None else zlib.decompress(body),
+            ),
+            body is None,
+        )
+        for id_, method, target, headers, body in _rows(path, sql, ())
+    ]

@@ -53,6 +53,9 @@ _OLDER = """
 SELECT id, party, key, provider, method, target, upstream, rules, request_headers, request_body FROM interactions
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND key NOT LIKE ? ORDER BY started_at, id
 """
+_SAME_REQUEST = """
+SELECT 1 FROM interactions AS i JOIN bodies AS b ON b.id = i.request_body WHERE i.id = ? AND b.sha256 = ?
+"""
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
 SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(started_at), max(started_at),
@@ -305,6 +308,10 @@ class Reading:
         """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are left out."""
         sql = "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id = ?"
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
+
+    def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
+        """Tell whether the request of a recording had this very body."""
+        return self._maybe(_SAME_REQUEST, (interaction_id, sha256)) is not None
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""

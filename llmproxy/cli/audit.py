@@ -1,0 +1,93 @@
+"""``llmproxy audit``: an account of the rules of the key, over what is recorded and what was served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.parts.printing import dump, line, say
+from llmproxy.errors import Exit
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.audit import Pair
+
+_SHOWN = 20
+"""Pairs that are listed one by one."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("audit")(audit)
+
+
+def audit(
+    store: Path | None = STORE,
+    as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
+) -> None:
+    """Say which recordings count as one request, what served answers differed in from theirs, and why that is sound."""
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.keys.scrub import Rules
+    from llmproxy.core.sessions.journal import read_asked
+    from llmproxy.core.store.audit import merged, served
+
+    settings = gather({"store": store}).settings
+    rules = Rules.from_config(settings.normalize.model_dump())
+    with opened(store) as database:
+        path, total = database.path, len(database.summaries())
+        pairs = list(merged(database, rules, settings.upstream))
+        answers = list(served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
+    unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
+    if as_json:
+        dump({"recordings": total, "merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]})
+    else:
+        say(f"{path}: {total} live recordings.")
+        say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
+        _reasons(pairs)
+        differed = [pair for pair in answers if pair.differences]
+        say(
+            f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was recorded."
+        )
+        _reasons(differed)
+        for pair in unexplained[:_SHOWN]:
+            other = "a question that was served" if pair.other is None else f"recording {pair.other}"
+            say(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
+            for each in pair.unexplained[:_SHOWN]:
+                say(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
+        say(f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason.")
+    if unexplained:
+        raise typer.Exit(int(Exit.FAILED))
+
+
+def _reasons(pairs: list[Pair]) -> None:
+    """Say each reason once, with how often it was given and an example."""
+    count: Counter[tuple[str, str]] = Counter()
+    for pair in pairs:
+        count.update({(_kind(each.place), each.why): 1 for each in pair.differences if each.why})
+    for (place, why), times in count.most_common():
+        say(f"  {times:>5} x  {line(place)}: {line(why)}")
+
+
+def _kind(place: str) -> str:
+    """Return a place without its numbers, so that the same one in two turns is one."""
+    return "".join("[*]" if part.endswith("]") and part[:-1].isdigit() else part for part in _split(place))
+
+
+def _split(place: str) -> list[str]:
+    found = place.split("[")
+    return [
+        found[0],
+        *(piece for part in found[1:] for piece in (part.partition("]")[0] + "]", part.partition("]")[2])),
+    ]
+
+
+def _plain(pair: Pair) -> dict[str, object]:
+    return {
+        "recording": pair.recording,
+        "other": pair.other,
+        "operation": pair.operation,
+        "differences": [each._asdict() for each in pair.differences],
+    }

@@ -1,0 +1,235 @@
+"""Two requests with one key: in what they differ, and which rule says that it is no matter.
+
+    (recorded request, other request, their routes) -> [Difference, ...]
+
+Whoever trusts a replay trusts the rules; here they give an account of themselves. A difference without a reason is a bug of ours, or a
+header field that no table knows: it does not count at a known operation, and nobody has said why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy.core.keys.counting import NULLS
+from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge
+from llmproxy.core.keys.normalize import shape_of
+from llmproxy.core.keys.rules import SYSTEM_BLOCKS
+from llmproxy.core.keys.scrub import Rules, apply, compiled
+from llmproxy.core.keys.shapes import Do
+from llmproxy.core.keys.walk import Walk
+from llmproxy.core.traffic.interaction import Headers, Request, header
+from llmproxy.core.traffic.json_bytes import NotLossless, parse
+
+if TYPE_CHECKING:
+    from llmproxy.core.keys.shapes import Rule, Shape
+    from llmproxy.core.providers.routing import Route
+
+MOST = 200
+"""Differences of two bodies that are looked at."""
+ID = "an id that the server made: both were made by the same recording"
+YOURS = "a rule of yours: [tool.llmproxy.normalize]"
+_PROJECT = re.compile(r"/projects/[^/]+/")
+Path = tuple[str | int, ...]
+
+
+class Difference(NamedTuple):
+    """One place in which two requests with one key differ."""
+
+    place: str
+    """``$.metadata``, ``header traceparent``, ``query key``, ``path``."""
+    old: str
+    new: str
+    why: str
+    """Why that is sound; empty if nothing says so."""
+
+
+def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[Difference]:
+    """Return in what two requests with the same key differ, each with its reason."""
+    return [
+        *_path(old, new, routes),
+        *_query(old, new, routes[1]),
+        *_headers(old, new, routes[1]),
+        *_body(old, new, routes, rules),
+    ]
+
+
+# -- the head ----------------------------------------------------------------------------------------------------------------
+
+
+def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[Difference]:
+    one, other = (each.target.partition("?")[0] for each in (old, new))
+    if one != other:
+        yield Difference("path", one, other, _why_path(unquote(one), unquote(other), routes))
+
+
+def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
+    if one.rstrip("/") == other.rstrip("/"):
+        return "another spelling of the same path"
+    if routes[0].ids and len(routes[0].ids) == len(routes[1].ids):
+        return ID
+    if routes[0].known and _PROJECT.sub("/", one) == _PROJECT.sub("/", other):
+        return "the project of Vertex, whose models are not its own"
+    provider = routes[1].provider
+    versions = sorted({provider.versions[0], *provider.alike}, key=len, reverse=True)
+    bare = [next((path[len(v) :] for v in versions if path.startswith(v)), path) for path in (one, other)]
+    return "two names of one API version" if bare[0] == bare[1] else ""
+
+
+def _query(old: Request, new: Request, where: Route) -> Iterator[Difference]:
+    one, other = (_members(each.target) for each in (old, new))
+    for name in sorted(one.keys() | other.keys()):
+        left, right = one.get(name, []), other.get(name, [])
+        if left != right:
+            why = next(
+                (
+                    why
+                    for value in (*left, *right)
+                    if (why := ignored_member(where.provider, name, value, known=where.known))
+                ),
+                "",
+            )
+            yield Difference(f"query {name}", ",".join(left), ",".join(right), why or (ID if name in ID_QUERY else ""))
+
+
+def _members(target: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"):
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _headers(old: Request, new: Request, where: Route) -> Iterator[Difference]:
+    one, other = (_fields(each.headers) for each in (old, new))
+    for name in sorted(one.keys() | other.keys()):
+        left, right = one.get(name, ""), other.get(name, "")
+        if left != right:
+            yield Difference(f"header {name}", left, right, _why_header(name, where))
+
+
+def _why_header(name: str, where: Route) -> str:
+    """Say why a header field may differ: it does not count, or it says the same in another way (else the keys would differ)."""
+    verdict = judge(name, known=where.known)
+    return f"says the same: {verdict.why}" if verdict.counts else verdict.why
+
+
+def _fields(headers: Headers) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    return {name: ", ".join(values) for name, values in found.items()}
+
+
+# -- the body ------------------------------------------------------------------------------------------------------------------
+
+
+def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[Difference]:
+    if old.body == new.body:
+        return
+    kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]
+    if any(kind.startswith("multipart/") for kind in kinds):
+        yield Difference(
+            "body", "...", "...", "a form: its boundary, and names and types of parts that the server forgets"
+        )
+        return
+    try:
+        trees = parse(old.body), parse(new.body)
+    except NotLossless:
+        why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
+        yield Difference("body", "...", "...", why)
+        return
+    touched = [_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
+    differ = list(_changed(*trees))
+    for path, left, right in differ[:MOST]:
+        yield Difference(_shown(path), _short(left), _short(right), _why(path, touched))
+
+
+def _why(path: Path, touched: Iterable[dict[Path, str]]) -> str:
+    for length in range(len(path), 0, -1):
+        for each in touched:
+            if (why := each.get(path[:length])) is not None:
+                return why
+    return ""
+
+
+class _Watched(Walk):
+    """A walk that notes every member that a rule named."""
+
+    def __init__(self, stream: bool | None) -> None:  # noqa: FBT001 - as the key has it
+        super().__init__(lambda _: None, stream=stream)
+        self.touched: dict[Path, str] = {}
+        self.places: dict[int, Path] = {}
+
+    def body(self, tree: dict[str, object], shape: Shape) -> None:
+        self._place(tree, ())
+        super().body(tree, shape)
+
+    def _place(self, node: object, path: Path) -> None:
+        if isinstance(node, dict):
+            self.places[id(node)] = path
+        children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        for name, child in children:
+            self._place(child, (*path, name))
+
+    def _object(self, node: dict[str, object], shape: Shape) -> None:
+        path = self.places.get(id(node), ())
+        empty = [name for name, value in node.items() if value is None]
+        super()._object(node, shape)
+        for name in empty:
+            if name not in node:
+                self.touched.setdefault((*path, name), NULLS)
+
+    def _member(self, node: dict[str, object], name: str, rule: Rule) -> None:
+        path, before = (*self.places.get(id(node), ()), name), node[name]
+        super()._member(node, name, rule)
+        leads_on = rule.do in (Do.WALK, Do.SPARE, Do.SYSTEM) or (rule.into is not None and isinstance(before, dict))
+        if not leads_on or name not in node:
+            self.touched[path] = rule.why
+
+    def bill(self, blocks: list[object]) -> bool:
+        before = deepcopy(blocks)
+        gone = super().bill(blocks)
+        if blocks != before:
+            self.touched["system",] = SYSTEM_BLOCKS.why
+        return gone
+
+
+def _touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
+    """Return the places of a tree that rules change, with the rules' reasons."""
+    found: dict[Path, str] = {}
+    ruled = apply(deepcopy(tree), compiled(rules))
+    for path, _, _ in _changed(tree, ruled):
+        found[path] = YOURS
+    if where.known and isinstance(ruled, dict):
+        watched = _Watched(where.stream)
+        watched.body(ruled, shape_of(where, ruled))
+        found |= watched.touched
+    return found
+
+
+_GONE = object()
+
+
+def _changed(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
+    """Yield the places where two trees differ, as deep as they go."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _changed(old.get(name, _GONE), new.get(name, _GONE), (*path, name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from _changed(left, right, (*path, number))
+    elif type(old) is not type(new) or old != new:
+        yield path, old, new
+
+
+def _shown(path: Path) -> str:
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+def _short(value: object) -> str:
+    text = "absent" if value is _GONE else json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= 60 else f"{text[:59]}…"

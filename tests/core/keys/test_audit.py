@@ -1,0 +1,136 @@
+"""Two requests with one key: every difference has the reason of a rule, and what has none is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.keys.audit import ID, YOURS, Difference, explain
+from llmproxy.core.keys.fields import judge
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.traffic.interaction import Headers, Request
+
+CHAT = "/v1/chat/completions"
+HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+Asked = tuple[str, object, Headers]
+
+
+def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[Difference]:  # noqa: B008 - a frozen value
+    """Explain two requests, which must have the same key."""
+    requests, routes, keys = [], [], set()
+    for target, body, headers in (one, other):
+        where = route("POST", target, headers)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = Request("POST", where.target, headers, data)
+        keys.add(key_of(canonicalize(request, where, rules, lambda _: None)))
+        requests.append(request)
+        routes.append(where)
+    assert len(keys) == 1
+    return explain(requests[0], requests[1], (routes[0], routes[1]), rules)
+
+
+def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
+    """Return a chat with a call and its result."""
+    call = {"id": name, "type": "function", "function": {"name": "f", "arguments": written}}
+    return {
+        "model": "m",
+        "messages": [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": name, "content": "r"},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "places"),
+    [
+        ((CHAT, HI, ()), (CHAT, {**HI, "user": "u", "metadata": {"a": "b"}}, ()), ["$.metadata", "$.user"]),
+        ((CHAT, HI, ()), (CHAT, {**HI, "stream": False, "tools": [], "seed": None}, ()), ["$.seed", "$.stream", "$.tools"]),
+        (
+            (CHAT, calls("x"), ()), (CHAT, calls("y", '{"a":1.0}'), ()),
+            ["$.messages[0].tool_calls[0].function.arguments", "$.messages[0].tool_calls[0].id", "$.messages[1].tool_call_id"],
+        ),
+        ((CHAT, HI, (("traceparent", "1"),)), (CHAT, HI, (("Traceparent", "2"), ("user-agent", "x"))), ["header traceparent", "header user-agent"]),
+        ((CHAT, HI, (("accept", "*/*"),)), (CHAT, HI, (("accept", "application/json"),)), ["header accept"]),
+        ((CHAT, HI, (("openai-beta", "a,b"),)), (CHAT, HI, (("openai-beta", "b, a"),)), ["header openai-beta"]),
+        (("/gemini/v1beta/models/g:countTokens?key=a", {}, ()), ("/gemini/v1beta/models/g:countTokens?key=b", {}, ()), ["query key"]),
+        (("/anthropic/v1/messages", {"system": "s"}, ()), ("/anthropic/v1/messages?beta=true", {"system": "s"}, ()), ["query beta"]),
+        (("/deepseek/v1/chat/completions", HI, ()), ("/deepseek/chat/completions", HI, ()), ["path"]),
+        ((CHAT, HI, ()), (CHAT + "/", HI, ()), ["path"]),
+        (("/model/a%3A1/converse", {}, ()), ("/model/a:1/converse", {}, ()), ["path"]),
+        (
+            ("/v1/projects/p/locations/l/publishers/google/models/g:predict", {}, ()),
+            ("/v1/projects/q/locations/l/publishers/google/models/g:predict", {}, ()), ["path"],
+        ),
+        (
+            ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "S"}]}, ()),
+            ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=2;"}, {"type": "text", "text": "S"}]}, ()),
+            ["$.system[0].text"],
+        ),
+        ((CHAT, b'{"a": 1.0}', ()), (CHAT, b'{"a":1}', ()), []),
+        ((CHAT, HI, ()), (CHAT, HI, ()), []),
+    ],
+)  # fmt: skip
+def test_every_difference_has_the_reason_of_its_rule(one: Asked, other: Asked, places: list[str]) -> None:
+    """By place; the same requests, written in the same words or not, have none."""
+    found = explained(one, other)
+    assert [each.place for each in found] == places
+    assert all(each.why for each in found)
+
+
+def test_a_header_that_no_table_knows_is_unexplained() -> None:
+    """It does not count at a known operation, and nobody has said why."""
+    found = explained((CHAT, HI, ()), (CHAT, HI, (("x-some-new-thing", "1"),)))
+    assert found == [Difference("header x-some-new-thing", "", "1", "")]
+
+
+def test_the_users_rules_are_named() -> None:
+    """What they ignore or scrub is theirs to explain."""
+    rules = Rules.from_config({"ignore": ["$.trace"], "scrub": [{"pattern": "run [0-9]+", "placeholder": "run"}]})
+    said = [{**HI, "trace": n, "messages": [{"role": "user", "content": f"run {n}"}]} for n in (1, 2)]
+    found = explained((CHAT, said[0], ()), (CHAT, said[1], ()), rules)
+    assert {each.place: each.why for each in found} == {"$.messages[0].content": YOURS, "$.trace": YOURS}
+
+
+def test_what_no_rule_touches_is_unexplained() -> None:
+    """Were two keys equal by a fault of ours, this is where it shows."""
+    where = route("POST", CHAT, ())
+    requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
+    assert explain(requests[0], requests[1], (where, where), Rules()) == [Difference("$.seed", "1", "2", "")]
+    other = Request("POST", "/v1/other", (), requests[0].body)
+    assert explain(requests[0], other, (where, where), Rules()) == [Difference("path", CHAT, "/v1/other", "")]
+
+
+def test_ids_of_the_server_are_explained() -> None:
+    """The second turn of a conversation that was recorded twice."""
+    where = route("POST", "/v1/responses", ())
+    requests = [
+        Request("POST", "/v1/responses", (), json.dumps({"previous_response_id": f"resp_{n}"}).encode()) for n in (1, 2)
+    ]
+    (found,) = explain(requests[0], requests[1], (where, where), Rules())
+    assert (found.place, bool(found.why)) == ("$.previous_response_id", True)
+    paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
+    routes = [route("GET", each.target, ()) for each in paths]
+    assert explain(paths[0], paths[1], (routes[0], routes[1]), Rules()) == [
+        Difference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
+    ]
+
+
+def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tuple[Request, Route]]) -> None:
+    """Requests of one key, wherever they were recorded; and every header field that real clients send is in a table."""
+    by_key: dict[str, list[tuple[Request, Route]]] = {}
+    unnamed = set()
+    for request, where in real_requests:
+        by_key.setdefault(key_of(canonicalize(request, where, Rules(), lambda _: None)), []).append((request, where))
+        verdicts = {name: judge(name.lower(), known=where.known) for name, _ in request.headers}
+        unnamed |= {name for name, verdict in verdicts.items() if not verdict.why}
+    pairs = [(group[0], other) for group in by_key.values() for other in group[1:]]
+    found = [each for (old, there), (new, here) in pairs for each in explain(old, new, (there, here), Rules())]
+    assert unnamed == set()
+    assert [each for each in found if not each.why] == []
+    assert len(found) > 100
