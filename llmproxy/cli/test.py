@@ -337,6 +337,7 @@ async def _until_signal(pending: Coroutine[Any, Any, Tested]) -> Tested:
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
     from llmproxy.report.console import wants_colour
+    from llmproxy.report.hiding import Hiding
     from llmproxy.report.suite_console import SuiteConsole
 
     def write(text: str) -> None:
@@ -345,7 +346,7 @@ def console(*, verbose: bool) -> Handler:
         sys.stdout.flush()
 
     colour = wants_colour(sys.stdout, os.environ)
-    return SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose)
+    return Hiding(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))
 
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:

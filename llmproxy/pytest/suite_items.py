@@ -257,10 +257,11 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _told(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
+    from llmproxy.report.hiding import Hiding
     from llmproxy.report.suite_console import SuiteConsole
 
     lines: list[str] = []
-    console = SuiteConsole(lines.append)
+    console = Hiding(SuiteConsole(lines.append))
     for event in events:
         console.handle(event)
     return "".join(lines).rstrip("\n")

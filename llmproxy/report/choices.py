@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Handler
+from llmproxy.report.hiding import Hiding
 
 __all__ = ["KINDS", "handler_of"]
 
@@ -53,7 +54,7 @@ KINDS: Mapping[str, Callable[[Path], Handler]] = {"junit": _junit, "html": _html
 
 
 def handler_of(text: str) -> Handler:
-    """Return the handler that `--report` asks for: ``junit=FILE``, ``html=FILE``, ``json=FILE``, ``jsonl=FILE``, ``github``.
+    """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``html=FILE``, ``json=FILE``, ``jsonl=FILE``, ``github``.
 
     Raises:
         SettingsError: there is no such kind, or it lacks its file.
@@ -61,7 +62,7 @@ def handler_of(text: str) -> Handler:
     """
     kind, given, name = text.partition("=")
     if kind == "github":
-        return _github(Path(name) if name else None)
+        return Hiding(_github(Path(name) if name else None))
     if kind not in KINDS:
         raise SettingsError(f"--report {text!r}: there is no {kind!r}; it can be {', '.join(KINDS)} or github.")
     if not given or not name:
@@ -69,6 +70,6 @@ def handler_of(text: str) -> Handler:
             f"--report {text!r}: it needs a file, as {kind}=report.{'xml' if kind == 'junit' else kind}."
         )
     try:
-        return KINDS[kind](Path(name))
+        return Hiding(KINDS[kind](Path(name)))
     except OSError as error:
         raise SettingsError(f"--report {text!r}: cannot write there: {error.strerror or error}.") from error

@@ -137,9 +137,10 @@ class ScenarioExecutor(Life):
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
+        from llmproxy.report.hiding import Hiding
         from llmproxy.report.scenario_console import ScenarioConsole
 
-        return (*handlers, ScenarioConsole(verbose=int(self.config.verbose)))
+        return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
 
 
 def _configured(

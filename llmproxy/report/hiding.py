@@ -1,0 +1,69 @@
+"""Secrets are taken out of events before anybody shows them: what an agent said can hold a key as well as what it recorded.
+
+    Hiding(AtEnd(Path("report.html"), page))
+
+Only texts change, each for itself; ids, numbers and states go through as they are. Keys that this process has in its environment are known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from llmproxy.report.events import Event, Handler
+
+if TYPE_CHECKING:
+    from llmproxy.core.secrets.redact import Redactor
+
+__all__ = ["Hiding", "hidden"]
+
+_KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+"""How variables that hold a credential are called."""
+
+
+class Hiding:
+    """Hands events on without their secrets."""
+
+    def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
+        """Hide from `inner`; keys of `env` (the process's own unless given) are known."""
+        self._inner, self._env = inner, os.environ if env is None else env
+        self._redactor: Redactor | None = None
+
+    def handle(self, event: Event) -> None:
+        """Hand an event on."""
+        self._inner.handle(cast("Event", hidden(event, self._known())))
+
+    def close(self) -> None:
+        """Close who shows them. Raises what that raises."""
+        self._inner.close()
+
+    def _known(self) -> Redactor:
+        if self._redactor is None:
+            from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
+
+            self._redactor = Redactor()
+            keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
+            self._redactor.learn(tuple(keys), "")
+        return self._redactor
+
+
+def hidden(value: object, redactor: Redactor) -> object:
+    """Return plain data with the secrets out of its texts; the same objects where there are none."""
+    if type(value) is str:
+        shown = redactor.text(value)
+        return value if shown == value else shown
+    if is_dataclass(value) and not isinstance(value, type):
+        old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+        changed = {name: new for name, one in old.items() if (new := hidden(one, redactor)) is not one}
+        return replace(value, **changed) if changed else value
+    if isinstance(value, Mapping):
+        items = {hidden(name, redactor): hidden(one, redactor) for name, one in value.items()}
+        return items if any(items.get(name, value) is not one for name, one in value.items()) else value
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        made = [hidden(one, redactor) for one in value]
+        same = all(one is other for one, other in zip(made, value, strict=True))
+        return value if same else (tuple(made) if isinstance(value, tuple) else made)
+    return value
