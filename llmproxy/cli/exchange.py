@@ -12,11 +12,14 @@ import typer
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
+    from llmproxy.core.bindings import Slot
     from llmproxy.core.cassettes.formats import Format
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.keys.normalize import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
+
+    Found = tuple[list[Interaction], tuple[Slot, ...]]
     from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE...", help="Files of recordings, or folders of them.")
@@ -105,6 +108,7 @@ def export(
     """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file) or OTLP."""
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.store.store import Store
+    from llmproxy.core.store.varying import slots_of
 
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
@@ -124,11 +128,11 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise nothing(database, settings.cassette, sample)
-        fork = _fork(database, settings.cassette, written)
+        fork, slots = _fork(database, settings.cassette, written), slots_of(database, settings.cassette)
     if file == "-":
-        sys.stdout.write(_text(found, settings.cassette, written, fork))
+        sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
         return
-    _write(Path(file), found, settings.cassette, written, fork, force=force)
+    _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
     typer.echo(f"Wrote {count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
 
@@ -149,14 +153,15 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
-    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.store import Store
+    from llmproxy.core.store.varying import slots_of
 
     with Store.open(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = [release(each) for each in database.interactions(name)]
+            recorded = release_all(database.interactions(name), slots_of(database, name))
             sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
 
 
@@ -176,6 +181,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> str:
     from llmproxy.cli.parts.importer import count
     from llmproxy.core.cassettes.folder import CassetteDir, slug
+    from llmproxy.core.store.varying import slots_of
 
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
@@ -185,7 +191,8 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{slug(name)}{written.suffixes[0]}"
-            _write(path, list(database.interactions(name)), name, written, _fork(database, name, written), force=force)
+            found = list(database.interactions(name)), slots_of(database, name)
+            _write(path, found, name, written, _fork(database, name, written), force=force)
     return f"Wrote {count(len(names), 'cassette')} to {folder}."
 
 
@@ -203,23 +210,21 @@ def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
     return None
 
 
-def _text(found: list[Interaction], cassette: str, written: Format, fork: Fork | None) -> str:
-    from llmproxy.core.cassettes.adopt import release
+def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
+    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import review
 
-    recorded = [release(each) for each in found]
+    recorded = release_all(*found)
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
-def _write(
-    path: Path, found: list[Interaction], cassette: str, written: Format, fork: Fork | None, *, force: bool
-) -> None:
+def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    from llmproxy.core.cassettes.adopt import release
+    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import vcr_yaml as yaml_file
 
     if written.name == "vcr":
-        yaml_file.write(path, [release(each) for each in found], cassette, force=force)
+        yaml_file.write(path, release_all(*found), cassette, force=force)
         return
     if path.exists() and not force:
         _check_ours(path, written)

@@ -214,13 +214,15 @@ class Importer:
 
     def take(self, database: Store, name: str, pieces: Sequence[Piece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
-        from llmproxy.core.cassettes.adopt import adopt
+        from llmproxy.core.cassettes.adopt import adopt, slots_in
         from llmproxy.core.forks.table import put
         from llmproxy.core.secrets.redact import Redactor
+        from llmproxy.core.store.varying import put_slots
 
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces), _fork_in(pieces)
+            slots = slots_in(recorded)
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -228,6 +230,8 @@ class Importer:
         self._store(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
             put(database, replace(fork, cassette=name))
+        if slots:
+            put_slots(database, name, slots)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 

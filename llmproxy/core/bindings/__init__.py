@@ -20,7 +20,7 @@ as in the cassette), `find_slots` (the values of text slots in a result), `split
 Pure: no I/O, no clock, nothing of the engine.
 """
 
-from llmproxy.core.bindings.answers import rebind_answer, rewrite_answer
+from llmproxy.core.bindings.answers import rebind_answer, rename_tree, rewrite_answer
 from llmproxy.core.bindings.candidates import bound_key
 from llmproxy.core.bindings.captures import find_captured
 from llmproxy.core.bindings.circumstances import (
@@ -75,6 +75,7 @@ __all__ = [
     "read_circumstances",
     "read_slot",
     "rebind_answer",
+    "rename_tree",
     "rewrite_answer",
     "split_json",
     "write_circumstances",

@@ -89,6 +89,17 @@ def rebind_answer(
     return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
 
 
+def rename_tree(bindings: Bindings, tree: object) -> object:
+    """Return a JSON tree with every recorded path in its texts replaced by the present one, whoever wrote the text."""
+    if isinstance(tree, str):
+        spots = bindings.forms.find(tree, lambda form, _: form.in_answers)
+        found = (Change(spot.start, spot.end, spot.forms[0].present[0], spot.forms[0].name) for spot in spots)
+        return apply_changes(tree, found)
+    if isinstance(tree, dict):
+        return {name: rename_tree(bindings, each) for name, each in tree.items()}
+    return [rename_tree(bindings, each) for each in tree] if isinstance(tree, list) else tree
+
+
 def _held(bindings: Bindings, tree: object) -> Iterator[str]:
     for text in _texts(tree):
         for spot in bindings.forms.find(text, _may_answer):

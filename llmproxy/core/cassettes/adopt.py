@@ -17,13 +17,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+from llmproxy.core.bindings import BadCircumstance, BadSlot, Slot, check_circumstance, read_slot, write_circumstances
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, content_length
+from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
@@ -42,6 +44,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
+from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
@@ -177,6 +180,7 @@ class _Adopter:
             usage=usage_of(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True,
             rules=self.rules.digest,
+            circumstances=extra.circumstances(),
             made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )
         for nth, name in enumerate(interaction.made_ids):
@@ -235,6 +239,14 @@ class _Extra:
         value = self.values.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
+    def circumstances(self) -> str:
+        """Return what the file says of the run. Raises CassetteCorrupt: a binding that cannot be would bind nothing, unsaid."""
+        found = self.values.get("circumstances") or []
+        try:
+            return write_circumstances(check_circumstance(**each) for each in found)  # type: ignore[attr-defined]
+        except (BadCircumstance, TypeError) as error:
+            raise CassetteCorrupt(f"`circumstances` of a recording cannot be {str(found)[:200]}: {error}") from error
+
     def ending(self) -> Ending | None:
         value = self.text("ending")
         return Ending(value) if value in list(Ending) else None
@@ -253,6 +265,28 @@ class _Extra:
             return tuple(chunks)
         # Other programs say at most when the whole of it was there.
         return (Chunk(self.number("body_offset", 0), body),) if body else ()
+
+
+def release_all(interactions: Iterable[Interaction], slots: Sequence[Slot] = ()) -> list[Recorded]:
+    """Return the recordings of a cassette as a file for pull requests says them, the cassette's slots in the first (`slots_in`)."""
+    found = [release_to_file(each) for each in interactions]
+    if slots and found:
+        found[0] = replace(found[0], extra={**found[0].extra, "slots": [slot.to_dict() for slot in slots]})
+    return found
+
+
+def slots_in(recorded: Sequence[Recorded]) -> tuple[Slot, ...]:
+    """Return the slots that a file says, each once. Raises CassetteCorrupt."""
+    values = [value for each in recorded for value in each.extra.get("slots") or ()]
+    try:
+        return tuple(dict.fromkeys(read_slot(value) for value in values))
+    except BadSlot as error:
+        raise CassetteCorrupt(f"A slot of this cassette cannot be: {error}") from error
+
+
+def release_to_file(interaction: Interaction) -> Recorded:
+    """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a person."""
+    return release(without_names(interaction))
 
 
 def release(interaction: Interaction) -> Recorded:
@@ -280,6 +314,8 @@ def release(interaction: Interaction) -> Recorded:
         "chunked": (response.chunked, header(response.headers, "content-length") is None),
     }
     extra |= {name: value for name, (value, usual) in exceptions.items() if value != usual}
+    if interaction.circumstances:
+        extra["circumstances"] = json.loads(interaction.circumstances)
     return Recorded(
         method=request.method,
         uri=f"{upstream.scheme}://{upstream.netloc}{request.target}",

@@ -25,14 +25,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.core.cassettes.adopt import adopt, release
+from llmproxy.core.bindings import Slot
+from llmproxy.core.cassettes.adopt import adopt, release_all, release_to_file, slots_in
 from llmproxy.core.cassettes.formats import Source, conflicts, open_source, recognise, review
 from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.misses.again import store_words
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
@@ -151,7 +154,7 @@ class CassetteDir:
             if (before is not None and before.sha256 == digest) or _written(store, name) == source.data:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
-                taken, left_out = _adopted(source, name, rules, upstreams)
+                taken, left_out, slots = _adopted(source, name, rules, upstreams)
                 ours = review.recognises(source)
                 fork = review.fork_in(source) if ours else None
             except CassetteError as error:
@@ -159,12 +162,13 @@ class CassetteDir:
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
             unfinished = _is_open(store, name) if not ours else review.is_open(source)
-            if (taken, fork, unfinished) != (
-                _plain(store.interactions(name)),
+            if (taken, fork, unfinished, slots) != (
+                _plain(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
+                slots_of(store, name),
             ):
-                differing[name] = _Read(taken, fork, unfinished, digest, before.last_id if before else None)
+                differing[name] = _Read(taken, fork, slots, unfinished, digest, before.last_id if before else None)
         if failed:
             raise _together(failed)
         for path, text in merged.items():
@@ -239,7 +243,7 @@ def slug(name: str, *, unique: bool = False) -> str:
 
 def _written(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
-    recorded = [release(each) for each in store.interactions(cassette)]
+    recorded = release_all(store.interactions(cassette), slots_of(store, cassette))
     fork = fork_of(store, cassette, 1)
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
 
@@ -259,13 +263,14 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
 
 def _adopted(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
-) -> tuple[list[Interaction], list[str]]:
-    """Return a file's interactions, as `_plain` gives them and in the store's order, and what was skipped."""
-    adopted = adopt(_read(source), name, rules=rules, redactor=Redactor(), upstreams=upstreams)
+) -> tuple[list[Interaction], list[str], tuple[Slot, ...]]:
+    """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its slots."""
+    recorded = _read(source)
+    adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return _plain(found), skipped
+    return _plain(found), skipped, slots_in(recorded)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -286,6 +291,7 @@ class _Read:
 
     interactions: list[Interaction]
     fork: Fork | None
+    slots: tuple[Slot, ...]
     unfinished: bool
     digest: bytes
     synced: int | None
@@ -309,9 +315,11 @@ def _replace(
             _begin(store, name, sample, wait)
             begun.append(sample)
         put(store, fork) if fork else drop(store, name)
+        if read.slots != slots_of(store, name):
+            put_slots(store, name, read.slots)
         clean = not read.unfinished
         live = list(store.interactions(name))
-        if _plain(live) == new:  # whoever we waited for brought it in
+        if _plain(map(without_names, live)) == new:  # whoever we waited for brought it in
             store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -319,7 +327,7 @@ def _replace(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add(each, supersede=False) for each in new]
         store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))
-        for each, plain in zip(kept, _plain(kept), strict=True):
+        for each, plain in zip(kept, _plain(map(without_names, kept)), strict=True):
             if plain not in new:
                 store.add(replace(each, id=None), supersede=False)
         return aside - len(kept)
@@ -359,7 +367,7 @@ def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_same(each, release(store.load(id_))) for id_ in known):
+        if not any(_same(each, release_to_file(store.load(id_))) for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,

@@ -26,6 +26,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
@@ -75,6 +76,9 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append("open: true\n")
     if fork is not None:
         parts += _joined(lines({"fork": fork.to_member()}))
+    recorded, said_once = _hoist(recorded)
+    if said_once:
+        parts += _joined(lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _request(each, shared), "response": _response(each)}
@@ -84,6 +88,40 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append(f"\n# {_title(each)}\n")
         parts += _joined(lines([tree | ({"recorded": said} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
+
+
+def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
+    """Take out of the recordings what a reader should see once, at the head: slots, and the circumstances of each run by a name."""
+    head: dict[str, object] = {}
+    runs: dict[str, str] = {}
+    found = []
+    for each in recorded:
+        extra = dict(each.extra)
+        if slots := extra.pop("slots", None):
+            head["slots"] = slots
+        if (said := extra.get("circumstances")) is not None:
+            extra["circumstances"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
+        found.append(replace(each, extra=extra))
+    if runs:
+        head["circumstances"] = {name: json.loads(said) for said, name in runs.items()}
+    return found, head
+
+
+def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
+    """Give the recordings of a file back what stands at its head. Raises Problem."""
+    runs, slots = tree.get("circumstances") or {}, tree.get("slots") or []
+    if not isinstance(runs, dict) or not isinstance(slots, list):
+        raise Problem("`circumstances` is a mapping of runs, `slots` a list")
+    found = []
+    for each in recorded:
+        name = each.extra.get("circumstances")
+        if isinstance(name, str) and name not in runs:
+            raise Problem(f"its `circumstances` are those of {name!r}, which the head of the file does not have")
+        same = not isinstance(name, str)
+        found.append(each if same else replace(each, extra={**each.extra, "circumstances": runs[name]}))
+    if slots and found:
+        found[0] = replace(found[0], extra={**found[0].extra, "slots": slots})
+    return found
 
 
 def _joined(found: list[str]) -> Iterator[str]:
@@ -249,7 +287,10 @@ def read(source: Source) -> list[Recorded]:
             problems.append((number, str(problem)))
     if problems:
         raise CassetteCorrupt(listing(source.text, source.name, problems))
-    return recorded
+    try:
+        return _lower(recorded, tree)
+    except Problem as problem:
+        raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
 
 
 def _one(tree: Tree, number: int) -> Recorded:

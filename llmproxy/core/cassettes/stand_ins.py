@@ -1,0 +1,86 @@
+"""Recordings as they may stand in a pull request: without the name of a person or a machine that a circumstance could have taken.
+
+A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit renames it for its run.
+`home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one; `user` and `host` are left out. Kept as it is:
+what nobody may rewrite (signed thinking), and names in prose, which `llmproxy scan` shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from llmproxy.core.bindings import (
+    Bindings,
+    Circumstance,
+    Fit,
+    Mismatch,
+    Nature,
+    read_circumstances,
+    rename_tree,
+    rewrite_answer,
+    write_circumstances,
+)
+from llmproxy.core.bindings.bodies import write_json
+from llmproxy.core.traffic.interaction import Interaction
+
+HOME = "/home/user"
+_IMPERSONAL = frozenset({"/root", "/", HOME})
+_NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folder of this machine
+_LEFT_OUT = frozenset({"user", "host"})
+
+
+def without_names(interaction: Interaction) -> Interaction:
+    """Return a recording with stand-ins for what names a person; the same object where nothing was declared that does."""
+    if not interaction.circumstances:
+        return interaction
+    said, bindings = _renaming(interaction.circumstances)
+    if not bindings.changed:
+        return replace(interaction, circumstances=said)
+    request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response)
+    return replace(
+        interaction,
+        circumstances=said,
+        request=replace(request, body=_renamed(request.body, bindings)),
+        response=interaction.response if isinstance(response, Mismatch) else response,
+    )
+
+
+@lru_cache(64)
+def _renaming(said: str) -> tuple[str, Bindings]:
+    recorded = read_circumstances(said)
+    kept = [each for each in recorded if each.name not in _LEFT_OUT]
+    renamed = [_stand_in(each, recorded) for each in kept]
+    return write_circumstances(renamed), Bindings(kept, renamed)
+
+
+def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circumstance:
+    if each.nature is not Nature.PATH:
+        return each
+    home = next((one for one in all_of_them if one.name == "home"), None)
+    user = next((one.value for one in all_of_them if one.name == "user"), "")
+    return replace(
+        each, value=_nameless(each.name, each.value, home, user), other=_nameless(each.name, each.other, home, user)
+    )
+
+
+def _nameless(name: str, path: str, home: Circumstance | None, user: str) -> str:
+    """Return a path without the home in its front, or the user's name in it."""
+    for own in (home.value, home.other) if home is not None else ():
+        if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
+            return HOME + path[len(own) :]
+    if user and user != "root" and user.lower() in path.lower():
+        return _NAMELESS.get(name, "/srv/folder")
+    return path
+
+
+def _renamed(body: bytes, bindings: Bindings) -> bytes:
+    """Return a request's body with stand-ins in it; what is no JSON stays."""
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    renamed = rename_tree(bindings, tree)
+    return body if renamed == tree else write_json(renamed, like=body)
