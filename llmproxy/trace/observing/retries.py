@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Sent", "find_replaced"]
+__all__ = ["Replaced", "Sent", "find_replaced"]
 
 
 class Sent(NamedTuple):
@@ -24,32 +24,46 @@ class Sent(NamedTuple):
     """How often its client had sent it before, if it says so; 0 is the first time."""
     whole: bool
     """Whether a whole answer came, or the client went on with what came of it."""
+    used: bool = False
+    """Whether the client ran a tool that the answer asked for."""
 
 
-def find_replaced(sent: Iterable[Sent]) -> frozenset[int]:
-    """Return the numbers of the requests that a later one repeats: its answer counts, theirs do not."""
+class Replaced(NamedTuple):
+    """What does not count, by number."""
+
+    sure: frozenset[int]
+    """A later request repeats them: its answer counts, theirs do not."""
+    unclear: frozenset[int]
+    """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
+
+
+def find_replaced(sent: Iterable[Sent]) -> Replaced:
+    """Tell which requests a later one repeats."""
     questions: dict[str, list[Sent]] = {}
     for each in sent:
         if each.question is not None:
             questions.setdefault(each.question, []).append(each)
-    return frozenset(number for group in questions.values() if len(group) > 1 for number in _replaced(group))
+    sure, unclear = set[int](), set[int]()
+    for group in questions.values():
+        if len(group) > 1:
+            _look(group, sure, unclear)
+    return Replaced(frozenset(sure), frozenset(unclear))
 
 
-def _replaced(group: Sequence[Sent]) -> Iterable[int]:
-    """Give each request that was sent before the one that it repeats: one that failed rather than one that was answered."""
-    open_ones: list[Sent] = []
-    for each in group:
-        repeated = _repeated(each, open_ones)
-        if repeated is not None:
-            open_ones.remove(repeated)
-            yield repeated.seq
-        open_ones.append(each)
+def _look(group: Sequence[Sent], sure: set[int], unclear: set[int]) -> None:
+    """Find what equal requests repeat.
 
-
-def _repeated(again: Sent, open_ones: Sequence[Sent]) -> Sent | None:
-    failed = [each for each in open_ones if not each.whole]
-    if not again.attempt:  # nothing says that it is a retry but that the one before came to nothing
-        return next(reversed(failed), None)
-    before = [each for each in open_ones if each.attempt == again.attempt - 1]
-    candidates = [each for each in before if not each.whole] or before or failed
-    return next(reversed(candidates), None)
+    First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to nothing
+    rather than was gone on with. Then the others, which can only repeat what came to nothing.
+    """
+    for place, again in enumerate(group):
+        if again.attempt:
+            before = [each for each in group[:place] if each.attempt == again.attempt - 1 and each.seq not in sure]
+            chosen = [each for each in before if not each.whole] or [each for each in before if not each.used] or before
+            sure.update(each.seq for each in chosen[-1:])
+            if len(chosen) > 1 and chosen[-1].whole:
+                unclear.update(each.seq for each in chosen)
+    for place, again in enumerate(group):
+        if not again.attempt:
+            failed = [each for each in group[:place] if not each.whole and each.seq not in sure]
+            sure.update(each.seq for each in failed[-1:])

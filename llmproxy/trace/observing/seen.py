@@ -54,6 +54,8 @@ class Seen:
     conversation: Conversation | None = None
     replaced: bool = False
     """Whether the client asked again, and another answer counts."""
+    unclear: bool = False
+    """Whether it is one of several alike of which the client asked for one again, and nothing tells which."""
     tools: list[ToolUse] = field(default_factory=list)
     """What its answer asked for, whether it counts or not."""
 
@@ -85,6 +87,8 @@ class Seen:
     @property
     def unread(self) -> str:
         """Say why it is not known what was asked for here; empty where it is."""
+        if self.unclear:
+            return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
         if self.replaced:
             return ""
         exchange = self.exchange
@@ -97,7 +101,16 @@ class Seen:
         if self.whole:
             return why_unread(exchange)
         missing = [tool.name or "a tool" for tool in self.tools if not tool.executed]
-        return f"was cut off while it asked for {', '.join(missing)}" if missing else ""
+        if missing:
+            return f"was cut off while it asked for {', '.join(missing)}"
+        return why_unread(exchange) if self.went_on else ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether an answer broke off, and nobody can tell whether its client was content with what it had."""
+        if not self.chat or self.replaced or self.exchange is None or self.exchange.answer is None:
+            return False
+        return not self.whole and not self.went_on
 
     @property
     def where(self) -> str:

@@ -47,7 +47,10 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
     ]
     total = [None if None in pair else sum(each or 0 for each in pair) for pair in zip(given, said, strict=True)]
     return {
-        "callCount": Tokens(sum(1 for each in chosen if each.answered), complete=True),
+        "callCount": Tokens(
+            sum(1 for each in chosen if each.answered and not _is_noise(each)),
+            complete=not any(each.broken or _is_noise(each) for each in chosen),
+        ),
         "inputTokens": _sum(given),
         "outputTokens": _sum(said),
         "totalTokens": _sum(total),
@@ -57,6 +60,12 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
         "reasoningTokens": _sum([each.reasoning for each in usages]),
         "costUsd": _sum([_cost(each) for each in counted]),
     }
+
+
+def _is_noise(seen: Seen) -> bool:
+    """Tell whether something was answered that is no answer of a model, as far as anybody can read it."""
+    exchange = seen.exchange
+    return seen.answered and exchange is not None and exchange.answer is None and bool(seen.unread)
 
 
 def _costs(seen: Seen) -> bool:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.dialects.messages import Message, as_dict, as_list
+from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
+from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.results import Result, results_of
 from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen, WireCall
@@ -96,7 +97,9 @@ class Wire:
         self._opened: list[Seen] = []
         self._may_call = False
         self._history, self._conversations = History(), Conversations()
-        self._cut: list[tuple[Conversation, ToolUse]] = []
+        self._waiting = Waiting()
+        self._heard: set[tuple[Conversation, str | None]] = set()
+        """In which conversation which request was sent."""
         self._approvals: dict[str, ToolUse] = {}
 
     def read(self, calls: Iterable[WireCall]) -> None:
@@ -139,10 +142,15 @@ class Wire:
     def _mark_replaced(self) -> None:
         asked = [each for each in self.seen if each.chat]
         replaced = find_replaced(
-            Sent(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on) for each in asked
+            Sent(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on, each.went_on)
+            for each in asked
         )
         for each in asked:
-            each.replaced = each.call.seq in replaced
+            each.replaced = each.call.seq in replaced.sure
+        alike = [each for each in asked if each.call.seq in replaced.unclear]
+        matters = {each.call.key for each in alike if each.tools}
+        for each in asked:
+            each.unclear = each.call.seq in replaced.unclear and each.call.key in matters
 
     # -- one exchange
 
@@ -152,44 +160,28 @@ class Wire:
             return seen
         place = self._conversations.place(exchange)
         seen.conversation = place.conversation or Conversation(str(len(self._opened)), "", exchange.tools, place.system)
-        self._hear_results(exchange, place, seen.conversation)
+        self._hear_results(seen, exchange, place, seen.conversation)
         self._conversations.note(exchange, place, seen.conversation)
         self._take_calls(seen, exchange, seen.conversation)
         return seen
 
-    def _hear_results(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+    def _hear_results(self, seen: Seen, exchange: Exchange, place: Place, conversation: Conversation) -> None:
         """Give the results that are new in a request to the calls that wait for them."""
-        said = results_of(exchange)
-        for message, result in zip(exchange.messages[place.known :], said[place.known :], strict=True):
-            if result is None:
-                continue
-            waiting = self._waiting(conversation, message)
-            if waiting is not None:
-                waiting.executed, waiting.output, waiting.errored = True, result.text, result.errored
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
                 asked.denied = True
-
-    def _waiting(self, conversation: Conversation, message: Message) -> ToolUse | None:
-        """Take the call that a result is for.
-
-        A call of an answer that was cut off comes last: the answer that was asked for in its place may have the same ids.
-        """
-        call_id = message.tool_call_id
-        pending = self._conversations.answer(conversation, call_id)
-        if pending is None and call_id:
-            owner = self._conversations.waiting_for(call_id)
-            pending = None if owner is None else self._conversations.answer(owner, call_id)
-        if pending is not None:
-            found: ToolUse = pending.span
-            return found
-        for each in self._cut:
-            own, tool = each
-            if call_id == tool.id or (own is conversation and call_id in (None, tool.name)):
-                self._cut.remove(each)
-                return tool
-        return None
+        again = (conversation, seen.call.key)
+        if again in self._heard:  # the same request once more brings nothing new
+            return
+        self._heard.add(again)
+        said = results_of(exchange)
+        for number, asked_for in find_new_results(exchange.messages):
+            result, call_id = said[number], exchange.messages[number].tool_call_id
+            self._conversations.answer(conversation, call_id)
+            tool = self._waiting.take(conversation, call_id, asked_for) if number >= place.known and result else None
+            if tool is not None and result is not None:
+                tool.executed, tool.output, tool.errored = True, result.text, result.errored
 
     def _take_calls(self, seen: Seen, exchange: Exchange, conversation: Conversation) -> None:
         """Note what an answer asks for."""
@@ -207,12 +199,11 @@ class Wire:
                 result = None if asked.output is None else Result.of(asked.output, declared=asked.failed)
                 tool.executed = True
                 tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
-            elif exchange.failed:
-                self._cut.append((conversation, tool))
-            else:
+            elif not exchange.failed:
                 self._conversations.wait(conversation, Pending(tool.id, tool.name, tool, None))
             if known is None:
                 seen.tools.append(tool)
+        self._waiting.add(conversation, [tool for tool in seen.tools if not tool.hosted], cut=exchange.failed)
 
 
 def _counted(seen: Seen) -> Iterable[ToolUse]:

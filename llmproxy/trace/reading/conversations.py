@@ -151,10 +151,6 @@ class Conversations:
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
 
-    def waiting_for(self, call_id: str) -> Conversation | None:
-        """Return the conversation in which a tool call with this id waits for its result."""
-        return self._waiting.get(call_id)
-
     def answer(self, conversation: Conversation, call_id: str | None) -> Pending | None:
         """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
         pending = conversation.pending

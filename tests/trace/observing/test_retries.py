@@ -33,18 +33,28 @@ def sent(text: str) -> list[Sent]:
         ("a0+ a0+ a1+", {2}),  # of two whole ones one
         ("a0- a0+", {1}),  # an agent that asks again by itself
         ("a0- a1+ a0+", {1}),
+        ("a0- a0+ a1- a2+", {1, 3}),  # two clients at once: the whole one is the other's
         ("a+ a1+", set()),  # the first says nothing: it is another client's
         ("a1+", set()),  # what it repeats never came here
     ],
 )
 def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
     """The answer to the last of them counts; equal requests with whole answers all count."""
-    assert find_replaced(sent(told)) == replaced
+    assert find_replaced(sent(told)).sure == replaced
+
+
+def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
+    """Two clients at once, both answered, and one asks again: what differs in the answers is not known."""
+    assert find_replaced(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
+    chats = Chats()
+    for n, attempt in enumerate((0, 0, 1)):
+        chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
+    assert ["nothing tells which" in each.unread for each in chats.wire.step(0).unread] == [True, True]
 
 
 def test_an_unknown_question_repeats_nothing() -> None:
     """What has no key is compared with nothing."""
-    assert find_replaced([Sent(1, None, None, whole=False), Sent(2, None, None, whole=True)]) == frozenset()
+    assert find_replaced([Sent(1, None, None, whole=False), Sent(2, None, None, whole=True)]).sure == frozenset()
 
 
 def test_a_tool_that_ran_three_times_counts_three_times() -> None:
