@@ -107,6 +107,8 @@ class Collector:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
+            if report.served_failures:
+                yield f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: --llmproxy-mode auto asks again"
             if report.misses and test in self.passed:
                 yield f"{test}: passed, but was refused {report.misses}: {brief(report.miss_texts[0]) if report.miss_texts else ''}"
             if report.unused and test in self.passed:

@@ -24,6 +24,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Mode
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
 from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses
+from llmproxy.pytest.late import LateThreads
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
     DEBUG,
@@ -61,6 +62,7 @@ class _Run:
     """Options that another plugin had first."""
     shared: Shared | None = None
     notes: list[str] = field(default_factory=list)
+    late: LateThreads = field(default_factory=LateThreads)
     bench: Bench | None = None
     """Of YAML suites, once there are some."""
 
@@ -245,7 +247,10 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
     except (LLMProxyError, ValueError) as error:
         pytest.fail(f"llmproxy: {error}", pytrace=False)
     request.node.stash[_WALK] = walk
+    late = request.config.stash[_RUN].late
+    late.begin()
     yield walk
+    late.end(request.node.nodeid, shared.address)
     try:
         shared.finish(walk, complete=request.node.stash.get(_PASSED, False))
     except LLMProxyError as error:
@@ -301,6 +306,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         report.sections += miss_sections(walk, item.nodeid, report.longreprtext)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which calls belonged to no test."""
+    run = config.stash.get(_RUN, None)
+    for line in run.late.refused if run is not None else ():
+        terminalreporter.write_line(f"llmproxy: {line}")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

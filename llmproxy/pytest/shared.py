@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmproxy.client.control.client import Control, ControlError, Report, session_url
 from llmproxy.client.environment.build import Plan, plan
@@ -229,6 +230,11 @@ class Shared:
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete)
         return walk.closed
+
+    def address(self) -> tuple[str, int] | None:
+        """Return where the proxy listens, as a socket is told it."""
+        parts = urlsplit(self.url)
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
 
     def restore(self) -> None:
         """Give the environment back; what somebody changed since is theirs."""

@@ -147,6 +147,9 @@ def summary_lines(summary: Summary, store: str = "") -> list[str]:
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
         lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")
+    if summary.served_failures:
+        what = counted(summary.served_failures, "answer")
+        lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")
     if summary.failed:
         lines.append(f"{counted(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines

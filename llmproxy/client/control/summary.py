@@ -32,6 +32,7 @@ def add(reports: Iterable[Report]) -> Report:
         passed=sum(each.passed for each in found),
         refused=sum(each.refused for each in found),
         failed=sum(each.failed for each in found),
+        served_failures=sum(each.served_failures for each in found),
         live_calls=sum(each.live_calls for each in found),
         unpriced=sum(each.unpriced for each in found),
         tokens_in=sum(each.tokens_in for each in found),
@@ -59,6 +60,7 @@ def one_line(report: Report) -> str:
         "passed": report.passed,
         "refused": report.refused,
         "lost": report.failed,
+        "served although recorded as failed": report.served_failures,
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]

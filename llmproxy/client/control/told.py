@@ -15,6 +15,7 @@ from llmproxy.protocol import AGENT, Decision
 
 _NUMBERS = (
     "sample", "hits", "bound", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced",
+    "served_failures",
 )  # fmt: skip
 
 
@@ -68,6 +69,8 @@ class Report:
     refused: int = 0
     failed: int = 0
     """Answers that should have been recorded and were lost."""
+    served_failures: int = 0
+    """Hits whose answer had failed, or was cut, when it was recorded."""
     arrived: int = 0
     """Number of the last call that arrived, ended or not: where :meth:`Control.walk` can go on."""
     live_calls: int = 0

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision, Exhausted, Mode, is_good
 
@@ -90,14 +91,18 @@ def playable[R: Recorded](mode: Mode, recordings: Sequence[R], *, complete: bool
     return recordings
 
 
-_SAID = {Ending.LEFT: "the client left it", Ending.CUT: "it broke off", Ending.UNTERMINATED: "it has no end"}
+_SAID: dict[Ending, str] = {
+    Ending.LEFT: "the client left it",
+    Ending.CUT: "it broke off",
+    Ending.UNTERMINATED: "it has no end",
+}
 
 
 def describe_failure(recording: Recorded) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
-        return f"recorded incomplete: {_SAID[recording.ending]}"
-    return "" if is_good(recording.status) else f"recorded failure {recording.status}"
+        return f"{SERVED_FAILURE}: {_SAID[recording.ending]}"
+    return "" if is_good(recording.status) else f"{SERVED_FAILURE}: {recording.status}"
 
 
 def is_perfect(recording: Recorded) -> bool:

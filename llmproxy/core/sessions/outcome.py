@@ -17,6 +17,8 @@ from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
 __all__ = ["Outcome", "Reporter", "Started", "Summary", "Totals"]
 
 _UNKNOWN = Usage()
+SERVED_FAILURE = "a recorded failure"
+"""How the note of an outcome begins whose answer was served although it had failed, or was cut, when it was recorded."""
 
 
 class Outcome(NamedTuple):
@@ -106,6 +108,8 @@ class Summary:
     """US dollars that the replayed calls would have cost; None when no price of them is known."""
     unpriced: int = 0
     """Replayed calls of a model whose price is unknown: `cost_not_spent` lacks them."""
+    served_failures: int = 0
+    """Hits whose answer had failed, or was cut, when it was recorded."""
     sessions: int = 0
     duration: float = 0.0
     """Seconds."""
@@ -146,6 +150,7 @@ class Totals:
     tokens_out: int = 0
     cost: Decimal | None = None
     unpriced: int = 0
+    served_failures: int = 0
     bound: int = 0
     bound_names: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
@@ -156,6 +161,7 @@ class Totals:
         self.failed += outcome.lost
         if outcome.decision is Decision.REPLAY:
             self.hits += 1
+            self.served_failures += outcome.note.startswith(SERVED_FAILURE)
             self.bound += bool(outcome.bound)
             self.bound_names.update(outcome.bound)
             usage, cost = outcome.usage, outcome.cost
@@ -190,6 +196,7 @@ class Totals:
             tokens_out=self.tokens_out,
             cost_not_spent=self.cost,
             unpriced=self.unpriced,
+            served_failures=self.served_failures,
             sessions=len(self.sessions),
             duration=duration,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from llmproxy.core.sessions.alike import Alike
-from llmproxy.core.sessions.outcome import Outcome, was_paid_for
+from llmproxy.core.sessions.outcome import SERVED_FAILURE, Outcome, was_paid_for
 from llmproxy.protocol import Decision
 
 KEPT_MISSES = 20
@@ -67,6 +67,8 @@ class Tally:
     recorded: int = 0
     failed: int = 0
     """Answers that should have been recorded and were lost."""
+    served_failures: int = 0
+    """Hits whose answer had failed, or was cut, when it was recorded."""
     saved: Sum = field(default_factory=Sum)
     """Calls answered from recordings."""
     spent: Sum = field(default_factory=Sum)
@@ -88,6 +90,7 @@ class Tally:
             if miss_text and len(self.miss_texts) < KEPT_MISSES:
                 self.miss_texts.append(miss_text)
             return
+        self.served_failures += outcome.decision is Decision.REPLAY and outcome.note.startswith(SERVED_FAILURE)
         (self.saved if outcome.decision is Decision.REPLAY else self.spent).add(outcome)
         self.parties.setdefault(outcome.party, Sum()).add(outcome)
 
@@ -102,6 +105,7 @@ class Tally:
         for alike, times in self._hits.items():
             self.decisions[Decision.REPLAY] = self.decisions.get(Decision.REPLAY, 0) + times
             self.saved.add(alike.said, times)
+            self.served_failures += times * alike.said.note.startswith(SERVED_FAILURE)
             self.parties.setdefault(alike.said.party, Sum()).add(alike.said, times)
         self._hits.clear()
 
@@ -119,6 +123,7 @@ class Tally:
             "passed": passed,
             "refused": refused - self.misses,
             "failed": self.failed,
+            **({"served_failures": self.served_failures} if self.served_failures else {}),
             "live_calls": self.decisions.get(Decision.RECORD, 0) + passed,
             "tokens": {"input": self.saved.input + self.spent.input, "output": self.saved.output + self.spent.output},
             "cost_not_spent": self.saved.to_json()["cost"],

@@ -400,7 +400,10 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
         with engine(store, Mode.REPLAY) as made:
             asked = [ask(made) for _ in range(3)]
             assert [made.answer(each).status for each in asked] == [429, 401, 200]
-            assert [each.note for each in asked] == ["recorded failure 429", "recorded failure 401", ""]
+            for each in asked:
+                made.outcome(each, 200)
+            assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
+            assert made.sessions.get("default").tally.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
             assert made.sessions.get("default").complete
 
