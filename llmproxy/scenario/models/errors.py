@@ -17,7 +17,7 @@ __all__ = ["CallFailed", "ModelError", "ModelUnset", "Refused", "failure", "is_t
 
 OURS = "llmproxy: "
 MISS = "no recorded response"
-_NOT_FOUND = 404
+"""How every miss begins, whatever its status."""
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _SHOWN = 600
@@ -131,7 +131,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
     ours = our_text(error)
     if ours is not None:
         told = ours.removeprefix(OURS)
-        if _status(error) == _NOT_FOUND:
+        if told.startswith(MISS):  # its status is the dialect's, or the user's
             return MissError(ours)
         return ModelError(f"the call of {model} for {party!r} did not get through: {told}")
     text = _short(str(error))

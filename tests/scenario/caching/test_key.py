@@ -297,7 +297,7 @@ def test_a_wrong_call_is_the_callers_mistake() -> None:
 def test_another_process_makes_the_same_key() -> None:
     """Whatever its hash seed."""
     code = (
-        "from tests.scenario.test_cache_key import key, conversation\n"
+        "from tests.scenario.caching.test_key import key, conversation\n"
         "print(key({'b': {1, 'x', 3}, 'a': conversation()}))"
     )
     found = {

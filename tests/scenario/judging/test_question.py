@@ -66,7 +66,7 @@ import asyncio, json, socket, sys
 sys.path.insert(0, ".")
 hosts, resolve = set(), socket.getaddrinfo
 socket.getaddrinfo = lambda host, *more, **how: hosts.add(str(host)) or resolve(host, *more, **how)
-from tests.scenario.test_judge_question import ask_all
+from tests.scenario.judging.test_question import ask_all
 found = asyncio.run(ask_all(sys.argv[1], "a", None, True))
 print(json.dumps([[{id: str(finding.status) for id, finding in each.findings.items()} for each in found], sorted(hosts)]))
 """
