@@ -72,6 +72,17 @@ def test_every_room_has_a_face(room: Path) -> None:
     assert room.as_posix() == "data" or ast.get_docstring(ast.parse(face.read_text(encoding="utf-8")))
 
 
+def test_the_map_names_what_is_there() -> None:
+    """Every file and room that docs/architecture.md and CONTRIBUTING.md name exists."""
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        named = re.findall(
+            r"`((?:cli|client|core|mitm|pytest|report|scenario|suite|trace)/[a-z0-9_/]*(?:\.py)?)`", text
+        )
+        assert len(named) > 10, page
+        assert [name for name in named if not (PACKAGE / name).exists()] == []
+
+
 def test_exceptions_to_the_mirror_rule_are_still_needed() -> None:
     """A list of exceptions only shrinks if somebody looks."""
     for name in NO_MIRROR:
