@@ -138,14 +138,14 @@ def test_slow_and_half_open_clients_disturb_nobody(player: Rig) -> None:
 def test_a_big_body_is_matched_up_to_the_limit(player: Rig) -> None:
     """50 MB are read, in reasonable time, and missed; over the limit is 413 with the option's name."""
     big = body_of("x" * 50_000_000)
-    with player.client(30) as c:
+    with player.client(240) as c:
         assert c.ask(request(big)).status == 404
         assert c.ask(chat("hi")).status == 200
-    with player.client(30) as c:
+    with player.client(240) as c:
         got = c.ask(request(body_of("x" * 61_000_000)))
         assert (got.status, got.headers["connection"]) == (413, "close")
         assert "--max-request" in got.message
-    with player.client(30) as c:
+    with player.client(240) as c:
         assert c.ask(chunked(body_of("x" * 61_000_000), 1 << 20)).status == 413
 
 

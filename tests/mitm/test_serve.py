@@ -86,7 +86,7 @@ def test_an_answer_that_ends_in_time_is_whole(tmp_path: Path) -> None:
 
 
 def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path) -> None:
-    """What a client has the end of is on the disk; replay serves it, `once` records anew and says so."""
+    """What a client has the end of is on the disk; `once` serves it, and records what is missing until a run ends in order."""
     store, number = tmp_path / "x.db", 30
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
         px = start("once", store, upstreams={"openai": p.url})
@@ -97,12 +97,14 @@ def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path)
             px.popen.wait(5)
         assert len(recorded(store)) == number
         with proxy("once", store, upstreams={"openai": p.url}, name="again") as px, Wire(px.port) as c:
-            assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "recorded"
-        assert "recorded anew" in px.stderr + px.stdout
+            assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "hit"
+            assert c.ask(chat("missing")).headers["x-llmproxy-cache"] == "recorded"
+        assert len(p.requests) == number + 1
         asked = len(p.requests)
         with proxy("once", store, upstreams={"openai": p.url}, name="complete") as px, Wire(px.port) as c:
             assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "hit"
             assert c.ask(chat("1", stream=True)).headers["x-llmproxy-cache"] == "hit"
+            assert c.ask(chat("missing")).headers["x-llmproxy-cache"] == "hit"
             assert c.ask(chat("new")).status == 404
         assert len(p.requests) == asked
     assert at_rest(store)

@@ -294,7 +294,7 @@ class TestOnOneProxy:
             )
             assert "hi there" in got.message
             claude = c.ask(request(body_of(), "/v1/messages"))
-            assert (claude.status, claude.json["error"]["type"]) == (404, "not_found_error")
+            assert (claude.status, claude.json["error"]["type"]) == (400, "invalid_request_error")
             gemini = c.ask(request(b'{"contents":[]}', "/v1beta/models/gemini-2.5-flash:generateContent"))
             assert gemini.json["error"]["status"] == "NOT_FOUND"
             assert c.ask(chat("hi")).status == 200
