@@ -118,7 +118,7 @@ def _selected(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str,
         said = f"row of {info.name}" + (f" with {shown}" if filters else "") + whose(info, run.user)
         return select(run.store, info, filters, run.scope, run.user), said
     key = run.scope.resolve(id_)
-    if not isinstance(key, str | int | float) or isinstance(key, bool):
+    if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
     info.check(filters, "filters")
     row = run.store.get(info.name, key)

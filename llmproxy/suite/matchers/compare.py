@@ -188,7 +188,7 @@ def is_json(operand: object, seen: Seen) -> Found:
     try:
         return eq(operand, Seen(_parsed(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Found(Outcome.FAILS, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Found(Outcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 
 
 def _schema(operand: object) -> str:
@@ -222,9 +222,9 @@ def json_schema(operand: dict[str, Any], seen: Seen) -> Found:
     try:
         value = _parsed(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Found(Outcome.FAILS, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Found(Outcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
     if value is ABSENT:
-        return Found(Outcome.FAILS, "expected JSON, and there is no value")
+        return Found(Outcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
         if isinstance(instance, str) and not search(wanted, instance):

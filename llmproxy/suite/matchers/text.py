@@ -194,6 +194,10 @@ def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -
         ) from None
 
 
+_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
+"""What is found in all of these, which have nothing in common, is found in every text."""
+
+
 def _pattern(operand: object) -> str:
     if operand == []:
         return "an empty list asserts nothing"
@@ -203,9 +207,13 @@ def _pattern(operand: object) -> str:
         if not each:
             return "an empty pattern is found in every text, so it asserts nothing"
         try:
-            compile_pattern(each)
+            pattern = compile_pattern(each)
         except StepError as error:
             return error.message
+        if all(pattern.search(text) for text in _ANYTHING):
+            return (
+                f"{each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is one)"
+            )
     return ""
 
 

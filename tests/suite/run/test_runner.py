@@ -153,6 +153,10 @@ def test_skip_and_xfail(tmp_path: Path) -> None:
 
 
 VAIN = [
+    '{chat: x, response: {regex: ".*"}}',
+    '{chat: x, response: {regex: "(?s)^.*$"}}',
+    '{chat: x, response: {contains: x, not: {regex: ["a*"]}}}',
+    '{verify: {entity: tasks, filters: {title: {regex: "[a-z]*"}}, exists: true}}',
     "{chat: x, tools: {a: {gte: 0}}}",
     "{chat: x, tools: {a: {count: {gte: 0}}}}",
     "{chat: x, tools: {a: {lte: .inf}}}",
@@ -171,8 +175,22 @@ VAIN = [
 @pytest.mark.parametrize("step", VAIN)
 def test_what_holds_whatever_happens_is_refused(tmp_path: Path, step: str) -> None:
     """When the file is read: a bound that every number meets, fields of rows that may not be there."""
-    with pytest.raises(SuiteError, match=r"nothing is asserted|may be 0"):
+    with pytest.raises(SuiteError, match=r"nothing is asserted|may be 0|asserts nothing"):
         rig.cases_of(tmp_path, suite(rig.echo(tmp_path), step))
+
+
+UNJUDGED = [
+    "{chat: x, response: {not: {json: 1}}}",
+    "{chat: x, response: {not: {jsonSchema: {type: object}}}}",
+    "{chat: x, response: {allOf: [{not: {json: {a: 1}}}]}}",
+    '{verify: {entity: tasks, id: " ", exists: false}}',
+]
+
+
+@pytest.mark.parametrize("step", UNJUDGED)
+def test_what_cannot_be_judged_cannot_be_denied(tmp_path: Path, step: str) -> None:
+    """An answer that is no JSON is not JSON of another kind; an id without a letter names no row."""
+    assert run(tmp_path, step, scenario=SETUP).statuses == ["environment_error"]
 
 
 def test_a_share_of_runs_that_is_always_reached_is_refused(tmp_path: Path) -> None:
