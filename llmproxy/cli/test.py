@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.errors import Exit, LLMProxyError, SettingsError
+from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
@@ -141,13 +141,25 @@ class Asked:
         reports = [handler_of(text) for text in self.reports]
         ended = Ended()
         try:
-            return self._tested([*reports, ended], env)
+            code = self._tested([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
             ended.tell(reports, error)
+            for lost in self._close(reports):
+                typer.echo(f"llmproxy: {lost}", err=True)
             raise
-        finally:
-            for report in reports:
+        if lost_ones := self._close(reports):
+            raise MachineError("\n".join(lost_ones))
+        return code
+
+    def _close(self, reports: Sequence[Handler]) -> list[str]:
+        """Let every report write what is left; return what was lost, a full disk say."""
+        lost = []
+        for text, report in zip(self.reports, reports, strict=True):
+            try:
                 report.close()
+            except OSError as error:
+                lost.append(f"--report {text!r} could not be written: {error.strerror or error}")
+        return lost
 
     def _tested(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.report.events import Completed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.control.client import ControlError, Report
 from llmproxy.client.control.summary import add, brief, one_line
+from llmproxy.errors import Exit
 from llmproxy.pytest.scenario_runs import SCENARIOS
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Collector:
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
         self._handlers = handlers
+        self._lost: list[str] = []
         self._since = time.time()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -54,7 +56,7 @@ class Collector:
             self.rows += parcel["rows"]
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports of scenarios that were asked for."""
         if not self._handlers:
             return
@@ -72,13 +74,20 @@ class Collector:
             Completed(exit_code=int(exitstatus), seconds=time.time() - self._since, scenarios=rows),
         ]
         for handler in self._handlers:
-            for event in events:
-                handler.handle(event)
-            handler.close()
+            try:
+                for event in events:
+                    handler.handle(event)
+                handler.close()
+            except OSError as error:  # a full disk, say: the tests ran, and who counts on the report must know
+                self._lost.append(f"a report could not be written: {error.strerror or error}")
+        if self._lost and session.exitstatus == 0:
+            session.exitstatus = Exit.ENVIRONMENT
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
         self._sessions(terminalreporter)
+        for lost in self._lost:
+            terminalreporter.write_line(f"llmproxy: {lost}", red=True)
         for row in self.rows:
             if row.get("told"):
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")

@@ -27,7 +27,10 @@ class AtEnd:
         """Write what `render` makes of the story to `path`; text as UTF-8. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._render, self._story = path, render, Story()
-        self._write()
+        if path.exists() and not path.is_file():
+            path.open("ab").close()  # what cannot be taken back is written once: /dev/stdout, a pipe
+        else:
+            self._write()
 
     def handle(self, event: Event) -> None:
         """Remember it."""

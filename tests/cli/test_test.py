@@ -135,6 +135,20 @@ def test_reports_are_whole_however_it_ends(
     assert ET.fromstring(texts["junit"]).get("errors") == "1"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_report_that_is_lost_at_the_end_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk: the other reports are whole, the exit code is the environment's, and nobody is asked to report a bug."""
+    monkeypatch.chdir(folder)
+    words = ["--report=jsonl=/dev/full", "--report=json=out.json"]
+    assert main(["test", "t.suite.yaml", "--id", "good", *words]) == 3
+    said = capsys.readouterr().err
+    assert "--report 'jsonl=/dev/full' could not be written: No space left on device" in said
+    assert "internal error" not in said
+    assert json.loads((folder / "out.json").read_text())["exit_code"] == 0
+
+
 def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
     """With the command that records it; the agent was not even started."""
     text = 'name: t\nagent: {command: [sh, -c, "touch started; cat"]}\nscenarios: [{id: a, steps: [{chat: hi}]}]\n'
