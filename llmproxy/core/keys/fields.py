@@ -218,6 +218,8 @@ def _beginning(name: str, table: dict[str, str]) -> str:
 # -- what is left of them ----------------------------------------------------------------------------------------------------------
 
 _USUAL = frozenset({"*/*", "application/*", "application/json"})
+_ANY = frozenset({"*/*"})
+_WEIGHT = re.compile(r"\s*;\s*(?:q|charset)=[^;]*")
 _STREAMS = frozenset(
     {"text/event-stream", "application/vnd.amazon.eventstream", "application/x-ndjson", "application/stream+json"}
 )
@@ -236,7 +238,7 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
         if name in SET_HEADERS:
             text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
         elif name == "accept":
-            text = _accepted(text, stream=stream)
+            text = _accepted(text, known=known, stream=stream)
         elif name == "accept-language":
             text = "" if text == "*" else text
         elif name == "content-type":
@@ -246,12 +248,11 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
     return tuple(kept)
 
 
-def _accepted(text: str, *, stream: bool) -> str:
-    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it."""
-    ranges = {part.strip().lower() for part in text.split(",") if part.strip()}
-    usual = _USUAL | _STREAMS if stream else _USUAL
-    bare = {each.partition(";")[0].strip() for each in ranges}
-    return "" if bare <= usual else ",".join(sorted(ranges))
+def _accepted(text: str, *, known: bool, stream: bool) -> str:
+    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it. Parameters but weight and charset count."""
+    ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
+    usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
+    return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
 def _content_type(text: str, *, known: bool, kind: str) -> str:

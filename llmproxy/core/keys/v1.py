@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from llmproxy.core.keys.fields import ignored_member
 from llmproxy.core.keys.key import digest_of, optional
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize, read_body, scrub_fields
 from llmproxy.core.keys.scrub import compiled
 from llmproxy.core.keys.walk import MadeBy, Walk
+from llmproxy.core.secrets.names import FINGERPRINTED
 from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.core.traffic.json_bytes import dump
 
@@ -41,6 +43,8 @@ _CREDENTIALS = frozenset(
     ]
 )  # fmt: skip
 _BILLING = "x-anthropic-billing-header:"
+_UNMARKED = re.compile(r"REDACTED(?!x|-\d+x)")
+"""What version 1 left of a secret in a URL; version 2 adds a fingerprint."""
 _FINGERPRINT = re.compile(r"(REDACTED-\d+)x[0-9a-f]+")
 
 
@@ -50,6 +54,24 @@ def key_of(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Key
     canonical = _canonical(request, route, rules, made_by)
     named = (canonical.provider, canonical.method, canonical.operation, optional(canonical.model))
     return digest_of(TAG, named, canonical)
+
+
+def says_all(request: Request, where: Route) -> bool:
+    """Tell whether everything that counts today was stored of a request that version 1 redacted."""
+    if not request.headers:
+        return False
+    if any(name.lower() in FINGERPRINTED and value == "[REDACTED]" for name, value in request.headers):
+        return False
+    return says_target(request.target, where)
+
+
+def says_target(target: str, where: Route) -> bool:
+    """Tell whether nothing that counts today was taken out of a stored URL."""
+    path, _, query = target.partition("?")
+    return not _UNMARKED.search(path) and not any(
+        _UNMARKED.match(value) and not ignored_member(where.provider, name, value, known=where.known)
+        for name, value in parse_qsl(query)
+    )
 
 
 def _canonical(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:

@@ -124,6 +124,8 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     bare = rest if space and scheme.lower() in ("bearer", "basic", "token") else value
     if " " in bare or len(bare) < SHORTEST:
         return False
+    if bare_name == "cookie" and "=" not in bare:
+        return False  # a recipe's; a header field's is name=value
     if said and bare_name in _OAUTH_MEMBERS:
         return is_password(bare)
     return len(value) >= _LONG and any(char.isdigit() for char in bare) and not is_example(bare)

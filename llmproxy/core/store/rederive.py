@@ -11,28 +11,23 @@ credential nothing is left. Those match as before, by the key that version 1 gav
 from __future__ import annotations
 
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from llmproxy.core.keys import v1
-from llmproxy.core.keys.fields import ignored_member
 from llmproxy.core.keys.key import TAG, key_of
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
 from llmproxy.core.providers.routing import PROVIDERS, Route, route
-from llmproxy.core.secrets.names import FINGERPRINTED
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import Older
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Interaction, Key, Request
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteError, RefusedError
 
 log = logging.getLogger(__name__)
-_UNMARKED = re.compile(r"REDACTED(?!x|-\d+x)")
-"""What version 1 left of a secret in a URL; version 2 adds a fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +105,10 @@ def _today(store: Store, each: Older, place: tuple[str, int], rules: Rules, upst
         where = route_of(each, upstreams)
     except RefusedError:
         return None
-    if not says_all(each.request, where):
+    if not v1.says_all(each.request, where):
         return None
     request = Redactor().request(each.request)  # kinds of secrets that its version did not know
     return key_of(canonicalize(request, where, rules, lambda made: store.made_by(*place, made)))
-
-
-def says_all(request: Request, where: Route) -> bool:
-    """Tell whether everything that counts today was stored of a request that version 1 redacted."""
-    if not request.headers:
-        return False
-    if any(name.lower() in FINGERPRINTED and value == "[REDACTED]" for name, value in request.headers):
-        return False
-    return says_target(request.target, where)
-
-
-def says_target(target: str, where: Route) -> bool:
-    """Tell whether nothing that counts today was taken out of a stored URL."""
-    path, _, query = target.partition("?")
-    return not _UNMARKED.search(path) and not any(
-        _UNMARKED.match(value) and not ignored_member(where.provider, name, value, known=where.known)
-        for name, value in parse_qsl(query)
-    )
 
 
 def rekeyed(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[Rekeyed]:
@@ -156,7 +133,7 @@ def _now_and_then(
         canonical = canonical_of(store, each, rules, upstreams)
         new, where = key_of(canonical), route_of(each, upstreams)
         older = not each.key.startswith(TAG)
-        if older and not says_all(each.request, where):
+        if older and not v1.says_all(each.request, where):
             return each.key, each.key
         if not older or other_rules:
             return new, new

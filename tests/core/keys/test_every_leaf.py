@@ -306,6 +306,14 @@ def test_headers_that_say_the_same_are_one(headers: dict[str, str], others: dict
     assert one == other
 
 
+def test_an_accept_counts_where_it_chooses() -> None:
+    """A version in a parameter, and at a path that nobody knows whatever is not "anything"."""
+    asked = ("application/json;version=2", "application/json", "text/csv", "text/csv;q=0.5, application/json")
+    known, strange = ({key("GET", target, (("accept", each),)) for each in (*asked, "*/*")}
+                      for target in ("/v1/files/f/content", "/openai/v1/x"))  # fmt: skip
+    assert (len(known), len(strange)) == (4, 5)
+
+
 def test_what_raw_bytes_are_counts() -> None:
     """The same bytes as another kind of audio; but not which boundary a form has."""
     kinds = ("audio/wav", "audio/mpeg", "text/plain; charset=utf-8", "text/plain")
@@ -383,6 +391,30 @@ def test_credentials_of_the_query_are_in_the_providers_row() -> None:
             values = ("abcdefgh-12345678", "abcdefgh-87654321", "short")
             keys = {key("GET", f"/{provider.name}/nobody/knows?{name}={value}") for value in values}
             assert len(keys) == (1 if name in provider.credentials else 3), (provider.name, name)
+
+
+WORDS_IN_TEXTS = [
+    ("assistant", "assistant", "an assistant", "an xssistant"),
+    ("tenant-acme", "tenant-bravo", "I am tenant-acme", "I am tenant-bravo"),
+    ("acme-corporation", "globex-corporation", "acme-corporation?", "globex-corporation?"),
+    ("k", "k", '{"cookie": "chocolate-chip-recipe-1234567"}', '{"cookie": "oatmeal-raisin-recipe-7654321"}'),
+    ("k", "k", "[REDACTED-1]", "[REDACTED-2]"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "said", "asked"), WORDS_IN_TEXTS)
+def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str, asked: str) -> None:
+    """Keys that are words, tenants named by their keys, a recipe: what is said with them is not one question."""
+    keys = set()
+    for credential, text in ((one, said), (other, asked)):
+        headers = (("authorization", f"Bearer {credential}"),)
+        redactor = Redactor()
+        redactor.learn(headers, "/v1/chat/completions")
+        where = route("POST", "/v1/chat/completions", headers)
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+        request = redactor.request(Request("POST", where.target, headers, body))
+        keys.add(key_of(canonicalize(request, where, Rules(), lambda _: None)))
+    assert len(keys) == 2
 
 
 def test_the_tables_are_in_the_docs(pytestconfig: pytest.Config) -> None:

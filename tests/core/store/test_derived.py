@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.formats.vcr_yaml import Recorded
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -22,7 +24,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered
-from tests.support.chats import NOW
+from tests.support.chats import NOW, fill
 
 V1 = Path(__file__).resolve().parents[3] / "fixtures/stores/v1.db"
 BEARER: Headers = (("authorization", "Bearer of-somebody-else-1"), ("content-type", "application/json"))
@@ -198,3 +200,16 @@ def test_recordings_under_other_rules_of_the_user_wait_for_a_rekeying(store: Pat
     with engine(store, rules=rules) as made:
         seeded: Any = {**ASKED[1][3], "seed": 7}  # type: ignore[dict-item]
         assert played(made, ("POST", "/v1/chat/completions", BEARER, seeded)) == 1
+
+
+def test_a_file_of_version_1_replays_what_it_could_not_say(tmp_path: Path) -> None:
+    """A cassette file in which a member of the query was taken out: any value finds it, as before."""
+    wrote = Recorded(
+        "GET", "https://api.openai.com/v1/strange?token=REDACTED&page=1", BEARER, b"", 200, "OK", (), b"{}"
+    )
+    (adopted,) = adopt([wrote], "default", rules=Rules(), redactor=Redactor())
+    assert adopted.interaction is not None
+    fill(tmp_path / "a.db", adopted.interaction)
+    with engine(tmp_path / "a.db") as made:
+        assert played(made, ASKED[9]) == 1
+        assert played(made, NEVER[3]) is None
