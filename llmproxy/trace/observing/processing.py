@@ -122,18 +122,26 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _Link | s
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
         and each.call.operation in CHAT
     ]  # fmt: skip
-    family = [each for each in earlier if each.exchange is not None and _same_agent(each.exchange, exchange)]
+    writers = [each for each in earlier if _is_quoted(each, sent, system_of(exchange.messages))]
+    alike = [each for each in earlier if each.exchange is not None and _same_agent(each.exchange, exchange)]
+    family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
     if not continues and any(_begins(sent, _expected(each)) for each in family):
         return None  # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
-    scored = [(common(_expected(each), sent[:-1] or sent), each.call.seq, each) for each in family]
-    shared, _, parent = max(scored, key=lambda each: each[:2], default=(0, 0, None))
+    scored = [
+        (common(_expected(each), sent[:-1] or sent), _told_to(writers, _expected(each)), each.call.seq, each)
+        for each in family
+    ]
+    shared, _, _, parent = max(scored, key=lambda each: each[:3], default=(0, 0, 0, None))
     if parent is None or parent.exchange is None:
         return _rootless(sent, earlier, continues=False)
     change = changes(
         _expected(parent), sent, before=system_of(parent.exchange.messages), after=system_of(exchange.messages)
     )
-    proof = _is_summary(change, earlier)
-    if shared == 0 and not proof and not _anchored(_expected(parent), sent):
+    proof = _is_summary(change, writers)
+    anchored = shared > 0 or _anchored(_expected(parent), sent)
+    if proof and not anchored and any(each in alike for each in writers):
+        proof = False  # it may have been the user who asked for the summary, and went on with it
+    elif not proof and not anchored:
         return _rootless(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(_only_tools, gap.missing)) for gap in change.gaps)
     if lost and not change.grown and not _remembers(family):
@@ -194,20 +202,41 @@ def _remembers(family: Sequence[Seen]) -> bool:
     return False
 
 
-def _is_summary(change: Change, earlier: Sequence[Seen]) -> bool:
-    """Tell whether what was inserted is the output of an earlier call whose request spoke of what is missing."""
-    if not change.missing:
+def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
+    """Tell whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
+    exchange = seen.exchange
+    if exchange is None or exchange.answer is None:
         return False
+    output = "".join(exchange.answer.text.split())
+    if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
+        return False
+    return any(output in item.alike for item in sent if item.role != "assistant") or output in "".join(system.split())
+
+
+def _told_to(writers: Sequence[Seen], items: Sequence[Item]) -> int:
+    """Return how many of these messages the one who wrote the summary was told."""
+    return max((sum(_knows(each, item) for item in items) for each in writers), default=0)
+
+
+def _knows(writer: Seen, item: Item) -> bool:
+    """Tell whether a request carries a message, or quotes it."""
+    exchange = writer.exchange
+    if exchange is None:
+        return False
+    if item.alike:
+        return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
+    said = [call for each in items_of(exchange.messages) for call in each.calls]
+    return all(call in said for call in item.calls)
+
+
+def _is_summary(change: Change, writers: Sequence[Seen]) -> bool:
+    """Tell whether what was inserted is the output of an earlier call that was told of what is missing."""
     inserted = "".join("".join(text.split()) for text in _inserted(change))
-    for seen in earlier:
+    for seen in writers:
         exchange = seen.exchange
-        if exchange is None or exchange.answer is None:
+        if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
             continue
-        output = "".join(exchange.answer.text.split())
-        if len(output) < _LEAST or output not in inserted:
-            continue
-        asked = "".join("".join(message.text.split()) for message in exchange.messages)
-        if any(item.alike and item.alike in asked for item in change.missing):
+        if any(_knows(seen, item) for item in change.missing if item.alike):
             return True
     return False
 
@@ -248,7 +277,11 @@ def _condensed(link: _Link, gap: Gap, texts: list[str]) -> Finding:
         "totalMessages": link.change.expected,
     }
     evidence = "proven" if link.proof else "inferred"
-    source = "an earlier call of the run wrote it" if link.proof else "no call of the run wrote it"
+    source = (
+        "an earlier call of the run wrote it"
+        if link.proof
+        else "it is not proven that a call of the run wrote it for them"
+    )
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     return _active(evidence, reason, link, values, texts)
 

@@ -214,3 +214,33 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
     assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
     going_on = processing(wire.step(2), wire.seen[:2], continues=True)
     assert verdict(going_on.tokenLimiter) == (True, "proven")
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_summary_call_that_looks_like_the_rest_is_no_turn(kept: int) -> None:
+    """An agent that asks for the summary in the conversation itself: neither the demand nor the summary was condensed.
+
+    Where nothing is kept, it may have been the user who asked for it and went on with it: that is not proven.
+    """
+    chats = two_turns()
+    summary = "Milk was added to the list."
+    chats.chat([*TURN_2, user("Summarize all of this for yourself.")], said(summary))
+    found = third(chats, SYSTEM, user(f"Summary: {summary}"), *(TURN_2[-kept:] if kept else ()), NOW)
+    assert verdict(found.condenser) == (True, "proven" if kept else "inferred")
+    assert found.condenser.values == {
+        "condensedMessages": 4 - kept,
+        "recentMessages": kept,
+        "totalMessages": 5,
+    }
+
+
+def test_of_several_conversations_the_one_that_was_summarized_lost_its_messages() -> None:
+    """Nothing is kept of it; the summary's own request tells which it was."""
+    chats = two_turns()
+    other = [SYSTEM, user("Something else entirely, please")]
+    chats.chat(other, said("Certainly not, never."))
+    history = "\n".join(str(each["content"]) for each in TURN_2[1:])
+    chats.chat([user(f"Summarize: {history}")], said("Milk was added to the list."), tools=())
+    found = third(chats, SYSTEM, user("Summary: Milk was added to the list."), NOW)
+    assert verdict(found.condenser) == (True, "proven")
+    assert found.condenser.values["condensedMessages"] == 4
