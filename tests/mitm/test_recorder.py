@@ -245,6 +245,32 @@ def test_a_redirect_leads_back_to_us_live_and_replayed(tmp_path: Path, said: str
     assert b"secret-signature" not in store.read_bytes()
 
 
+UNTAKEN = {
+    "a length with zeros": b"POST /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0000\r\n\r\n",
+    "a length twice": b"POST /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+    "no slash": b"GET v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "a query alone": b"GET ?x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "another scheme": b"GET ftp://h/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "two users": b"GET http://a@b@api.openai.com/v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+}
+"""Heads that our framing takes and mitmproxy's does not."""
+
+
+@pytest.mark.parametrize("name", UNTAKEN)
+@pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
+def test_a_head_that_mitmproxy_does_not_take_is_refused_in_our_words(tmp_path: Path, name: str, mode: str) -> None:
+    """The provider's envelope and not mitmproxy's page in HTML; nothing was sent, and the refusal is in the log."""
+    with Provider(check=False) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url, "default": p.url}) as rig:
+        with rig.client() as c:
+            got = c.ask(UNTAKEN[name])
+        rig.wait_idle()
+        assert (got.status, got.headers["content-type"]) == (400, "application/json")
+        assert "cannot be passed on" in got.message
+        assert "<" not in got.message
+        assert [outcome.decision for outcome in rig.outcomes] == [Decision.REFUSE]
+        assert p.requests == []
+
+
 def test_each_stored_request_has_its_own_length(tmp_path: Path) -> None:
     """Heads that differ in nothing else are read once; their lengths are each request's own."""
     store, texts = tmp_path / "x.db", ["a", "bb" * 50, "ccc" * 500]

@@ -17,6 +17,7 @@ import logging
 import re
 from collections import deque
 from enum import Enum, auto
+from html import unescape
 
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands, events, layer, layers
@@ -28,6 +29,7 @@ from llmproxy.core.control import table as control
 from llmproxy.core.control.table import Asked
 from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.providers.routing import Family
+from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.redirects import prefix_of
@@ -56,6 +58,7 @@ LINGER = 2.0
 """Seconds; closing with unread bytes would make the client's system throw away the answer (RST)."""
 MICROSECONDS = 1_000_000
 
+_TAGS = re.compile(rb"<[^>]*>")
 _PORT = re.compile(r":[0-9]{1,5}$")
 
 Commands = layer.CommandGenerator[None]
@@ -72,6 +75,12 @@ class State(Enum):
     LINGERING = auto()
     """The answer is sent and nothing more is served, but what the client still sends is read, so that the answer reaches it."""
     CLOSED = auto()
+
+
+class NotPassedOn(RefusedError):
+    """A head that we take and mitmproxy does not; nothing was sent."""
+
+    code = "llmproxy_not_passed_on"
 
 
 class TooLarge(RefusedError):
@@ -530,7 +539,7 @@ class ReplayLayer(layer.Layer):
             if isinstance(command, commands.SendData) and self._breaking:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and self._forwarding:
-                failed = self._failed_before_answer()
+                failed = self._failed_before_answer(command)
                 if failed is not None:
                     yield from self._refuse(failed, close=True)
                     continue
@@ -554,10 +563,19 @@ class ReplayLayer(layer.Layer):
         while self._held:
             yield self._held.popleft()
 
-    def _failed_before_answer(self) -> LLMProxyError | None:
+    def _failed_before_answer(self, command: commands.ConnectionCommand) -> LLMProxyError | None:
         """Return why the forwarded request failed, if the client has not heard anything yet."""
         exchange = self._exchange
-        return None if exchange is None or self._answering else exchange.error
+        if exchange is None or self._answering or exchange.error is not None:
+            return None if exchange is None or self._answering else exchange.error
+        if isinstance(command, commands.SendData) and not exchange.recording.started:
+            # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
+            said = _TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1")
+            said = unescape(said)
+            exchange.error = NotPassedOn(
+                f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}"
+            )
+        return exchange.error
 
     def _taken_back(self) -> Commands:
         """When the forwarded request is over, stand before the next one."""
