@@ -563,7 +563,7 @@ class ReplayLayer(layer.Layer):
         while self._held:
             yield self._held.popleft()
 
-    def _failed_before_answer(self, command: commands.ConnectionCommand) -> LLMProxyError | None:
+    def _failed_before_answer(self, command: commands.Command) -> LLMProxyError | None:
         """Return why the forwarded request failed, if the client has not heard anything yet."""
         exchange = self._exchange
         if exchange is None or self._answering or exchange.error is not None:
