@@ -112,14 +112,16 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
             return
     if path.stat().st_size > _LARGEST and not _is_store(path):
         raise MachineError(f"it has over {_LARGEST >> 20} MB and was not read", hint="Split it.")
-    from llmproxy.core.secrets.scan import names_in
+    from llmproxy.core.secrets.scan import SHAPED, names_in
 
     text = path.read_bytes().decode("utf-8", "surrogateescape")
-    for name, lines in names_in(text, redactor).items():
-        shown = ", ".join(map(str, lines[:_LINES])) + (
-            f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-        )
-        yield ("in the file's bytes" if "\0" in text else f"line {shown}"), name if "\0" in text else f"{name}"
+    found = names_in(text, redactor)
+    if "\0" in text:  # in bytes of no text all but a key's own shape is chance
+        yield from (("in the file's bytes", name) for name in found if name in SHAPED)
+        return
+    for name, lines in found.items():
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        yield f"line {', '.join(map(str, lines[:_LINES]))}{more}", name
 
 
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.secrets.kinds import KINDS, Kind, any_of, expression
@@ -112,8 +112,13 @@ def shapes(text: str) -> list[Span]:
     return [span for span in found if not in_base64(text, *span)] if found else found
 
 
+@cache
+def _prepared(kind: Kind) -> tuple[str, int, re.Pattern[str]]:
+    return kind.needle, kind.lead, expression(kind.template)
+
+
 def _of_kind(kind: Kind, text: str) -> Iterator[Span]:
-    needle, lead, shape = kind.needle, kind.lead, expression(kind.template)
+    needle, lead, shape = _prepared(kind)
     at = text.find(needle)
     while at >= 0:
         start, after = at - lead, at + len(needle)

@@ -18,6 +18,10 @@ OTHER = "credential"
 """What is one by its name, its place or a disguise."""
 
 
+SHAPED = frozenset(kind.name for kind in KINDS)
+"""Kinds that tell by themselves what they are."""
+
+
 def names_in(text: str, redactor: Redactor) -> dict[str, list[int]]:
     """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
