@@ -7,6 +7,7 @@ asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to wh
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -157,15 +158,18 @@ def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple
 def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a story, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
-    for scenario in story.scenarios():
+    scenarios = story.scenarios()
+    names = Counter(scenario.id for scenario in scenarios)
+    for number, scenario in enumerate(scenarios, 1):
         if scenario.id in made:
             continue
+        name = scenario.id if names[scenario.id] == 1 else f"{scenario.id} [{number}: {scenario.runs[0].started.place}]"
         statuses = [run.status for run in scenario.runs]
         counts = {each.value: statuses.count(each) for each in Status}
         passed, counted = counts["passed"], counts["passed"] + counts["failed"] + counts["agent_error"]
         interval = wilson(passed, counted) if counted else None
-        made[scenario.id] = {
-            "scenario": scenario.id,
+        made[name] = {
+            "scenario": name,
             "status": scenario.status.value,
             "runs": len(statuses),
             **counts,

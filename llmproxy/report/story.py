@@ -122,16 +122,18 @@ class Story:
 
     def scenarios(self) -> list[Scenario]:
         """Return the scenarios in the order of their first run, the runs of each by sample."""
-        found: dict[tuple[str, str, str], Scenario] = {}
+        found: dict[tuple[str, ...], Scenario] = {}
         for run in self.runs.values():
             start = run.started
-            place = (start.suite, start.set_id, start.scenario)
+            # Two tests may run scenarios of one name: that one passes says nothing about the other.
+            place = (start.suite, start.set_id, start.scenario, start.place, start.cassette)
             found.setdefault(place, Scenario(start.scenario, start.name, start.suite)).runs.append(run)
         told = {
             str(row.get("scenario")): row.get("status") for row in (self.completed.scenarios if self.completed else ())
         }
         for scenario in found.values():
-            status = told.get(scenario.id)
+            alone = sum(each.id == scenario.id for each in found.values()) == 1
+            status = told.get(scenario.id) if alone else None
             scenario.verdict = Status(str(status)) if status in set(Status) else None
             scenario.runs.sort(key=lambda run: run.started.sample)
         return list(found.values())

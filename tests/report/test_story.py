@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from llmproxy.report.events import Finished, Status
+from llmproxy.pytest.scenario_report import rows_of
+from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.story import Story, plain
 from tests.report import samples
 
@@ -61,3 +62,27 @@ def test_unknown_stays_unknown() -> None:
     finished = plain(samples.finished("fine", 1, Status.PASSED))
     assert finished["usage"]["agent"]["output_tokens"] is None
     assert finished["waited_seconds"] is None
+
+
+def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
+    """One that passes and one that fails are not one that is flaky; runs of one test stay together."""
+    story = Story()
+    for place, cassette, status in (
+        ("test_a.py:3", "a/same", "passed"),
+        ("test_a.py:3", "a/same", "passed"),
+        ("test_b.py:9", "b/same", "failed"),
+        ("test_b.py:9", "b/same.2", "passed"),
+    ):
+        run_id = f"{len(story.runs)}"
+        story.add(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
+        story.add(Finished(run_id=run_id, scenario="same", status=Status(status)))
+    rows = rows_of(story)
+    assert [(each.status.value, len(each.runs)) for each in story.scenarios()] == [
+        ("passed", 2),
+        ("failed", 1),
+        ("passed", 1),
+    ]
+    story.add(Completed(exit_code=1, seconds=1.0, scenarios=rows))
+    assert [each.status.value for each in story.scenarios()] == ["passed", "failed", "passed"]
+    assert [row["status"] for row in rows] == ["passed", "failed", "passed"]
+    assert len({row["scenario"] for row in rows}) == 3
