@@ -82,6 +82,7 @@ class Noted(NamedTuple):
 
     before: tuple[object, ...]
     after: tuple[object, ...]
+    note: str | bytes
 
 
 _Entry = Outcome | Asked | tuple[Noted, float, float, int] | tuple[object, ...]
@@ -112,17 +113,17 @@ def noted(outcome: Outcome) -> Noted:
     said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
     texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
     before = (o.decision.value, *texts[:4], None if o.model is None else texts[4], *texts[5:], o.status)
-    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction))
+    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction), to_sql(o.note))
 
 
 def _row(run: int, entry: _Entry) -> tuple[object, ...]:
     """Return the row of decisions that an entry stands for."""
     if isinstance(entry, Outcome):
-        before, after = noted(entry)
-        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, to_sql(entry.note))
+        before, after, note = noted(entry)
+        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, note)
         return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
-    (before, after), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
-    return (run, at, *before, ms, None, *after, occurrence, None, False, False, "")
+    (before, after, note), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
+    return (run, at, *before, ms, None, *after, occurrence, None, False, False, note)
 
 
 def _asked_row(run: int, asked: Asked) -> tuple[object, ...]:
