@@ -328,6 +328,33 @@ def test_an_event_stream_counts_where_none_was_asked_for() -> None:
         assert (key("POST", "/v1/chat/completions", sse, body) == key("POST", "/v1/chat/completions", (), body)) is same
 
 
+def upload(target: str, filename: str, kind: str = "text/plain", data: str = "x") -> Key:
+    """Return the key of an upload."""
+    part = (
+        f'Content-Disposition: form-data; name="file"; filename="{filename}"\r\nContent-Type: {kind}\r\n\r\n{data}\r\n'
+    )
+    return key(
+        "POST", target, (("content-type", "multipart/form-data; boundary=b"),), f"--b\r\n{part}--b--\r\n".encode()
+    )
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/files", "/v1/batches", "/v1/uploads/u/parts", "/anthropic/v1/files", "/openai/v1/x"]
+)
+def test_names_of_files_that_the_server_keeps_count(target: str) -> None:
+    """A list of them shows the name again."""
+    assert len({upload(target, name) for name in ("a.jsonl", "b.jsonl", "a.txt", "a")}) == 4
+    assert upload(target, "a.jsonl") != upload(target, "a.jsonl", data="y")
+
+
+@pytest.mark.parametrize("target", ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/videos"])
+def test_names_of_files_that_are_looked_at_and_forgotten_do_not(target: str) -> None:
+    """SDKs and frameworks make up temporary ones; but the extension says what it is, and where there is none the type."""
+    assert upload(target, "tmp1.wav", "audio/x-wav") == upload(target, "tmp2.WAV", "application/octet-stream")
+    assert upload(target, "tmp1.wav") != upload(target, "tmp1.mp3")
+    assert upload(target, "tmp1", "audio/wav") != upload(target, "tmp1", "audio/mpeg")
+
+
 # -- URLs ------------------------------------------------------------------------------------------------------------------
 
 DIFFERENT = [
