@@ -31,6 +31,7 @@ COMMANDS = {
     "fork": Listed("replay", "Make a new cassette that begins as another one does."),
     "status": Listed("running", "Say whether a proxy runs, in which mode, and what its sessions came to so far."),
     "stop": Listed("running", "End a running proxy in order: open answers may finish, recordings are kept."),
+    "learn": Listed("learn", "Learn from a trial, or from two recordings, which values of tools vary from run to run."),
     "env": Listed("env", 'Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)".'),
     "doctor": Listed("doctor", "Find out why an agent does not use the proxy, and what to do about it."),
     "demo": Listed("demo", "See a recording replayed to a real SDK client: no key, no network, nothing left behind."),

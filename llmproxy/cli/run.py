@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
-from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
@@ -307,6 +307,8 @@ class Ending:
         used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
             _say(*never_used(plan, self.proxy.url, self.command))
+        if self.report.recorded and self.report.mode in ("record", "auto"):
+            _say(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
             _say("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -315,6 +317,23 @@ class Ending:
             _say(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
+
+    def _varying(self) -> list[str]:
+        """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
+        from llmproxy.cli.learn import compare
+
+        cassette = self.loaded.settings.cassette
+        try:
+            number = len(compare(self.loaded).lessons)
+        except LLMProxyError:
+            return []
+        return (
+            [
+                f"llmproxy: {number} value{'s vary' if number > 1 else ' varies'} from run to run: llmproxy learn {shlex.quote(cassette)}"
+            ]
+            if number
+            else []
+        )
 
     def _doubts(self, report: Report, line: str, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""

@@ -53,6 +53,8 @@ class Where:
     def prepare(self, name: str) -> None:
         """Make the folders, the notes and the repository, all of them anew."""
         for folder in (self.cwd, self.home, self.tmp):
+            for old in sorted(folder.iterdir()) if folder.exists() else ():
+                shutil.rmtree(old, ignore_errors=True) if old.is_dir() and not old.is_symlink() else old.unlink()
             folder.mkdir(parents=True, exist_ok=True)
         (self.cwd / "notes.txt").write_text(f"{NOTE}\n")
         config = f"[user]\n\tname = {self.user}\n\temail = {self.user}@example.com\n[init]\n\tdefaultBranch = {self.branch}\n"
@@ -148,6 +150,18 @@ class Lab:
         """Let the recording be tried there."""
         where.prepare("learn")
         return self.run(where, DEAD, "learn", self.agent.name, *accept, cut_off=self.cut_off)
+
+    def learn_all(self, where: Where) -> list[str]:
+        """Try it there, look at the table, and take everything, names and numbers one by one; returns what went wrong."""
+        seen = self.learn(where)
+        if seen.code:
+            return [f"the trial ended with {seen.code}: {seen.stderr[-2000:]}"]
+        left = re.search(r"not taken: (.*?)\. If", seen.stderr)
+        if left is None:
+            return []
+        names = [word for name in left[1].split(", ") for word in ("--take", name)]
+        taken = self.learn(where, "--accept", *names)
+        return [f"learn ended with {taken.code}: {taken.stderr[-2000:]}"] if taken.code else []
 
     def replay(self, where: Where, *options: str) -> Ran:
         """Replay it there, with nobody to ask."""

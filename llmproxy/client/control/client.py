@@ -19,6 +19,7 @@ from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
+    from llmproxy.core.bindings.learning import Lesson
 
 __all__ = [
     "Call",
@@ -180,6 +181,20 @@ class Control:
         """
         told = self._ask("GET", f"walk?session={quote(session, safe='')}&after={after}")
         return tuple(Call.of(each) for each in told.get("calls") or ())
+
+    def try_out(self, session: str) -> None:
+        """Make an open session of a replay a trial, in which misses teach what varies. Raises ControlError where it cannot be one."""
+        self._ask("POST", _session(session, "lessons"), {})
+
+    def lessons(self, session: str) -> tuple[Lesson, ...]:
+        """Return what a trial taught so far. Raises ControlError if the session is none."""
+        from llmproxy.core.bindings.learning import Lesson
+        from llmproxy.core.bindings.slots import read_slot
+
+        rows = self._ask("GET", _session(session, "lessons"))["lessons"]
+        return tuple(
+            Lesson(read_slot(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"])) for row in rows
+        )
 
     def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span` reads them."""

@@ -45,6 +45,8 @@ _NAMES_COUNT = re.compile(
 )
 _NAMES_DURATION = re.compile(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
 _NAMES_ID = re.compile(r"\b(?:id|chunk|commit|hash|sha\d*|digest|token|key|index)\b[^\n]{0,12}$", re.IGNORECASE)
+_LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}")
+"""How a line of ``ls -l`` begins."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 
@@ -397,6 +399,8 @@ def name_slot(before: str, called: str, kind: str, tool: str, taken: set[str]) -
     """Return a name for a slot that is not taken: of its member, or of the words before it."""
     words = _WORDS.findall(called or re.sub(r"\{:?[^{}]*\}", " ", before.rpartition("\n")[2]))
     base = "_".join(word.lower() for word in words[-2:])[:40] or kind
+    if _LISTED.match(before):
+        base = f"file_{kind}"
     if base in ("id", "key", "name", "value"):
         base = f"{'_'.join(_WORDS.findall(tool)[-2:]).lower()}_{base}"
     name, n = base, 1

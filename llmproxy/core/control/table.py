@@ -245,6 +245,30 @@ def _declare(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
+def _try_out(engine: Engine, call: _Call) -> tuple[int, Json]:
+    engine.sessions.try_out(engine.sessions.named(call.name))
+    return _lessons(engine, call)
+
+
+def _lessons(engine: Engine, call: _Call) -> tuple[int, Json]:
+    bound = engine.sessions.named(call.name).bound
+    trial = bound.trial if bound is not None else None
+    if trial is None:
+        raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
+    text = engine.redactor.text
+    rows = [
+        {
+            "slot": each.slot.to_dict(),
+            "recorded": text(each.recorded),
+            "present": text(each.present),
+            "path": each.path,
+            "accepted": each.accepted,
+        }
+        for each in trial.lessons
+    ]
+    return 200, {"served": trial.served, "lessons": rows}
+
+
 def _get(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.named(call.name))
 
@@ -328,6 +352,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions",): {"GET": _sessions, "POST": _open},
     ("sessions", "*"): {"GET": _get},
     ("sessions", "*", "circumstances"): {"POST": _declare},
+    ("sessions", "*", "lessons"): {"GET": _lessons, "POST": _try_out},
     ("sessions", "*", "reset"): {"POST": _reset},
     ("sessions", "*", "close"): {"POST": _close},
     ("sessions", "*", "bind"): {"POST": _bind},

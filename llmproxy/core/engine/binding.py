@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from llmproxy.core.bindings import (
     Bindings,
@@ -24,6 +25,7 @@ from llmproxy.core.bindings import (
     rebind_answer,
     rewrite_answer,
 )
+from llmproxy.core.bindings.learning import find_lessons
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
@@ -34,7 +36,7 @@ from llmproxy.core.store.store import Slot, Store
 from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import Mode, Scope
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -44,6 +46,8 @@ _MOST_COMPARED = 200
 """Recordings that one request is compared with."""
 _LOOKED_AT = 50
 """Recordings of a session in which a captured value is looked for."""
+_MOST_ADVISED = 3
+"""Recordings that a miss is held against to say what would make it a hit, and values that are named."""
 _LOOKS = frozenset({Mode.REPLAY, Mode.AUTO, Mode.ONCE})
 
 
@@ -95,7 +99,66 @@ class Binder:
             slots = store.slots(session.cassette, session.sample, exchange.party, key)
             if playable(session.mode, slots, complete=session.complete):
                 fitting.append(Found(key, slots, result, table))
+        if not fitting and bound.trial is not None:
+            return self._try(exchange, store, wanted)
+        if not fitting and session.mode is Mode.REPLAY:
+            exchange.unbound = self._advise(exchange, store, wanted) or exchange.unbound
         return self._choose(exchange, store, fitting) if fitting else None
+
+    def _advise(self, exchange: Exchange, store: Store, wanted: Canonical) -> str:
+        """Say which recording would be a hit if some values that tools made were slots; empty where none would."""
+        session = exchange.session
+        bound = session.bound
+        if bound is None or bound.scope is not Scope.ALL:
+            return ""
+        fresh = [ids[0] for _, ids in self._candidates(exchange, store, wanted) if ids[0] not in session.served]
+        for id_ in fresh[:_MOST_ADVISED]:
+            if (recorded := self._request(store, id_)) is None:
+                continue
+            table = bound.table(store.declared([id_]).get(id_, ""))
+            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
+            if not isinstance(lessons, Mismatch) and lessons:
+                named = ", ".join(
+                    f"{each.slot.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
+                )
+                more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
+                return (
+                    f"recording #{id_} would be a hit if what tools made were slots ({named}{more}): "
+                    f"llmproxy learn {quote(session.cassette)} -- COMMAND"
+                )
+        return ""
+
+    def _try(self, exchange: Exchange, store: Store, wanted: Canonical) -> Found | None:
+        """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
+        session = exchange.session
+        bound = session.bound
+        if bound is None or bound.trial is None:
+            return None
+        teaching = []
+        for key, ids in self._candidates(exchange, store, wanted):
+            if ids[0] in session.served or (recorded := self._request(store, ids[0])) is None:
+                continue
+            said = store.declared(ids[:1]).get(ids[0], "")
+            lessons = find_lessons(bound.table(said), recorded.tree, wanted.tree, bound.known)
+            if not isinstance(lessons, Mismatch):
+                teaching.append((key, ids[0], said, recorded, lessons))
+        if len(teaching) != 1:
+            if teaching:
+                named = " and ".join(f"#{each[1]}" for each in teaching[:2])
+                exchange.unbound = (
+                    f"recordings {named} would both fit on trial: nothing is learned where that is not clear"
+                )
+            return None
+        key, _, said, recorded, lessons = teaching[0]
+        bound.teach(lessons)
+        table = bound.table(said)
+        result = fit_request(table, recorded.tree, wanted.tree, bound.known)
+        slots = store.slots(session.cassette, session.sample, exchange.party, key)
+        if isinstance(result, Mismatch) or not playable(session.mode, slots, complete=session.complete):
+            return None
+        bound.trial.served += 1
+        exchange.unbound = ""
+        return Found(key, slots, result, table)
 
     def _candidates(self, exchange: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
         """Return the recordings that may fit, by their exact key, in the order in which they were requested."""

@@ -697,6 +697,10 @@ class Engine:
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
         if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
+        if "coding-agents" in self.config.rules.packs:
+            return [
+                f"the pack coding-agents stays as it is; `llmproxy learn {cassette} -- COMMAND` does more, and needs no rule"
+            ]
         return []
 
     # --- the end ---------------------------------------------------------------------------------------------------

@@ -35,10 +35,9 @@ _ROUNDS = 5
 """Kinds of volatile values in one text."""
 
 _PACKS = {
-    "date/time": ("dates", "coding-agents"),
+    "date/time": ("dates",),
     "uuid": ("uuids",),
-    "temporary path": ("temp-paths", "coding-agents"),
-    "home or working folder": ("coding-agents",),
+    "temporary path": ("temp-paths",),
 }
 # What `volatile` recognises, as patterns to paste: without apostrophes, since TOML's literal strings end there.
 _PATTERNS: dict[str, tuple[str, ...]] = {
@@ -57,7 +56,6 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "object id": (r"\b(resp|msg|run|thread|conv|file|asst|vs|batch|chatcmpl|req|rs|ws|session)[_-][\w-]{8,}",),
     "port": (r"(localhost|127\.0\.0\.1):\d+",),
     "unix timestamp": (r"\b1\d{9}(\.\d+|\d{3}|\d{6}|\d{9})?\b",),
-    "random hex": (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,}\b",),
     "random id": (r"\b(?=\w*\d)(?=\w*[A-Za-z])\w{12,}\b",),
 }
 

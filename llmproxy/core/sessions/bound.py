@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from llmproxy.core.bindings import (
     read_circumstances,
     write_circumstances,
 )
+from llmproxy.core.bindings.learning import Lesson
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64
@@ -33,12 +34,24 @@ class BoundAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
+class Trial:
+    """A run that is to show what varies."""
+
+    lessons: list[Lesson] = field(default_factory=list)
+    served: int = 0
+    """Requests that were answered on trial."""
+
+
+@dataclass(slots=True)
 class Bound:
     """The state of one session."""
 
     scope: Scope = Scope.ALL
     declared: dict[str, Circumstance] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
+    """Of the cassette, of a trial, and those that ship."""
+    trial: Trial | None = None
+    """What a trial taught so far; None outside of one."""
     known: Identities = field(default_factory=Identities)
     """What stands for what, so far."""
     untouched: set[int] = field(default_factory=set)
@@ -74,6 +87,14 @@ class Bound:
         for each in identities:
             if each.recorded != each.present and self.known.add(each) is None:
                 self.untouched.clear()
+
+    def teach(self, lessons: Sequence[Lesson]) -> None:
+        """Take in what a trial taught: it counts for this session alone, from now on."""
+        if self.trial is None:
+            raise AssertionError("taught outside of a trial")
+        self.trial.lessons += lessons
+        self.slots = (*(lesson.slot for lesson in lessons), *self.slots)
+        self._tables.clear()
 
     def restart(self) -> None:
         """Forget what tools made: another run begins."""

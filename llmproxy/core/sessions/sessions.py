@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance
+from llmproxy.core.bindings.shipped import list_shipped
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import fork_of, reserve
-from llmproxy.core.sessions.bound import Bound
+from llmproxy.core.sessions.bound import Bound, Trial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
@@ -211,7 +212,8 @@ class Sessions:
         found = tuple(circumstances)
         if found and session.bound is None:
             store = self.store(session.mode)
-            session.bound = Bound(self.defaults.bind, slots=slots_of(store, session.cassette) if store else ())
+            slots = slots_of(store, session.cassette) if store else ()
+            session.bound = Bound(self.defaults.bind, slots=(*slots, *list_shipped()))
         if found and session.bound is not None:
             session.bound.declare(found)
 
@@ -219,7 +221,19 @@ class Sessions:
         """Return what a session binds before anything is declared; None where its cassette has no slots and the scope is the proxy's."""
         store = self.store(session.mode)
         slots = slots_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
-        return Bound(scope, slots=slots) if slots or scope is not self.defaults.bind else None
+        return Bound(scope, slots=(*slots, *list_shipped())) if slots or scope is not self.defaults.bind else None
+
+    def try_out(self, session: Session) -> None:
+        """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
+        if session.mode is not Mode.REPLAY:
+            raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
+        if session.bound is None:
+            store = self.store(session.mode)
+            slots = slots_of(store, session.cassette) if store else ()
+            session.bound = Bound(self.defaults.bind, slots=(*slots, *list_shipped()))
+        if session.bound.scope is not Scope.ALL:
+            raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
+        session.bound.trial = Trial()
 
     def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
         """Give a session its overrides, above those that its cassette has; reserve the child."""

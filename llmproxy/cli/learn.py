@@ -1,0 +1,258 @@
+"""``llmproxy learn CASSETTE -- COMMAND``: which values that tools make vary from run to run.
+
+A trial runs the agent on its recording, offline, to its end; without a command, runs that were recorded one after the other are compared.
+Nothing is written before somebody has said so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.bindings import Slot
+    from llmproxy.core.bindings.learning import Lesson
+    from llmproxy.core.engine.learning import Merge
+    from llmproxy.settings import Loaded
+
+_CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
+_WIDEST = 34
+"""Columns of a value in the table."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("learn", cls=OnAFreePort, context_settings={"allow_interspersed_args": True})(learn)
+
+
+def learn(
+    ctx: typer.Context,
+    recording: str = typer.Argument(..., metavar="CASSETTE", help="The recording that is to fit other runs."),
+    command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="The agent, as it was recorded."),
+    accept: bool = typer.Option(
+        False, "--accept", help="Take what is plain (uuid, hex, time, duration) without a question."
+    ),
+    take: list[str] = typer.Option([], "--take", metavar="NAME", help="Take this one too: a number or a name. Repeat."),
+    drop: list[str] = typer.Option([], "--drop", metavar="NAME", help="Forget a slot that the cassette has. Repeat."),
+) -> None:
+    """Learn from a trial, or from two recordings, which values of tools vary from run to run."""
+    if found := next((name for name in _CI if os.environ.get(name)), ""):
+        raise SettingsError(
+            f"learn asks a person what may vary, and this is CI ({found} is set).",
+            hint="Learn on your machine; the slots are part of the cassette.",
+        )
+    flags = {**flags_of(ctx), "cassette": recording, "mode": "replay"}
+    loaded = gather(flags)
+    if not loaded.settings.store.exists() and loaded.settings.cassette_dir is None:
+        raise CassetteNotFound(
+            f"There is no store {loaded.settings.store}.", hint="Record first: llmproxy run --mode record"
+        )
+    if drop:
+        _drop(loaded, drop)
+    tried = _try(flags, tuple(command)) if command else compare(loaded)
+    raise typer.Exit(_decide(loaded, tried, accept=accept, take=take))
+
+
+class Tried(NamedTuple):
+    """What a trial, or a comparison, came to."""
+
+    lessons: Sequence[Lesson]
+    code: int = 0
+    """Of the command."""
+    misses: tuple[str, ...] = ()
+    """What could not be served, even on trial."""
+
+
+def _try(flags: Mapping[str, object], command: tuple[str, ...]) -> Tried:
+    """Run the agent on its recording, learning as it goes."""
+    from llmproxy.cli.run import Asked, open_session, plan_for, start_options
+    from llmproxy.client.process import child
+    from llmproxy.client.process.attach import attached, running_at
+
+    env = os.environ
+    if running_at(env):
+        raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
+    child.find(command, env)
+    since = time.time()
+    asked = Asked(flags, command, intercept=False, base_urls=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
+        attached(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
+    ):
+        opened = open_session(proxy, gather(asked.flags), env, asked.circumstances(env))
+        proxy.control.try_out(opened.name)
+        code = child.run(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
+        lessons = proxy.control.lessons(opened.name)
+        report = proxy.control.close(opened.name)
+        misses = tuple(miss.text for miss in proxy.control.misses() if miss.at >= since)
+    if not report.calls:
+        raise MachineError(
+            "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
+        )
+    _say(f"llmproxy: trial: {report.hits} hits, {report.misses} misses; the command ended with {code}")
+    return Tried(lessons, code, misses)
+
+
+def compare(loaded: Loaded) -> Tried:
+    """Hold the runs that were recorded against each other."""
+    from llmproxy.cli.look import opened
+    from llmproxy.core.engine.learning import find_varying
+    from llmproxy.core.keys.normalize import Rules
+
+    settings = loaded.settings
+    rules = Rules.from_config(settings.normalize.model_dump())
+    with opened(settings.store) as store:
+        return Tried(find_varying(store, settings.cassette, rules, settings.upstream))
+
+
+def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) -> int:
+    """Show what varies, ask, and write what was accepted."""
+    from llmproxy.client.control.summary import first_lines
+    from llmproxy.core.bindings.learning import generalize
+
+    name = loaded.settings.cassette
+    lessons = generalize(tried.lessons)
+    if unknown := sorted(set(take) - {lesson.slot.name for lesson in lessons}):
+        _show(lessons)
+        raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint="Nothing was written.")
+    if lessons:
+        _say(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
+    else:
+        _say(f"llmproxy: nothing varies in cassette {name} that a slot could hold.")
+    merges = _merges(loaded, lessons)
+    refused = {slot for merge in merges for slot in merge.slots}
+    for merge in merges[:5]:
+        _say(
+            f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} asked, "
+            "and they answered differently."
+        )
+    free = [lesson for lesson in lessons if lesson.slot.name not in refused]
+    if wrong := sorted(refused & set(take)):
+        raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
+    taken = _choose(free, accept=accept, take=take)
+    if taken:
+        _write(loaded, [lesson.slot for lesson in taken])
+        _say(f"llmproxy: {_slots(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}.")
+    left = [lesson.slot.name for lesson in free if lesson not in taken]
+    if left:
+        words = " ".join(f"--take {each}" for each in left)
+        plain = "" if accept or not any(each.accepted for each in free) else "--accept "
+        _say(f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}")
+    if tried.misses:
+        _say("llmproxy: these could not be served, even on trial:", *first_lines(tried.misses, prefix="  miss: "))
+        return Exit.MISS
+    return tried.code
+
+
+def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
+    """Return what is accepted: by option, or by answers at a terminal."""
+    if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
+        return [
+            lesson
+            for lesson in lessons
+            if typer.confirm(f"May {lesson.slot.name} ({lesson.slot.kind}) vary?", default=lesson.accepted, err=True)
+        ]
+    return [lesson for lesson in lessons if (accept and lesson.accepted) or lesson.slot.name in take]
+
+
+def _show(lessons: Sequence[Lesson]) -> list[str]:
+    """Return the table: those that `--accept` takes first."""
+    rows = [("name", "kind", "where", "recorded", "now")]
+    for lesson in sorted(lessons, key=lambda each: not each.accepted):
+        slot = lesson.slot
+        where = f"{slot.tool}: {slot.before}..." if slot.before else f"{slot.tool} {slot.at}"
+        mark = "" if lesson.accepted else " (by name)"
+        rows.append((f"{slot.name}{mark}", slot.kind, _short(where), _short(lesson.recorded), _short(lesson.present)))
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _short(text: str) -> str:
+    flat = "".join(char if char.isprintable() else " " for char in text)
+    return flat if len(flat) <= _WIDEST else f"{flat[: _WIDEST - 3]}..."
+
+
+def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
+    from llmproxy.cli.look import opened
+    from llmproxy.core.engine.learning import find_merges
+    from llmproxy.core.keys.normalize import Rules
+
+    if not lessons:
+        return []
+    settings = loaded.settings
+    rules = Rules.from_config(settings.normalize.model_dump())
+    with opened(settings.store) as store:
+        return find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
+
+
+def _drop(loaded: Loaded, names: Sequence[str]) -> None:
+    """Take slots away from the cassette."""
+    before = _slots_of(loaded)
+    if unknown := sorted(set(names) - {slot.name for slot in before}):
+        had = ", ".join(slot.name for slot in before) or "none"
+        raise SettingsError(
+            f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such slot.", hint=f"It has: {had}."
+        )
+    _put(loaded, [slot for slot in before if slot.name not in names])
+    _say(f"llmproxy: dropped: {', '.join(names)}.")
+
+
+def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
+    """Add slots to the cassette, each under a name of its own."""
+    from dataclasses import replace
+
+    kept = list(_slots_of(loaded))
+    names = {slot.name for slot in kept}
+    for slot in slots:
+        name, n = slot.name, 1
+        while name in names:
+            n += 1
+            name = f"{slot.name}_{n}"
+        names.add(name)
+        kept.append(replace(slot, name=name))
+    _put(loaded, kept)
+
+
+def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
+    from llmproxy.cli.look import opened
+    from llmproxy.core.store.varying import slots_of
+
+    with opened(loaded.settings.store) as store:
+        return slots_of(store, loaded.settings.cassette)
+
+
+def _put(loaded: Loaded, slots: Sequence[Slot]) -> None:
+    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.varying import put_slots
+
+    settings = loaded.settings
+    with Store.open(settings.store, writable=True, now=time.time) as store:
+        put_slots(store, settings.cassette, slots)
+        if settings.cassette_dir is not None:
+            CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)
+
+
+def _count(number: int) -> str:
+    return f"{number} value varies" if number == 1 else f"{number} values vary"
+
+
+def _slots(number: int) -> str:
+    return f"{number} slot" if number == 1 else f"{number} slots"
+
+
+def _say(*lines: str) -> None:
+    for text in lines:
+        typer.echo(text, err=True)
