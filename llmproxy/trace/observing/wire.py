@@ -215,7 +215,9 @@ def _counted(seen: Seen) -> Iterable[ToolUse]:
 
 def _may_call(recording: Mapping[str, Any] | None) -> bool:
     """Return whether there may be a tool call in an answer: whatever the dialect, its words are among these."""
-    body = (recording or {}).get("response_body")
+    if recording is None:
+        return False  # nothing to read, so nothing to find
+    body = recording.get("response_body")
     return not isinstance(body, str) or _WORDS.search(body) is not None
 
 
