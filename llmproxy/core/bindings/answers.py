@@ -82,7 +82,8 @@ def rebind_answer(
     if not paths.changed and not known:
         return response
     held = set(_held(paths, request))
-    left = [each for each in known or () if each.recorded != each.present and each.recorded not in held]
+    # A short value may be meant by any number of an equal request, so its answer stays.
+    left = [each for each in known or () if each.distinct and each.recorded != each.present]
     tokens = Tokens(left)
     held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
     fit = Fit((), (), unchanged=held)

@@ -3,7 +3,7 @@
     canonical request -> ``b1:`` + sha256 over what no binding can change
 
 Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed where that can hold no bound value
-(no digit, no separator: ``What do my notes say?``). Neither circumstances nor slots are in it, so it never has to be derived anew when one
+(no separator, no long id: ``What do my 7 notes say?``). Neither circumstances nor slots are in it, so it never has to be derived anew when one
 of them is declared or learned. It finds candidates and decides nothing: `fits` does.
 """
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
 
 TAG = "b1:"
-_MAY_HOLD = re.compile(r"[0-9/\\~%_-]|[^\x00-\x7f]")
+_MAY_HOLD = re.compile(r"[/\\~%]|[^\x00-\x7f]")
+"""A text with one of these may hold a path, whose words nobody can tell from others."""
+_LONG = re.compile(r"[^\s\"'`<>()\[\]{},;:=|.]*(?:[_-]|\d)[^\s\"'`<>()\[\]{},;:=|.]*")
+"""What may be an id: from six characters on it says nothing here."""
+_SHORTEST = 6
 _COUNTED = ("type", "role", "name")
 
 
@@ -65,6 +69,6 @@ def _outline(node: object, place: Place, reader: Reader) -> Iterator[str]:
             yield from _outline(each, place.at(n), reader)
     elif isinstance(node, str):
         if place.zone is Zone.USER and not _MAY_HOLD.search(node) and not find_blocks(node):
-            yield node
+            yield _LONG.sub(lambda found: found[0] if len(found[0]) < _SHORTEST else "*", node)
     elif place.zone is not Zone.USER:
         yield repr(node)

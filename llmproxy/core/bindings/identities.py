@@ -114,7 +114,7 @@ class Tokens:
 
     def find(self, text: str) -> Iterator[Token]:
         """Yield where recorded identities stand, from left to right."""
-        if self._pattern is None:
+        if self._pattern is None or not any(head in text for head in self._heads):
             return
         at = 0
         while found := self._pattern.search(text, at):

@@ -34,6 +34,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Slot, Store
 from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
+from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import Mode, Scope
@@ -271,8 +272,8 @@ class Binder:
         It is another only where it names a recorded folder, or what a tool made, that the request does not hold.
         """
         bound = exchange.session.bound
-        if bound is None or slot.id in bound.untouched:
-            return None
+        if bound is None or slot.id in bound.untouched or slot.status == SWITCHING:
+            return None  # a WebSocket's frames are held against what its client sends
         table = bound.table(store.declared([slot.id]).get(slot.id, ""))
         if not table.only_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)

@@ -227,6 +227,13 @@ def test_an_exact_hit_names_what_a_tool_made_this_time() -> None:
     assert rebind_answer(BINDINGS, {"prompt": OLD}, answer, known) is answer
 
 
+def test_a_short_id_never_changes_an_exact_hit() -> None:
+    """An equal request may mean another thing of the same number."""
+    known = Identities([Identity("task", "integer", "7", "1007")])
+    answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"id": 7}})
+    assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "close it"}]}, answer, known) is answer
+
+
 def test_days_and_blocks_never_change_an_exact_hit() -> None:
     """A date, a user, a host, a status: only folders and identities do."""
     before = [
