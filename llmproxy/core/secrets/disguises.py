@@ -53,8 +53,9 @@ def wrapped(text: str, find: Find) -> list[Span]:
     """Return the spans of secrets that are broken over lines, breaks and indents included."""
     found: list[Span] = []
     done = 0
+    quoted, broken = "\\" in text, "\n" in text
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
-        if mark in text:
+        if (quoted if mark[0] == "\\" else broken) and mark in text:
             for at in _breaks(text, expression, mark):
                 if at >= done:
                     pieces = _pieces(text, at)

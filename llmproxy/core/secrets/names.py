@@ -99,8 +99,8 @@ _SECRET_MEMBERS = _OAUTH_MEMBERS | frozenset(
 MEMBERS = tuple(
     (word, re.compile(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
     for least, words in (
-        (16, ("authorization", "key", "token", "cookie")),
-        (8, ("secret", "assertion", "access_token", "refresh_token", "id_token")),
+        (16, ("authorization", "key", "cookie")),
+        (8, ("secret", "assertion", "token")),
     )
     for word in words
 )

@@ -147,7 +147,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "curl header",
-        (b"curl", b"--header", b"-H "),
+        (b"--header", b"-H "),
         re.compile(
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
@@ -156,7 +156,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "curl user",
-        (b"-u", b"--user"),
+        (b" -u", b" --user", b"\t-u"),
         re.compile(
             r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"
         ),
