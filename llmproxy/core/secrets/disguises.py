@@ -122,6 +122,7 @@ _TEXTUAL = re.compile(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx0
 """Six times three bytes that are ASCII and no control characters."""
 _TEXTUAL_BYTES = re.compile(_TEXTUAL.pattern.encode())
 _CODED = re.compile(r"[A-Za-z0-9+/_\-]+={0,2}")
+_CODED_QUANTUM = re.compile(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
 
 
@@ -157,7 +158,8 @@ def _coded(text: str) -> Iterator[Span]:
         while match := _TEXTUAL.search(text, at, end):
             coded = _CODED.match(text, match.start(), end)
             last = coded.end() if coded else match.end()
-            yield match.start(), last
+            first = match.start() - _QUANTUM  # a key may begin among bytes that are no text
+            yield (first if first >= at and _CODED_QUANTUM.match(text, first) else match.start()), last
             at = last
 
 

@@ -216,3 +216,16 @@ def test_a_key_in_utf_16_is_found(charset: str, lead: bytes) -> None:
         assert KEYS["github"][6:].encode("utf-16-le") not in out
         assert len(out) == len(body)
         assert "keep it".encode("utf-16-le")[:-1] in out
+
+
+@pytest.mark.parametrize("lead", [b"", b"\x00", b"\xff\x0a", b"\x80\x90\xa0\x01"])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_in_a_binary_message_is_found(lead: bytes, key: str) -> None:
+    """As the client sent it, and in base64, as a server's message is kept; its bytes stay as many."""
+    data = lead + KEYS[key].encode() + b"\x00\xfe"
+    redactor = Redactor()
+    assert KEYS[key].encode() not in redactor.request(Request("POST", "/", (), data)).body
+    kept = redactor.answer(json.dumps({"from": "server", "data": base64.b64encode(data).decode()}).encode())
+    got = base64.b64decode(json.loads(kept)["data"])
+    assert KEYS[key].encode() not in got
+    assert (len(got), got[: len(lead)]) == (len(data), lead)
