@@ -20,7 +20,7 @@ RESOLUTIONS = {
     "4 a list of contains means all of them": "matchers/test_table::test_the_table_of_matchers",
     "5 regex searches, in Python's dialect": "matchers/test_text::test_patterns_are_those_of_python",
     "6 count and input of a tool": "checks/test_tools::test_what_is_expected_of_a_tool",
-    "7 tools are those of this step": "wire/test_measure::test_history_is_never_counted",
+    "7 tools are those of this step": "../trace/observing/test_wire::test_history_is_never_counted",
     "8 other tools may be called": "checks/test_tools::test_other_tools_may_be_called_unless_only_these_may",
     "9 what counts as created": "checks/test_created::test_a_row_that_was_there_before_is_not_created "
     "checks/test_created::test_count_is_of_the_rows_that_have_the_fields checks/test_created::test_within_waits_for_agents_that_write_later",
