@@ -570,11 +570,10 @@ class ReplayLayer(layer.Layer):
             return None if exchange is None or self._answering else exchange.error
         if isinstance(command, commands.SendData) and not exchange.recording.started:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
-            said = _TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1")
-            said = unescape(said)
-            exchange.error = NotPassedOn(
-                f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}"
-            )
+            said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
+            failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}")
+            failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502
+            exchange.error = failed
         return exchange.error
 
     def _taken_back(self) -> Commands:
