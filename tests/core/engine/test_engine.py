@@ -336,7 +336,7 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
 
         before = place(CHAT)
         assert made.holds(before)
-        made.redactor.learn((("authorization", "Bearer a-secret-of-some-length"),), "")
+        made.redactor.learn((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
         assert not made.holds(before)
         before = place(CHAT)
         with pytest.raises(RefusedError):
