@@ -21,7 +21,7 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
-    from llmproxy.core.bindings.learning import Lesson
+    from llmproxy.core.bindings.learning.lessons import Lesson
     from llmproxy.core.engine.learning import Merge
     from llmproxy.settings import Loaded
 
@@ -118,7 +118,7 @@ def compare(loaded: Loaded) -> Tried:
 def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     from llmproxy.client.control.summary import first_lines
-    from llmproxy.core.bindings.learning import generalize
+    from llmproxy.core.bindings.learning.lessons import generalize
 
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)

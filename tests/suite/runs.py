@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.cleanup import Cleaner
-from llmproxy.suite.checks.entities import Entities
-from llmproxy.suite.checks.entity_items import Looking
+from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.items import Looking
+from llmproxy.suite.checks.entities.looking import Entities
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import Shape

@@ -15,8 +15,8 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.suite.checks.cleanup import Cleaner
-from llmproxy.suite.checks.entities import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, Verify, Wait
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider

@@ -19,7 +19,7 @@ from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
-    from llmproxy.core.bindings.learning import Lesson
+    from llmproxy.core.bindings.learning.lessons import Lesson
 
 __all__ = [
     "Call",
@@ -188,8 +188,8 @@ class Control:
 
     def lessons(self, session: str) -> tuple[Lesson, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
-        from llmproxy.core.bindings.learning import Lesson
-        from llmproxy.core.bindings.slots import read_slot
+        from llmproxy.core.bindings.learning.lessons import Lesson
+        from llmproxy.core.bindings.values.slots import read_slot
 
         rows = self._ask("GET", _session(session, "lessons"))["lessons"]
         return tuple(

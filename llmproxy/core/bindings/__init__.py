@@ -15,15 +15,18 @@ for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 
 For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and `Slot.to_dict` (plain values,
 as in the cassette), `find_slots` (the values of text slots in a result), `split_json`, `bind_arguments` (a call's arguments as a slot's
-`arguments` wants them), `places.Reader` and `places.iterate` (zone and call of each leaf of a request).
+`arguments` wants them), `fitting.places.Reader` and `fitting.places.iterate` (zone and call of each leaf of a request).
 
 Pure: no I/O, no clock, nothing of the engine.
 """
 
-from llmproxy.core.bindings.answers import rebind_answer, rename_tree, rewrite_answer
-from llmproxy.core.bindings.candidates import bound_key
-from llmproxy.core.bindings.captures import find_captured
-from llmproxy.core.bindings.circumstances import (
+from llmproxy.core.bindings.answers.rewrite import rebind_answer, rename_tree, rewrite_answer
+from llmproxy.core.bindings.fitting.candidates import bound_key
+from llmproxy.core.bindings.fitting.fits import fit_request
+from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.fitting.slot_values import find_slots
+from llmproxy.core.bindings.learning.captures import find_captured
+from llmproxy.core.bindings.values.circumstances import (
     PERSONAL,
     BadCircumstance,
     Circumstance,
@@ -34,13 +37,10 @@ from llmproxy.core.bindings.circumstances import (
     read_circumstances,
     write_circumstances,
 )
-from llmproxy.core.bindings.fits import fit_request
-from llmproxy.core.bindings.identities import Conflict, Identities, Identity
-from llmproxy.core.bindings.json_texts import split_json
-from llmproxy.core.bindings.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.slot_values import find_slots
-from llmproxy.core.bindings.slots import KINDS, LINE, OUTSIDE, TEXT, BadSlot, Kind, Slot, is_of_kind, read_slot
-from llmproxy.core.bindings.table import Bindings, bind_arguments
+from llmproxy.core.bindings.values.identities import Conflict, Identities, Identity
+from llmproxy.core.bindings.values.json_texts import split_json
+from llmproxy.core.bindings.values.slots import KINDS, LINE, OUTSIDE, TEXT, BadSlot, Kind, Slot, is_of_kind, read_slot
+from llmproxy.core.bindings.values.table import Bindings, bind_arguments
 from llmproxy.protocol import Scope
 
 __all__ = [

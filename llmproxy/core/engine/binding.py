@@ -25,7 +25,7 @@ from llmproxy.core.bindings import (
     rebind_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.learning import find_lessons
+from llmproxy.core.bindings.learning.lessons import find_lessons
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer

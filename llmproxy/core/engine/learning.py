@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, Slot, bound_key, fit_request, rewrite_answer
-from llmproxy.core.bindings.circumstances import read_circumstances
-from llmproxy.core.bindings.learning import Lesson, find_lessons
-from llmproxy.core.bindings.shipped import list_shipped
+from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons
+from llmproxy.core.bindings.learning.shipped import list_shipped
+from llmproxy.core.bindings.values.circumstances import read_circumstances
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.keys.normalize import Canonical, Rules
 from llmproxy.core.providers.routing import family_of

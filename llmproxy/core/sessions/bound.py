@@ -16,7 +16,7 @@ from llmproxy.core.bindings import (
     read_circumstances,
     write_circumstances,
 )
-from llmproxy.core.bindings.learning import Lesson
+from llmproxy.core.bindings.learning.lessons import Lesson
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64

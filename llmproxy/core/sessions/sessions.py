@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance
-from llmproxy.core.bindings.shipped import list_shipped
+from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import fork_of, reserve
 from llmproxy.core.sessions.bound import Bound, Trial

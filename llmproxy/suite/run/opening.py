@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.scenario.proxy.uncancelled import in_thread, to_the_end
 from llmproxy.scenario.values.fault import told
-from llmproxy.suite.checks.cleanup import Cleaner, hook_of
-from llmproxy.suite.checks.entities import Entities
-from llmproxy.suite.checks.entity_items import Looking
-from llmproxy.suite.checks.ids import agent_environment, user_of
-from llmproxy.suite.checks.rows import select
+from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
+from llmproxy.suite.checks.entities.ids import agent_environment, user_of
+from llmproxy.suite.checks.entities.items import Looking
+from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.checks.entities.rows import select
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.hooks import run_hook

@@ -21,7 +21,7 @@ from llmproxy.report.events import Completed, Finished, Selected, Started, Statu
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.fault import told
 from llmproxy.scenario.values.naming import run_id
-from llmproxy.suite.checks.ids import user_of
+from llmproxy.suite.checks.entities.ids import user_of
 from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.suite.checks.entities import Entities
+    from llmproxy.suite.checks.entities.looking import Entities
     from llmproxy.suite.checks.update import Snapshots
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope

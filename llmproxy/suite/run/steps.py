@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
-from llmproxy.suite.checks.entity_items import Created, Verify, Wait
+from llmproxy.suite.checks.entities.items import Created, Verify, Wait
 from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
 from llmproxy.suite.run.stage import Done, Stage

@@ -1,0 +1,421 @@
+r"""A recorded answer as this run must get it: recorded paths and identities become present ones, all else stays.
+
+    recorded response, `Fit` -> response, or the `Mismatch` that says why it cannot be
+
+In texts and in the arguments of calls, whole and streamed: in a stream the present value goes out where the recorded one began, every other
+delta and every time stays. Days and blocks are never written into an answer. Afterwards no recorded identity may be left (`leaked`), and a
+path that needs quotes in a command where the recorded one needed none is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
+from llmproxy.core.bindings.answers.channels import Form, Piece, list_arguments, list_pieces, put
+from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.values.forms import Form as PathForm, Spot
+from llmproxy.core.bindings.values.identities import (
+    Identities,
+    Identity,
+    Short,
+    Tokens,
+    find_short,
+    list_changed,
+    list_shorts,
+    write_like,
+)
+from llmproxy.core.bindings.values.table import Bindings
+from llmproxy.core.traffic.interaction import Response, header
+
+DROPPED = frozenset(
+    {"content-encoding", "content-length", "digest", "content-digest", "repr-digest", "content-md5", "etag"}
+)
+"""Header fields that are not true of a rewritten body."""
+_COMMANDS = frozenset({"command", "cmd", "script", "code", "shell", "bash", "input"})
+_PLAIN_IN_SHELL = re.compile(r"[\w@%+=:,./~-]*\Z")
+_QUOTES = ("'", '"')
+_WHOLE_ID = 8
+
+
+class Change(NamedTuple):
+    """One value to be replaced in a text."""
+
+    start: int
+    end: int
+    new: str
+    name: str
+
+
+class _Refused(Exception):
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(str(mismatch))
+        self.mismatch = mismatch
+
+
+def rewrite_answer(
+    bindings: Bindings, fit: Fit, response: Response, known: Identities | None = None
+) -> Response | Mismatch:
+    """Return the response as this run must get it; the same object where nothing in it changes.
+
+    `known` is what the session's earlier requests mapped; what the pair of requests itself says (`fit`) comes first.
+    """
+    try:
+        return Rewriter(bindings, fit, known).response(response)
+    except _Refused as refused:
+        return refused.mismatch
+
+
+def rebind_answer(
+    bindings: Bindings, request: object, response: Response, known: Identities | None = None
+) -> Response | Mismatch:
+    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or identity that the request does not hold.
+
+    (``list_allowed_directories {}`` has one key in every folder, and its answer names the folder.) `request` is the tree of both requests.
+    The same object where nothing changes.
+    """
+    paths = bindings.only_paths
+    if not paths.changed and not known:
+        return response
+    held = set(_held(paths, request))
+    # A short value may be meant by any number of an equal request, so its answer stays.
+    left = [each for each in known or () if each.distinct and each.recorded != each.present]
+    tokens = Tokens(left)
+    held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
+    fit = Fit((), (), unchanged=held)
+    return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
+
+
+def rename_tree(bindings: Bindings, tree: object) -> object:
+    """Return a JSON tree with every recorded path in its texts replaced by the present one, whoever wrote the text."""
+    if isinstance(tree, str):
+        spots = bindings.forms.find(tree, lambda form, _: form.in_answers)
+        found = (Change(spot.start, spot.end, spot.forms[0].present[0], spot.forms[0].name) for spot in spots)
+        return apply_changes(tree, found)
+    if isinstance(tree, dict):
+        return {name: rename_tree(bindings, each) for name, each in tree.items()}
+    return [rename_tree(bindings, each) for each in tree] if isinstance(tree, list) else tree
+
+
+def _held(bindings: Bindings, tree: object) -> Iterator[str]:
+    for text in _texts(tree):
+        for spot in bindings.forms.find(text, _may_answer):
+            yield text[spot.start : spot.end]
+
+
+def _texts(tree: object) -> Iterator[str]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+
+
+class Rewriter:
+    """Rewrites the texts of one answer."""
+
+    def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None) -> None:
+        """Take what stands for what in this pair of requests."""
+        whole = Identities(fit.identities)
+        for each in known or ():
+            whole.add(each)
+        self._bindings, self._fit = bindings, fit
+        self._tokens = Tokens(each for each in whole if each.recorded != each.present)
+        self._shorts = list_shorts(bindings.pairs, whole)
+        self._changed: Mapping[str, Identity] = list_changed(whole)
+        self.names: set[str] = set()
+        """Bindings whose values were written."""
+
+    def response(self, response: Response) -> Response:
+        """Return the response with everything exchanged; the same object where nothing is."""
+        body = response.body
+        content_type = header(response.headers, "content-type") or ""
+        if not body:
+            return response
+        try:
+            parts = list_parts(content_type, body)
+        except ValueError:
+            parts = []
+        if not parts:
+            return self._opaque(response, body)
+        edited = self._edit([part.value for part in parts])
+        edits = [Edit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
+        if not edits:
+            return response
+        headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
+        return replace(response, headers=headers, chunks=edit_chunks(response.chunks, edits))
+
+    def _opaque(self, response: Response, body: bytes) -> Response:
+        """Let through what is no JSON, unless it holds what would have to be rewritten."""
+        text = body.decode("utf-8", "replace")
+        if any(True for _ in self._changes(text, "$", None)) or any(value in text for value in self._changed):
+            raise _Refused(Mismatch(Why.UNREADABLE, "$"))
+        return response
+
+    # -- all values of an answer
+
+    def _edit(self, values: list[object]) -> set[int]:
+        """Rewrite values in place; return the numbers of those that changed."""
+        edited: set[int] = set()
+        channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
+        tools: dict[object, str] = {}
+        for n, value in enumerate(values):
+            for each in value if isinstance(value, list) else [value]:
+                base = (value.index(each),) if isinstance(value, list) else ()
+                for piece in list(list_pieces(each)):
+                    located = piece._replace(path=(*base, *piece.path))
+                    if piece.channel is None:
+                        if self._alone(values, n, located):
+                            edited.add(n)
+                    else:
+                        channels.setdefault(piece.channel, []).append((n, located))
+                        if piece.tool:
+                            tools.setdefault(piece.channel, piece.tool)
+                _note_tools(each, tools)
+        for channel, pieces in channels.items():
+            edited |= self._channel(values, pieces, tools.get(channel) or tools.get(_block(channel)) or "")
+        return edited
+
+    def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
+        place = f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in piece.path)}"
+        node = _get(values[n], piece.path)
+        if piece.inner and (short := find_short(self._shorts, piece.tool or "", piece.inner, piece.member, node)):
+            self.names.add(short.name)
+            put(values[n], piece.path, write_like(node, short.present))
+            return True
+        if not isinstance(node, str):
+            return False
+        new = self._text(node, piece, place, piece.tool or "")
+        if new == node:
+            return False
+        put(values[n], piece.path, new)
+        return True
+
+    def _channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
+        """Rewrite a text that comes in pieces: what is new goes where the old began."""
+        text = "".join(piece.text for _, piece in pieces)
+        first = pieces[0][1]
+        place = f"${''.join(f'.{step}' for step in first.path)}"
+        changes = (
+            self._json_changes(text, place, tool)
+            if first.form is Form.JSON
+            else list(self._changes(text, place, first))
+        )
+        self._left(text, changes, place)
+        edited: set[int] = set()
+        at, k = 0, 0
+        gone = 0
+        for n, piece in pieces:
+            end = at + len(piece.text)
+            new, position = "", max(at, gone)
+            while k < len(changes) and changes[k].start < end:
+                new += text[position : changes[k].start] + changes[k].new
+                gone = changes[k].end
+                position = min(gone, end)
+                k += 1
+            new += text[position:end] if position < end else ""
+            if new != piece.text:
+                put(values[n], piece.path, new)
+                edited.add(n)
+            at = end
+        return edited
+
+    def _text(self, text: str, piece: Piece, place: str, tool: str) -> str:
+        changes = (
+            self._json_changes(text, place, tool)
+            if piece.form is Form.JSON
+            else list(self._changes(text, place, piece))
+        )
+        self._left(text, changes, place)
+        return apply_changes(text, changes)
+
+    # -- one text
+
+    def _json_changes(self, text: str, place: str, tool: str) -> list[Change]:
+        """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            whole = None
+        if not isinstance(whole, (dict, list)):  # broken off, or a text of its own
+            return list(self._changes(text, place, None))
+        changes: list[Change] = []
+        pieces = list(list_arguments(whole, tool))
+        for start, end, piece in _leaves(text, pieces):
+            value = json.loads(text[start:end])
+            if short := find_short(self._shorts, tool, piece.inner, piece.member, value):
+                self.names.add(short.name)
+                changes.append(Change(start, end, json.dumps(write_like(value, short.present)), short.name))
+            elif isinstance(value, str):
+                inner = list(self._changes(value, place, piece))
+                if inner:
+                    new = json.dumps(apply_changes(value, inner), ensure_ascii=text.isascii())
+                    changes += _narrow(text, start, end, value, inner, new)
+        return changes
+
+    def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[Change]:
+        """Yield the changes to a text, from left to right."""
+        found: list[Change] = [Change(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)]
+        for spot in self._bindings.forms.find(text, _may_answer):
+            if not any(change.start < spot.end and spot.start < change.end for change in found):
+                change = self._exchange(text, spot, place)
+                if change is not None:
+                    self._check_quoting(text, change, place, piece)
+                    found.append(change)
+        for change in sorted(found):
+            if change.new != text[change.start : change.end]:
+                self.names.add(change.name)
+                yield change
+
+    def _exchange(self, text: str, spot: Spot, place: str) -> Change | None:
+        recorded = text[spot.start : spot.end]
+        seen = self._fit.chosen.get(recorded, set())
+        wanted = {
+            form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
+        }
+        if len(seen) == 1 and any(next(iter(seen)) in form.present for form in spot.forms):
+            wanted = {spot.forms[0].name: next(iter(seen))}
+        names = " and ".join(sorted(wanted))
+        if len(set(wanted.values())) > 1:
+            raise _Refused(Mismatch(Why.AMBIGUOUS, place, recorded, "", names))
+        new = next(iter(wanted.values()))
+        if new != recorded and recorded in self._fit.unchanged:
+            if self._fit.chosen.get(recorded):
+                raise _Refused(Mismatch(Why.BOTH_WAYS, place, recorded, new, names))
+            return None  # this run names it as it was: so does its answer
+        return Change(spot.start, spot.end, new, spot.forms[0].name)
+
+    @staticmethod
+    def _check_quoting(text: str, change: Change, place: str, piece: Piece | None) -> None:
+        if piece is None or not piece.inner or _PLAIN_IN_SHELL.match(change.new):
+            return
+        recorded = text[change.start : change.end]
+        if not _PLAIN_IN_SHELL.match(recorded):
+            return  # it needed quotes before, and has them
+        before = text[change.start - 1 : change.start]
+        quoted = (
+            before in _QUOTES
+            and before not in change.new
+            and not (before == '"' and any(c in change.new for c in "$`\\"))
+        )
+        is_command = piece.member in _COMMANDS or (
+            " " in text.strip() and piece.member not in ("content", "text", "old_string", "new_string")
+        )
+        if is_command and not quoted:
+            raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
+
+    def _left(self, text: str, changes: Iterable[Change], place: str) -> None:
+        """Refuse a text in which a recorded identity is left."""
+        if not self._changed:
+            return
+        after = apply_changes(text, list(changes))
+        for value, identity in self._changed.items():
+            if len(value) >= _WHOLE_ID and value in after and value not in identity.present:
+                raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
+
+
+def _may_answer(form: PathForm, _at: int) -> bool:
+    return form.in_answers
+
+
+def apply_changes(text: str, changes: Iterable[Change]) -> str:
+    """Return the text with its changes, which are in order and do not overlap."""
+    parts, last = [], 0
+    for change in changes:
+        parts += [text[last : change.start], change.new]
+        last = change.end
+    return "".join([*parts, text[last:]])
+
+
+def _get(value: object, path: tuple[str | int, ...]) -> object:
+    for step in path:
+        value = value[step]  # type: ignore[index]
+    return value
+
+
+def _block(channel: tuple[object, ...]) -> object:
+    return (
+        (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
+    )
+
+
+def _note_tools(event: object, tools: dict[object, str]) -> None:
+    """Note which tool a block or an item is a call of, before its arguments come."""
+    if not isinstance(event, dict):
+        return
+    block = event.get("content_block")
+    if isinstance(block, dict) and isinstance(block.get("name"), str):
+        tools["block", event.get("index")] = block["name"]
+    start = event.get("contentBlockStart")
+    if isinstance(start, dict) and isinstance(use := (start.get("start") or {}).get("toolUse"), dict):
+        tools["block", start.get("contentBlockIndex")] = str(use.get("name"))
+    item = event.get("item")
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        tools[item.get("id"), event.get("output_index"), None] = item["name"]
+    for choice in event.get("choices") or [] if isinstance(event.get("choices"), list) else []:
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        for call in (delta.get("tool_calls") or []) if isinstance(delta, dict) else []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                tools["choice", choice.get("index", 0), call.get("index", 0)] = function["name"]
+
+
+# -- JSON text in place ---------------------------------------------------------------------------------------------------------------------
+
+_SCALAR = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null')
+
+
+def _leaves(text: str, pieces: list[Piece]) -> Iterator[tuple[int, int, Piece]]:
+    """Pair the strings and whole numbers of JSON text with where they stand in its tree; names of members are left out."""
+    left = iter(pieces)
+    for found in _SCALAR.finditer(text):
+        after = text[found.end() :].lstrip()[:1] if found[0][0] == '"' else ""
+        if (
+            after == ":"
+            or found[0] in ("true", "false", "null")
+            or (found[0][0] != '"' and re.search(r"[.eE]", found[0]))
+        ):
+            continue
+        piece = next(left, None)
+        if piece is None:
+            return
+        yield found.start(), found.end(), piece
+
+
+def _narrow(text: str, start: int, end: int, value: str, inner: list[Change], new: str) -> list[Change]:
+    """Return changes to a JSON string as narrow as they can be, so that a stream's other pieces stay; else the whole string."""
+    raw = text[start + 1 : end - 1]
+    if raw != value:  # escapes: positions in the value are not those in the text
+        shift = _positions(raw)
+        if shift is None:
+            return [Change(start, end, new, inner[0].name)]
+    else:
+        shift = None
+    changes = []
+    for each in inner:
+        a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
+        written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
+        changes.append(Change(start + 1 + a, start + 1 + b, written, each.name))
+    return changes
+
+
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL
+)
+
+
+def _positions(raw: str) -> list[int] | None:
+    """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
+    found = [match.start() for match in _ESCAPE.finditer(raw)]
+    return [*found, len(raw)]
+
+
+__all__ = ["DROPPED", "Change", "Rewriter", "Short", "apply_changes", "rewrite_answer"]

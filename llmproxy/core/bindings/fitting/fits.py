@@ -1,0 +1,293 @@
+"""When does a recording fit a request that is not equal to it?
+
+    recorded tree, present tree (both canonical), bindings -> `Fit` or `Mismatch`
+
+At each place the present text says the present value where the recorded one says the recorded (or leaves it unchanged: a committed file
+names another home), slots hold values of their kind, and everything else is equal: the question is never bound. Slots are read first, in
+both requests; their identities must map one to one, go with what the session knows, and are then looked for everywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+
+from llmproxy.core.bindings.fitting.comparison import Chosen, Gap, Option, Parted, align
+from llmproxy.core.bindings.fitting.places import Place, Zone, find_blocks, is_agents
+from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
+from llmproxy.core.bindings.fitting.slot_values import SlotReading, find_slots, has_json_slots, json_slot, keep_written
+from llmproxy.core.bindings.fitting.walking import Walking
+from llmproxy.core.bindings.values.borders import stands_alone
+from llmproxy.core.bindings.values.forms import Form, Reach, Spot
+from llmproxy.core.bindings.values.identities import (
+    Identities,
+    Short,
+    Token,
+    Tokens,
+    find_short,
+    list_changed,
+    list_shorts,
+    write_like,
+)
+from llmproxy.core.bindings.values.json_texts import split_json
+from llmproxy.core.bindings.values.slots import Found, Names, is_of_kind, match_at
+from llmproxy.core.bindings.values.table import Bindings
+
+_WHOLE_ID = 8
+"""Characters from which on an identity counts as leaked wherever it stands, with whatever beside it."""
+
+
+def fit_request(
+    bindings: Bindings, recorded: object, present: object, known: Identities | None = None
+) -> Fit | Mismatch:
+    """Compare two canonical trees of requests; `known` is what the session's earlier requests mapped."""
+    slots = SlotReading(bindings)
+    if (wrong := slots.read(recorded, present)) is not None:
+        return wrong
+    if (wrong := _check(slots.found, known)) is not None:
+        return wrong
+    return Comparing(bindings, slots.found, known).compare(recorded, present)
+
+
+def _check(found: Identities, known: Identities | None) -> Mismatch | None:
+    """Let what the session knows check what this pair of requests says."""
+    for each in found if known is not None else ():
+        if (conflict := known.conflict(each)) is not None:  # type: ignore[union-attr]
+            return Mismatch(
+                Why.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
+            )
+    return None
+
+
+class Comparing(Walking):
+    """The comparison proper, once the identities are known."""
+
+    def __init__(self, bindings: Bindings, found: Identities, known: Identities | None) -> None:
+        super().__init__(bindings)
+        whole = Identities(found)
+        for each in known or ():
+            whole.add(each)  # what this pair says comes first; a conflict was found already
+        self._identities = whole
+        self._tokens = Tokens(whole)
+        self._shorts = list_shorts(bindings.pairs, whole)
+        self._forbidden = [text for text in list_changed(whole) if len(text) >= _WHOLE_ID]
+        self._used: set[str] = set()
+        self._chosen: dict[str, set[str]] = {}
+        self._unchanged: set[str] = set()
+        self._found = found
+        self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
+
+    def compare(self, recorded: object, present: object) -> Fit | Mismatch:
+        """Compare two whole requests."""
+        wrong = self.compare_bodies(recorded, present)
+        if wrong is not None:
+            return wrong
+        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged)
+
+    # -- leaves
+
+    def value(self, recorded: object, present: object, place: Place) -> Mismatch | None:
+        """Compare two leaves that are no texts."""
+        if type(recorded) is type(present) and recorded == present and not self._named(recorded, place):
+            return None
+        slot = json_slot(self.bindings, self.bound_arguments, place)
+        if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
+            self._used.add(slot.name)
+            return None
+        if slot is not None and slot.identity and self._maps(slot.name, str(recorded), str(present)):
+            self._use(slot.name, str(recorded), str(present))
+            return None
+        short = self._named(recorded, place)
+        if short is not None:
+            if present == write_like(recorded, short.present) and type(present) is type(
+                write_like(recorded, short.present)
+            ):
+                self._use(short.name, short.recorded, short.present)
+                return None
+            if type(recorded) is type(present) and recorded == present:
+                if short.identity:
+                    return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+                self._unchanged.add(short.name)
+                return None
+        return tell_difference(place.path, recorded, present)
+
+    def _named(self, value: object, place: Place) -> Short | None:
+        if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
+            return None
+        return find_short(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
+
+    def _maps(self, name: str, recorded: str, present: str) -> bool:
+        return any(
+            each.name == name and each.recorded == recorded and each.present == present for each in self._identities
+        )
+
+    def _use(self, name: str, recorded: str, present: str) -> None:
+        if recorded != present:
+            self._used.add(name)
+
+    def text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+        """Compare two texts."""
+        if place.json and (short := self._named(recorded, place)) is not None and recorded != present:
+            if present == short.present:
+                self._used.add(short.name)
+                return None
+            return tell_difference(place.path, recorded, present)
+        if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:
+            return self._slot_text(recorded, present, place)
+        if (
+            not place.json
+            and place.zone is Zone.RESULT
+            and (done := self._parsed(recorded, present, place)) is not _NOT_JSON
+        ):
+            assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
+            return done
+        return self._plain(recorded, present, place)
+
+    def _slot_text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+        slot = json_slot(self.bindings, self.bound_arguments, place)
+        if slot is None or not _are_of_kind(slot.kind, recorded, present):
+            return self._plain(recorded, present, place)
+        if not slot.identity:
+            self._used.add(slot.name)
+            return None
+        if not self._maps(slot.name, recorded, present):
+            return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, slot.name)
+        self._use(slot.name, recorded, present)
+        return None
+
+    def _parsed(self, recorded: str, present: str, place: Place) -> object:
+        """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
+        must = place.call is not None and (has_json_slots(self.bindings, place.call) or self._shorts)
+        if recorded == present and not must:
+            return _NOT_JSON
+        if "{" not in recorded and "[" not in recorded:
+            return _NOT_JSON
+        mine, theirs = split_json(recorded), split_json(present)
+        if len(mine) != len(theirs) or all(isinstance(each, str) for each in mine):
+            return _NOT_JSON
+        for one, other in zip(mine, theirs, strict=True):
+            if isinstance(one, str) and isinstance(other, str):
+                wrong = self._plain(one, other, place)
+            else:
+                wrong = self.node(one, other, place.open_json())
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _plain(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+        gaps = self._gaps(recorded, place)
+        if place.zone is not Zone.THINKING:
+            for text in self._forbidden:
+                if text in present and not any(
+                    option.text == text and not option.leaks for gap in gaps for option in gap.options
+                ):
+                    name = next(each.name for each in self._identities if each.recorded == text)
+                    return Mismatch(Why.LEAKED, place.path, text, "", name)
+        if not gaps:
+            return None if recorded == present else self.tell_difference(place, recorded, present, 0)
+        aligned = align(recorded, gaps, present)
+        if isinstance(aligned, Parted):
+            if aligned.leaked:
+                gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
+                return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
+            return self.tell_difference(place, recorded, present, aligned.recorded, aligned.present)
+        for each in aligned:
+            self._note(each, recorded)
+        return None
+
+    def _note(self, chosen: Chosen, recorded: str) -> None:
+        before = recorded[chosen.gap.start : chosen.gap.end]
+        if chosen.option is None:
+            if chosen.text != before:
+                self._used.add(chosen.gap.name)
+            return
+        name = chosen.option.name
+        if name in self.bindings.changed and chosen.option.unchanged:
+            self._unchanged.add(before)
+        elif not chosen.option.unchanged:
+            self._used.add(name)
+            self._chosen.setdefault(before, set()).add(chosen.text)
+
+    def tell_difference(self, place: Place, recorded: str, present: str, at: int, there: int | None = None) -> Mismatch:
+        """Say where two texts part; a short value that stands there is named."""
+        if there is None:
+            at = there = first_difference(recorded, present)
+        for short in self._shorts:
+            before = recorded[max(0, at - len(short.recorded)) :]
+            if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
+                return Mismatch(Why.SHORT, place.path, short.recorded, short.present, short.name)
+        return Mismatch(Why.DIFFERENT, place.path, excerpt(recorded, at), excerpt(present, there))
+
+    # -- gaps
+
+    def _gaps(self, recorded: str, place: Place) -> list[Gap]:
+        """Return where a recorded text may differ: slots first, then ids, then circumstances."""
+        call = place.call if place.zone is Zone.RESULT else None
+        gaps: list[Gap] = []
+        if self.bindings.slots:
+            slots = find_slots(self.bindings.slots, call, recorded, self._names, self.bound_arguments)
+            gaps = [self._slot_gap(found) for found in keep_written(slots, place)]
+        accepts = place.zone is Zone.THINKING
+        gaps = _with_gaps(gaps, [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)])
+        spots = self.bindings.forms.find(recorded, self._allowed(place, recorded))
+        return _with_gaps(gaps, [self._spot_gap(spot, recorded) for spot in spots])
+
+    def _slot_gap(self, found: Found) -> Gap:
+        slot = found.slot
+        if not slot.identity:
+            return Gap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)
+        present = next(
+            (each.present for each in self._identities if each.name == slot.name and each.recorded == found.value), None
+        )
+        options = [Option(present, stands_alone, slot.name)] if present is not None else []
+        if present is None or present != found.value:
+            options.append(Option(found.value, stands_alone, slot.name, unchanged=True, leaks=True))
+        return Gap(found.start, found.end, tuple(options), name=slot.name)
+
+    def _spot_gap(self, spot: Spot, recorded: str) -> Gap:
+        options = [Option(text, form.border, form.name) for form in spot.forms for text in form.present]
+        options.sort(key=lambda option: -len(option.text))
+        same = Option(recorded[spot.start : spot.end], spot.forms[0].border, spot.forms[0].name, unchanged=True)
+        return Gap(
+            spot.start, spot.end, (*(option for option in options if option.text != same.text), same), name=same.name
+        )
+
+    def _allowed(self, place: Place, recorded: str) -> Callable[[Form, int], bool]:
+        if place.zone is Zone.SYSTEM:
+            return lambda _form, _at: True
+        if place.zone is Zone.USER:
+            spans = find_blocks(recorded)
+            return lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
+        return lambda form, _at: form.reach is not Reach.AGENT
+
+
+_NOT_JSON = object()
+
+
+def _token_gap(token: Token, recorded: str, *, accepts: bool) -> Gap:
+    name, same = token.identity.name, recorded[token.start : token.end]
+    options = [Option(token.present, stands_alone, name)]
+    if token.present != same:
+        options.append(Option(same, stands_alone, name, unchanged=True, leaks=not accepts))
+    return Gap(token.start, token.end, tuple(options), name=name)
+
+
+def _with_gaps(gaps: list[Gap], more: list[Gap]) -> list[Gap]:
+    """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
+    if not gaps or not more:
+        return gaps or more
+    starts = [gap.start for gap in gaps]
+    kept = []
+    for each in more:
+        n = bisect_right(starts, each.start)
+        if not (n and gaps[n - 1].end > each.start) and not (n < len(gaps) and gaps[n].start < each.end):
+            kept.append(each)
+    return sorted([*gaps, *kept], key=lambda gap: gap.start)
+
+
+def _are_of_kind(kind: str, *values: object) -> bool:
+    return all(
+        not isinstance(value, bool) and isinstance(value, (str, int, float)) and is_of_kind(kind, str(value))
+        for value in values
+    )

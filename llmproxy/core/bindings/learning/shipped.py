@@ -1,0 +1,18 @@
+"""Slots that ship with us: what coding agents themselves write into every result, derived from real pairs of runs (scripts/lab/derive-slots)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+
+from llmproxy.core.bindings.values.slots import Slot, read_slot
+
+__all__ = ["list_shipped"]
+
+
+@cache
+def list_shipped() -> tuple[Slot, ...]:
+    """Return the slots of all agents; each is anchored by a tool and a text that only its agent has."""
+    rows = json.loads((files("llmproxy") / "data" / "slots.json").read_bytes())
+    return tuple(read_slot(slot) for row in rows for slot in row["slots"])

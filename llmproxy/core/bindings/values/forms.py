@@ -1,0 +1,258 @@
+r"""Every way in which a circumstance is written, on both sides, and where in a text it stands.
+
+    pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
+
+A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON, with ``\``, as a folder's name (``-tmp-a-project``),
+``~/rest`` below home, relative, hashed, its last part behind a separator. At one place the present text has the same form of the present
+value; or the recorded one unchanged (a committed file names another home).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import quote
+
+from llmproxy.core.bindings.values.borders import is_base, is_block, is_path, is_slug, stands_alone
+from llmproxy.core.bindings.values.circumstances import Circumstance, Nature, Pair
+from llmproxy.core.bindings.values.dates import write_dates
+
+Border = Callable[[str, int, int], bool]
+
+
+class Reach(StrEnum):
+    """In which texts a form counts."""
+
+    EVERYWHERE = "everywhere"
+    NOT_TYPED = "not typed"
+    """Nowhere in what a user typed: too short to be sure of."""
+    AGENT = "agent"
+    """Only in what the agent wrote: system text, descriptions of tools, its own blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to write a recorded value, and what may stand in its place now."""
+
+    name: str
+    recorded: str
+    present: tuple[str, ...]
+    """The first is what answers are written with."""
+    border: Border
+    reach: Reach = Reach.EVERYWHERE
+    in_answers: bool = True
+
+
+class Spot(NamedTuple):
+    """A recorded value in a text."""
+
+    start: int
+    end: int
+    forms: tuple[Form, ...]
+    """More than one where two names have the same recorded value."""
+
+
+def list_forms(pairs: Sequence[Pair]) -> list[Form]:
+    """Return the forms of all pairs; none where nothing differs."""
+    if not any(pair.differs for pair in pairs):
+        return []
+    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.nature is Nature.PATH), None)
+    found: list[Form] = []
+    for pair in pairs:
+        match pair.recorded.nature:
+            case Nature.PATH:  # the same on both sides too: /home/kim/work stays while /home/kim becomes another home
+                found += _path_forms(pair, homes if homes is not pair else None)
+            case Nature.DATE if pair.differs:
+                found += _date_forms(pair)
+            case Nature.BLOCK if pair.differs:
+                found.append(
+                    Form(pair.name, pair.recorded.value, (pair.present.value,), is_block, Reach.AGENT, in_answers=False)
+                )
+            case Nature.IDENTIFIER if pair.differs and pair.present.nature is Nature.IDENTIFIER:
+                found.append(Form(pair.name, pair.recorded.value, (pair.present.value,), stands_alone))
+            case _:
+                pass
+    return found
+
+
+# -- days ------------------------------------------------------------------------------------------------------------------------
+
+
+def _date_forms(pair: Pair) -> Iterator[Form]:
+    days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
+    try:
+        present = [write_dates(day) for day in days]
+        recorded = [write_dates(day) for day in dict.fromkeys((pair.recorded.value, pair.recorded.other)) if day]
+    except ValueError:
+        return
+    for forms in recorded:
+        for n, text in enumerate(forms):
+            others = tuple(dict.fromkeys(each[n] for each in present))
+            yield Form(pair.name, text, others, stands_alone, Reach.AGENT, in_answers=False)
+
+
+# -- paths -----------------------------------------------------------------------------------------------------------------------
+
+
+class _Way(NamedTuple):
+    """One way to write a path; `write` returns an empty text where it cannot be written so."""
+
+    write: Callable[[str], str]
+    border: Border
+    reach: Reach = Reach.EVERYWHERE
+    in_answers: bool = True
+
+
+def _escaped(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
+    def write(path: str) -> str:
+        for _ in range(levels):
+            path = json.dumps(path, ensure_ascii=ascii_only)[1:-1]
+        return path
+
+    return write
+
+
+_WAYS = (
+    _Way(lambda path: path, is_path),
+    _Way(_escaped(1, ascii_only=False), is_path),
+    _Way(_escaped(1, ascii_only=True), is_path),
+    _Way(_escaped(2, ascii_only=True), is_path),
+    _Way(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
+    _Way(lambda path: quote(path, safe="/"), is_path),
+    _Way(lambda path: quote(path, safe=""), stands_alone),
+    _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", stands_alone),
+    _Way(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
+    _Way(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
+    _Way(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
+    _Way(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), stands_alone),
+    _Way(lambda path: posixpath.basename(path.replace("\\", "/")), is_base, Reach.NOT_TYPED, in_answers=False),
+)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """Return a path in both normal forms of Unicode; one for what is ASCII."""
+    if path.isascii():
+        return (path,)
+    return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
+
+
+def _trimmed(path: str) -> str:
+    return path.rstrip("/\\") or path
+
+
+def _names(one: Circumstance) -> tuple[str, ...]:
+    """Return plain and resolved; one where the run shows no difference."""
+    return tuple(dict.fromkeys(_trimmed(path) for path in (one.value, one.other) if path))
+
+
+def _path_forms(pair: Pair, homes: Pair | None) -> Iterator[Form]:
+    recorded, present = _names(pair.recorded), _names(pair.present)
+    for n, before in enumerate(recorded):
+        now = (present[min(n, len(present) - 1)], *present)
+        for way in _WAYS:
+            for spelled in _spellings(before):
+                if text := way.write(spelled):
+                    there = tuple(
+                        dict.fromkeys(
+                            written for path in now for each in _spellings(path) if (written := way.write(each))
+                        )
+                    )
+                    if there:
+                        yield Form(pair.name, text, there, way.border, way.reach, way.in_answers)
+    if homes is None:
+        return
+    mine, theirs = (_below(_trimmed(each.value), _trimmed(home.value)) for each, home in
+                    ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
+    if mine:
+        yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
+    elif theirs:
+        yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
+    between = [_between(_trimmed(each.value), _trimmed(home.value)) for each, home in
+               ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
+    if between[0] and between[1]:
+        yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
+
+
+def _below(path: str, home: str) -> str:
+    """Return ``~/rest`` of a path below home, else nothing."""
+    return "~" + path[len(home) :] if path.startswith(home + "/") else ""
+
+
+def _between(path: str, home: str) -> str:
+    """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
+    if not (path.startswith("/") and home.startswith("/")):
+        return ""
+    relative = posixpath.relpath(home, path)
+    return relative if relative.startswith("../") and relative.strip("./") else ""
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------------------
+
+
+class Forms:
+    """The forms of some pairs, ready to be looked for."""
+
+    def __init__(self, forms: Iterable[Form]) -> None:
+        """Group forms by what was recorded; what two forms of one name say together counts once."""
+        self.by_text: dict[str, tuple[Form, ...]] = {}
+        for form in forms:
+            before = self.by_text.get(form.recorded, ())
+            merged = _merge(before, form)
+            self.by_text[form.recorded] = merged
+        self._texts = tuple(self.by_text)
+        self._stems = _stems(self._texts)
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to look for."""
+        return bool(self._texts)
+
+    def find(self, text: str, allowed: Callable[[Form, int], bool]) -> Iterator[Spot]:
+        """Yield where recorded values stand, from left to right, the longest first; `allowed` says which forms count at a position."""
+        if not any(stem in text for stem in self._stems):
+            return
+        # One search for each value that is there at all: a pattern of all of them costs twenty times as much.
+        found = [(start, -len(each), each) for each in self._texts if each in text for start in _starts(text, each)]
+        at = 0
+        for start, _, recorded in sorted(found):
+            if start < at:
+                continue
+            end = start + len(recorded)
+            forms = tuple(
+                form for form in self.by_text[recorded] if allowed(form, start) and form.border(text, start, end)
+            )
+            if forms:
+                yield Spot(start, end, forms)
+                at = end
+
+
+def _starts(text: str, value: str) -> Iterator[int]:
+    """Yield every position of a value, overlapping ones too."""
+    at = text.find(value)
+    while at >= 0:
+        yield at
+        at = text.find(value, at + 1)
+
+
+def _merge(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
+    for n, each in enumerate(before):
+        if each.name == form.name and each.border is form.border and each.reach is form.reach:
+            both = Form(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))), form.border,
+                        form.reach, each.in_answers or form.in_answers)  # fmt: skip
+            return (*before[:n], both, *before[n + 1 :])
+    return (*before, form)
+
+
+def _stems(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
+    stems: list[str] = []
+    for text in sorted(texts, key=len):
+        if not any(stem in text for stem in stems):
+            stems.append(text)
+    return tuple(stems)

@@ -1,0 +1,239 @@
+"""Identities: values that tools made, one to one between the recorded run and this one, by the name of their slot.
+
+    V (recorded) <-> W (present), each of one slot; two that became one, or one that became two, are a conflict
+
+A distinctive value is found in any text between what is no letter or digit, hex also as a prefix of 7 digits and more (a model names 10
+of a commit's 40). A short one (``7``, ``app``) may stand anywhere by chance, so it counts only at members of tools' JSON that name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from llmproxy.core.bindings.values.borders import is_word, stands_alone
+from llmproxy.core.bindings.values.circumstances import WORDS, Pair
+from llmproxy.core.bindings.values.slots import is_at
+
+SHORTEST_PREFIX = 7
+_SHORTEST = 6
+"""Characters of the shortest value that is looked for in any text."""
+_PREFIXED = frozenset({"hex", "uuid"})
+
+
+class Identity(NamedTuple):
+    """One value with its counterpart."""
+
+    name: str
+    """Of the slot."""
+    kind: str
+    recorded: str
+    present: str
+
+    @property
+    def distinct(self) -> bool:
+        """Whether it can be looked for in any text."""
+        return is_distinct(self.kind, self.recorded) and is_distinct(self.kind, self.present)
+
+
+def is_distinct(kind: str, value: str) -> bool:
+    """Tell whether a value is long and odd enough to be nothing else where it stands in a text."""
+    if len(value) < _SHORTEST or kind in ("integer", "port"):
+        return False
+    return kind in _PREFIXED or not value.isalpha()
+
+
+class Conflict(NamedTuple):
+    """Why a pair cannot be added."""
+
+    name: str
+    recorded: str
+    present: str
+    other: str
+    """What the recorded value was before, or what the present one stood for."""
+
+
+class Identities:
+    """What stands for what in one session, or in one pair of requests."""
+
+    def __init__(self, known: Iterable[Identity] = ()) -> None:
+        """Start with what is known, which is one to one."""
+        self._by_recorded: dict[tuple[str, str], Identity] = {}
+        self._by_present: dict[tuple[str, str], Identity] = {}
+        for each in known:
+            self.add(each)
+
+    def __iter__(self) -> Iterator[Identity]:
+        """Yield every pair."""
+        yield from self._by_recorded.values()
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self._by_recorded)
+
+    def conflict(self, each: Identity) -> Conflict | None:
+        """Tell why a pair does not go with the others; None if it does."""
+        before = self._by_recorded.get((each.name, each.recorded))
+        if before is not None and before.present != each.present:
+            return Conflict(each.name, each.recorded, each.present, before.present)
+        meant = self._by_present.get((each.name, each.present))
+        if meant is not None and meant.recorded != each.recorded:
+            return Conflict(each.name, each.recorded, each.present, meant.recorded)
+        return None
+
+    def add(self, each: Identity) -> Conflict | None:
+        """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
+        if (conflict := self.conflict(each)) is not None:
+            return conflict
+        self._by_recorded[each.name, each.recorded] = each
+        self._by_present[each.name, each.present] = each
+        return None
+
+
+class Token(NamedTuple):
+    """An identity, or a prefix of one, in a text."""
+
+    start: int
+    end: int
+    present: str
+    identity: Identity
+
+
+class Tokens:
+    """Distinctive identities, ready to be looked for in texts."""
+
+    def __init__(self, identities: Iterable[Identity]) -> None:
+        """Take those that can be found in any text."""
+        self._heads: dict[str, list[Identity]] = {}
+        for each in identities:
+            if each.distinct:
+                self._heads.setdefault(_head(each), []).append(each)
+        heads = sorted(self._heads, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, heads))) if heads else None
+
+    def find(self, text: str) -> Iterator[Token]:
+        """Yield where recorded identities stand, from left to right."""
+        if self._pattern is None or not any(head in text for head in self._heads):
+            return
+        at = 0
+        while found := self._pattern.search(text, at):
+            token = self._token(text, found.start())
+            at = found.start() + 1 if token is None else token.end
+            if token is not None:
+                yield token
+
+    def _token(self, text: str, start: int) -> Token | None:
+        best: Token | None = None
+        for head, identities in self._heads.items():
+            if not text.startswith(head, start):
+                continue
+            for each in identities:
+                length = _shared(text, start, each)
+                if length and stands_alone(text, start, start + length) and (best is None or start + length > best.end):
+                    best = Token(
+                        start,
+                        start + length,
+                        each.present[:length] if length < len(each.recorded) else each.present,
+                        each,
+                    )
+        return best
+
+
+def _head(each: Identity) -> str:
+    return each.recorded[:SHORTEST_PREFIX] if each.kind in _PREFIXED else each.recorded
+
+
+def _shared(text: str, start: int, each: Identity) -> int:
+    """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
+    if text.startswith(each.recorded, start):
+        return len(each.recorded)
+    if each.kind not in _PREFIXED or len(each.recorded) != len(each.present):
+        return 0
+    length = 0
+    while length < len(each.recorded) and start + length < len(text) and text[start + length] == each.recorded[length]:
+        length += 1
+    return length if SHORTEST_PREFIX <= length <= 40 else 0
+
+
+# -- short values ------------------------------------------------------------------------------------------------------------------
+
+
+class Short(NamedTuple):
+    """A short value, which counts only at members of tools' JSON that name it."""
+
+    name: str
+    recorded: str
+    present: str
+    tool: str = ""
+    path: str = ""
+    identity: bool = False
+    """Made by a tool, so that the recorded value must not come back."""
+
+
+def list_shorts(pairs: Iterable[Pair], identities: Iterable[Identity]) -> list[Short]:
+    """Return the short values among circumstances and identities."""
+    made = [
+        Short(each.name, each.recorded, each.present, identity=True)
+        for each in identities
+        if not each.distinct and each.recorded != each.present
+    ]
+    declared = [
+        Short(pair.name, pair.recorded.value, pair.present.value, pair.recorded.tool, pair.recorded.path)
+        for pair in pairs
+        if pair.differs and pair.loose and (pair.name not in WORDS or pair.recorded.path)
+    ]
+    return made + declared  # what a tool made this time comes first: of that nothing recorded may be left
+
+
+def _plain(text: str) -> str:
+    return "".join(letter for letter in text.lower() if is_word(letter))
+
+
+def names_member(name: str, member: str, tool: str) -> bool:
+    """Tell whether a member of a tool's JSON is where a value of this name stands.
+
+    ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where the tool's name says task.
+    """
+    entity, dot, attribute = name.rpartition(".")
+    if not dot:
+        entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
+    field, here = _plain(attribute), _plain(member)
+    things = _forms_of(_plain(entity.rpartition(".")[2]))
+    if not things:
+        return False
+    if any(here in (thing, thing + field, thing + field + "s") for thing in things):
+        return True
+    return here in (field, field + "s") and any(thing in _plain(tool) for thing in things)
+
+
+def _forms_of(thing: str) -> tuple[str, ...]:
+    """Return a word as it is and in the singular: a table is called ``tasks``, a member ``task_id``."""
+    singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")
+    return tuple(dict.fromkeys(each for each in (thing, singular) if each))
+
+
+def find_short(shorts: Iterable[Short], tool: str, path: str, member: str, value: object) -> Short | None:
+    """Return the short value that stands at a leaf of a tool's JSON; `path` is from ``$`` on, `member` its nearest name."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = value if isinstance(value, str) else str(value)
+    for each in shorts:
+        if each.recorded == text and (
+            (each.path and (not each.tool or each.tool == tool) and is_at(each.path, path))
+            or names_member(each.name, member, tool)
+        ):
+            return each
+    return None
+
+
+def write_like(value: object, text: str) -> object:
+    """Return a text as the type that a value has: a number stays one. A text that is no number stays a text, which then fits nothing."""
+    if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
+        return int(text)
+    return text
+
+
+def list_changed(identities: Iterable[Identity]) -> Mapping[str, Identity]:
+    """Return the identities whose recorded value must not come back, by that value."""
+    return {each.recorded: each for each in identities if each.recorded != each.present}

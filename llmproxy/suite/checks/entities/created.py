@@ -1,0 +1,156 @@
+"""Checks `created`: rows that were not there when the step started.
+
+At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What is missing is explained by what is there: the nearest new row with each
+field that is wrong, or the row that has the fields but is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.baseline import Baseline, Changed, find_changed, find_foreign
+from llmproxy.suite.checks.entities.items import POLL, Created, Looking, all_passed, bind, whose, with_more
+from llmproxy.suite.checks.entities.rows import (
+    Judged,
+    broken,
+    judge_rows,
+    key_text,
+    known_columns,
+    nearest,
+    row_assertions,
+    row_text,
+    select,
+)
+from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows, Snapshot
+
+__all__ = ["check_created"]
+
+_SHOWN = 3
+"""Doubtful rows that are named."""
+
+
+def check_created(run: Looking, name: str, before: Baseline, item: Created) -> list[Assertion]:
+    """Check one item of `created` now, or until it holds for as long as its `within` says."""
+    end = run.clock() + item.within / 1000
+    while True:
+        matching: list[Row] = []
+        try:
+            info, assertions, matching = _now(run, name, before, item)
+        except LLMProxyError as error:
+            assertions, info = [broken(name, error)], None
+            if isinstance(error, SuiteError | StepError):
+                return assertions
+        left = end - run.clock()
+        passed = all_passed(assertions)
+        # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
+        if (passed and matching) or left <= 0:
+            if passed and item.alias and info is not None:
+                assertions += bind(run, name, info, matching, item.alias, overwrite=item.overwrite)
+            return assertions
+        run.sleep(min(left, POLL / 4000))
+
+
+def _now(run: Looking, name: str, before: Baseline, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+    """Return what is known of the entity, what was found, and the new rows that are as wanted."""
+    info = run.store.describe(item.entity)
+    info.check(item.fields, f"{name}.fields")
+    rows = run.store.changes(Snapshot({item.entity: before.own.ids[item.entity]}, before.own.user))[item.entity]
+    foreign = find_foreign(run, info, before)
+    if info.user is not None and info.user in item.fields:  # the fields say whose
+        rows, foreign = [*rows, *foreign], []
+    if run.cleaner:
+        for row in rows:
+            run.cleaner.add(item.entity, row[info.key])
+    known_columns(run.store, info, item.fields, f"{name}.fields", rows)
+    judged = judge_rows(rows, item.fields, run.scope)
+    matching = [each.row for each in judged if each.holds]
+    unclear = [each for each in judged if each.unclear]
+    if unclear and (item.count is not None or not matching):
+        return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
+    doubts = _doubts(run, info, item, foreign, find_changed(run, info, before))
+    return info, _doubted(run, name, item, _assertions(run, name, info, item, judged), doubts), matching
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A row that may be a new one, or is one of somebody else."""
+
+    said: str
+    wanted: bool
+    """Whether it is as the fields say (and, if it was there before, was not)."""
+    changed: bool = False
+    """Whether its key was there before."""
+
+
+def _doubts(run: Looking, info: EntityInfo, item: Created, foreign: Rows, changed: Sequence[Changed]) -> list[_Doubt]:
+    made = []
+    for each in judge_rows(foreign, item.fields, run.scope):
+        owner = f"{info.user}={each.row.get(info.user or '')!r}"
+        made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner})", each.holds))
+    for pair in changed:
+        before, now = judge_rows([pair.before, pair.now], item.fields, run.scope)
+        said = (
+            f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made anew under"
+            " the same number, which nobody can tell apart here"
+        )
+        made.append(_Doubt(said, bool(item.fields) and now.holds and not before.holds, changed=True))
+    return made
+
+
+def _doubted(
+    run: Looking, name: str, item: Created, found: list[Assertion], doubts: Sequence[_Doubt]
+) -> list[Assertion]:
+    """Say what else may have been added: in what failed; as an error where a number held only because it was not counted; else beside it."""
+    if not doubts:
+        return found
+    said = "; ".join(each.said for each in doubts[:_SHOWN])
+    if not all_passed(found):
+        exact = [
+            replace(each, message=each.message.replace("no row was added", "no row with a new key was added"))
+            for each in found
+        ]
+        return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
+    if item.count is not None and any(each.wanted for each in doubts):
+        hint = "Say in `fields` whose rows are meant" if any("another user" in each.said for each in doubts) else ""
+        return [broken(f"{name}.count", StepError(f"it is not known how many rows were added: {said}", hint=hint))]
+    if said not in run.remarks:
+        run.remarks.append(said)
+    return found
+
+
+def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged: list[Judged]) -> list[Assertion]:
+    matching = [each for each in judged if each.holds]
+    if item.count is not None:
+        checked = check(f"{name}.count", len(matching), item.count, run.scope)
+        return [with_more(each, _seen(info, judged)) for each in checked]
+    if matching:
+        there = key_text(info, matching[0].row)
+        fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
+        return [Assertion(name=name, status=Status.PASSED, actual=len(matching), where=there), *fields]
+    if judged:
+        near = nearest(judged)
+        which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
+        message = f"{which} as wanted; the nearest is {row_text(near.row)}"
+        fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
+        return [Assertion(name=name, status=Status.FAILED, actual=0, message=message), *fields]
+    message = f"no row was added to {info.name} in this step{whose(info, run.user)}{_older(run, info, item)}"
+    return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
+
+
+def _older(run: Looking, info: EntityInfo, item: Created) -> str:
+    """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
+    older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
+    return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""
+
+
+def _seen(info: EntityInfo, judged: list[Judged]) -> str:
+    if not judged:
+        return f"no row was added to {info.name}"
+    rows = "; ".join(row_text(each.row) for each in judged[:3])
+    new = f"{len(judged)} new row{'s' if len(judged) > 1 else ''} of {info.name}"
+    return f"{new}, {sum(each.holds for each in judged)} as wanted: {rows}"

@@ -1,0 +1,145 @@
+"""Checks `verify` and `wait`: what is there now, and what is there in the end.
+
+With an id that row must exist (`exists: false`: must not). With filters the rows that they select: at least one, unless `count` allows
+none, and the fields must hold for every one. `wait` asks this until it holds; a store that fails meanwhile is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.items import Looking, Verify, Wait, all_passed, bind, whose, with_more
+from llmproxy.suite.checks.entities.rows import broken, judge_rows, known_columns, row_assertions, row_text, select
+from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreError, UnknownColumn
+
+__all__ = ["check_verify", "check_wait"]
+
+_FAILING_ROWS = 5
+"""Rows whose fields are shown one by one when several are wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    info: EntityInfo
+    rows: list[Row]
+    assertions: list[Assertion]
+
+
+def check_verify(run: Looking, name: str, wanted: Verify) -> list[Assertion]:
+    """Check what is there now."""
+    try:
+        if wanted.id is None and not wanted.filters and wanted.count is None:
+            raise SuiteError(
+                f"{name} of {wanted.entity} says neither id, filters nor count", hint="Which rows are meant?"
+            )
+        look = _look(run, name, wanted)
+    except LLMProxyError as error:
+        return [broken(name, error)]
+    if wanted.alias and all_passed(look.assertions):
+        bound = bind(run, name, look.info, look.rows, wanted.alias, overwrite=wanted.overwrite)
+        return look.assertions + bound
+    return look.assertions
+
+
+def check_wait(run: Looking, name: str, wanted: Wait) -> list[Assertion]:
+    """Look until it holds, or the time is over."""
+    if wanted.id is None and not wanted.filters:
+        return [broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
+    verify = Verify(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
+    start = run.clock()
+    last: Row | None = None
+    while True:
+        look: _Look | None = None
+        try:
+            look = _look(run, name, verify)
+            assertions = look.assertions
+            last = look.rows[0] if look.rows else last
+        except StoreError as error:
+            assertions = [broken(name, error)]
+        except LLMProxyError as error:
+            # A service may leave a member out until it has a value; a table has all of its columns.
+            if not isinstance(error, UnknownColumn) or _closed(run, wanted.entity):
+                return [broken(name, error)]
+            assertions = [broken(name, error)]
+        waited = (run.clock() - start) * 1000
+        if look is not None and all_passed(assertions):
+            if not wanted.alias:
+                return assertions
+            return assertions + bind(run, name, look.info, look.rows, wanted.alias, overwrite=wanted.overwrite)
+        if waited >= wanted.timeout:
+            seen = f"; last seen: {row_text(last)}" if last else ""
+            return [with_more(each, f"waited {round(waited)} ms{seen}") for each in assertions]
+        run.sleep(min(wanted.poll, wanted.timeout - waited) / 1000)
+
+
+def _closed(run: Looking, entity: str) -> bool:
+    """Tell whether all columns are known."""
+    return run.store.describe(entity).closed
+
+
+def _look(run: Looking, name: str, wanted: Verify) -> _Look:
+    """Find the rows and check them."""
+    info = run.store.describe(wanted.entity)
+    info.check(wanted.fields, f"{name}.fields")
+    rows, said = _selected(run, info, wanted.id, wanted.filters)
+    known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
+    made: list[Assertion] = []
+    if wanted.count is not None:
+        there = "; there is " + "; ".join(row_text(row) for row in rows[:3]) if rows else ""
+        counted = check(f"{name}.count", len(rows), wanted.count, run.scope)
+        made += [with_more(each, f"{said}{there}") for each in counted]
+    if wanted.exists is not None:
+        made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
+    if wanted.fields and not rows and wanted.count is not None:
+        none = StepError(f"there is no {said}, so nothing can be said about `fields`")
+        made.append(broken(f"{name}.fields", none))
+    made += _every(run, f"{name}.fields", info, rows, wanted.fields)
+    if not made:  # of no row nothing else was said: it had to be there
+        made = [_existence(f"{name}.exists", rows, said, exists=True)]
+    return _Look(info, rows, made)
+
+
+def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
+    right = bool(rows) is exists
+    message = "" if right else f"there is no {said}" if exists else f"there is a {said}: {row_text(rows[0])}"
+    status = Status.PASSED if right else Status.FAILED
+    return Assertion(name=name, status=status, expected=exists, actual=bool(rows), message=message)
+
+
+def _selected(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
+    """Return the rows that are meant, and words for them."""
+    shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
+    if id_ is None:
+        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + whose(info, run.user)
+        return select(run.store, info, filters, run.scope, run.user), said
+    key = run.scope.resolve(id_)
+    if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
+        raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
+    info.check(filters, "filters")
+    row = run.store.get(info.name, key)
+    rows = [row] if row is not None else []
+    said = f"row {info.key}={key!r} of {info.name}"
+    if filters:
+        known_columns(run.store, info, filters, "filters", rows)
+        rows = [each.row for each in judge_rows(rows, filters, run.scope) if each.holds]
+        said += f" with {shown}"
+    return rows, said
+
+
+def _every(
+    run: Looking, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
+) -> list[Assertion]:
+    """Check the fields of every row; of many, the wrong ones are shown."""
+    judged = judge_rows(rows, fields, run.scope)
+    wrong = [each for each in judged if not each.holds]
+    shown = wrong[:_FAILING_ROWS] or judged[:1]
+    made = [each for row in shown for each in row_assertions(name, info, row, fields, run.scope)]
+    if len(wrong) > _FAILING_ROWS:
+        more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
+        made.append(Assertion(name=name, status=Status.FAILED, actual=len(wrong), message=more))
+    return made

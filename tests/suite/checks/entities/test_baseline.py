@@ -1,0 +1,130 @@
+"""Rows that are not plainly new rows of the run's user: seen, or said."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.items import Created, Looking
+from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.stores import store_from
+from tests.suite.runs import lines, run
+
+OTHER = {"title": "a", "userId": "bob"}
+
+
+def test_rows_of_another_user_make_a_number_unknown() -> None:
+    """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.store.insert("tasks", OTHER)
+    none = lines(made.entities.created(before, [Created(entity="tasks", fields={"title": "a"}, count=0)]))
+    who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
+    assert none == [f"environment_error created[0].count: it is not known how many rows were added: {who}"]
+    bobs = Created(entity="tasks", fields={"title": "a", "userId": "bob"}, count=1)
+    assert lines(made.entities.created(before, [bobs])) == ["passed created[0].count"]
+    mine = Created(entity="tasks", fields={"userId": "anna"}, count=0)
+    assert lines(made.entities.created(before, [mine])) == ["passed created[0].count"]
+
+
+def test_rows_of_another_user_are_named_where_one_is_missing() -> None:
+    """The usual reason: the agent took the wrong user."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.store.insert("tasks", {"title": "a", "userId": None})
+    (missing,) = lines(made.entities.created(before, [Created(entity="tasks", fields={"title": "a"})]))
+    assert missing.startswith("failed created[0]: no row was added to tasks in this step for the user 'anna'")
+    assert "tasks id=1 was added for another user (userId=None)" in missing
+
+
+def test_rows_of_others_beside_the_right_one_are_said() -> None:
+    """The assertion holds all the same; while other runs go on they are not the agent's, and nothing is said."""
+    for alone in (True, False):
+        made = run()
+        look = Looking(
+            adapter=made.store, scope=made.scope, user="anna", clock=made.look.clock, sleep=made.sleep, alone=alone
+        )
+        entities = Entities(look)
+        before = entities.baseline(["tasks"])
+        made.add("a")
+        made.store.insert("tasks", OTHER)
+        assert all(each.startswith("passed") for each in lines(entities.created(before, [Created(entity="tasks")])))
+        assert bool(look.remarks) is alone
+
+
+def reusing(folder: Path, key: str = "INTEGER PRIMARY KEY") -> tuple[Entities, Looking, Any]:
+    """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
+    file = folder / "t.db"
+
+    def execute(*statements: str) -> None:
+        with closing(sqlite3.connect(file)) as db, db:
+            for each in statements:
+                db.execute(each)
+
+    execute(
+        f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)", "INSERT INTO tasks (title) VALUES ('one'), ('two')"
+    )
+    store = store_from({"sqlalchemy": "sqlite:///t.db"}, folder)
+    look = Looking(adapter=store, scope=Scope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
+    return Entities(look), look, execute
+
+
+REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('new')")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "autoincrement"])
+def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, store: str) -> None:
+    """SQLite gives the number of the last row again: the new row looks like the old one, changed."""
+    entities, look, execute = reusing(
+        tmp_path, "INTEGER PRIMARY KEY" + (" AUTOINCREMENT" if store == "autoincrement" else "")
+    )
+    before = entities.baseline(["tasks"])
+    execute(*REMADE)
+    wanted = [
+        Created(entity="tasks", fields={"title": "new"}),
+        Created(entity="tasks", fields={"title": "new"}, count=0),
+    ]
+    one, none = (lines(entities.created(before, [each])) for each in wanted)
+    if store == "autoincrement":
+        assert one[0] == "passed created[0]"
+        assert none[0].startswith("failed")
+    else:
+        assert one[0].startswith("failed created[0]: no row with a new key was added to tasks in this step")
+        assert "changed, or deleted and made anew under the same number" in one[0]
+        assert none[0].startswith("environment_error created[0].count: it is not known how many rows were added")
+    look.store.close()
+
+
+def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
+    """One below a row that stayed cannot be a new one; the newest may be, which is said where the number holds anyway."""
+    entities, look, execute = reusing(tmp_path)
+    before = entities.baseline(["tasks"])
+    execute("UPDATE tasks SET status = 'done' WHERE id = 1")
+    assert lines(entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    assert look.remarks == []
+    execute("UPDATE tasks SET status = 'done' WHERE id = 2")
+    assert lines(entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    assert "tasks id=2 was there before with other contents" in look.remarks[0]
+    look.store.close()
+
+
+def test_rows_that_stay_after_the_run_are_said() -> None:
+    """Of another user, or in a table that knows none: the next run meets them, and whoever reads the report knows why."""
+    made = run()
+    cleaner = Cleaner(made.store, user="anna")
+    cleaner.begin(["tasks", "notes"])
+    made.add("mine")
+    made.store.insert("tasks", OTHER)
+    made.store.insert("notes", {"text": "x"})
+    assert cleaner.finish() == []
+    assert [row["userId"] for row in made.store.list("tasks")] == ["bob"]
+    assert cleaner.remarks == [
+        "1 row of tasks appeared and stays (id 2); see `store.reset`",
+        "1 row of notes appeared and stays (id 1); see `store.reset`",
+    ]

@@ -1,0 +1,135 @@
+"""How a run leaves the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
+from llmproxy.suite.stores import MemoryStore, Policy, StoreAdapter, StoreRefused, policy_from, store_from
+
+TABLES = """
+CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, userId TEXT);
+CREATE TABLE notes (id INTEGER PRIMARY KEY AUTOINCREMENT, taskId INTEGER NOT NULL REFERENCES tasks(id));
+INSERT INTO tasks (title, userId) VALUES ('old', 'anna');
+"""
+DECLARED: dict[str, Any] = {"entities": {"tasks": {}, "notes": {}}}
+
+
+def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, Policy]:  # noqa: ANN401 - what YAML gives
+    """Make a database with one old task, its store and its policy."""
+    if not (folder / "x.db").exists():
+        with closing(sqlite3.connect(folder / "x.db")) as connection:
+            connection.executescript(TABLES)
+    mapping = {"sqlalchemy": "sqlite:///x.db", **DECLARED, **more}
+    return store_from(mapping, folder), policy_from(mapping)
+
+
+def play(store: StoreAdapter, cleaner: Cleaner) -> list[str]:
+    """Play a run that makes three rows; returns what could not be cleaned up."""
+    cleaner.begin(["tasks", "notes"])
+    task = store.insert("tasks", {"title": "setup", "userId": "anna"})
+    cleaner.add("tasks", task["id"])
+    cleaner.add("notes", store.insert("notes", {"taskId": task["id"]})["id"])
+    store.insert("tasks", {"title": "agent", "userId": "anna"})
+    return cleaner.finish()
+
+
+@pytest.mark.parametrize(
+    ("reset", "left"),
+    [("delete", ["old"]), ("none", ["old", "setup", "agent"]), ("truncate", []), ("copy", ["old"])],
+)
+def test_each_way_of_leaving_the_store(tmp_path: Path, reset: str, left: list[str]) -> None:
+    """And again: the second run meets what the first one met."""
+    store, policy = opened(tmp_path, reset=reset)
+    assert play(store, Cleaner(store, policy, user="anna")) == []
+    assert [row["title"] for row in store.list("tasks")] == left
+    if reset in {"delete", "copy"}:
+        assert play(store, Cleaner(store, policy, user="anna")) == []
+        assert store.insert("tasks", {"title": "next"})["id"] == 2
+    store.close()
+
+
+def test_counters_stay_while_others_run(tmp_path: Path) -> None:
+    """Setting them back under a run that goes on would give out a key twice; `counters: keep` never does."""
+    for more, alone in (({}, False), ({"counters": "keep"}, True)):
+        store, policy = opened(tmp_path, **more)
+        highest = max(row["id"] for row in store.list("tasks"))
+        play(store, Cleaner(store, policy, user="anna", alone=alone))
+        row = store.insert("tasks", {"title": "next"})
+        assert row["id"] > highest + 1
+        store.delete("tasks", row["id"])
+        store.close()
+
+
+def test_rows_that_others_refer_to_are_deleted_last() -> None:
+    """Whatever order they were made in."""
+
+    class Strict(MemoryStore):
+        def delete(self, entity: str, id: Any) -> bool:  # noqa: ANN401, A002 - as in the base
+            if entity == "tasks" and self.list("notes"):
+                raise StoreRefused("notes still refer to it")
+            return super().delete(entity, id)
+
+    store = Strict()
+    cleaner = Cleaner(store)
+    cleaner.begin(["tasks", "notes"])
+    cleaner.add("notes", store.insert("notes", {})["id"])
+    cleaner.add("tasks", store.insert("tasks", {})["id"])
+    assert cleaner.finish() == []
+    assert store.list("tasks") == []
+
+
+def test_what_could_not_be_cleaned_is_said() -> None:
+    """The result of the run stands; the next one is warned."""
+
+    class Stubborn(MemoryStore):
+        def delete(self, entity: str, id: Any) -> bool:  # noqa: ANN401, A002 - as in the base
+            raise StoreRefused("no right to delete")
+
+    store = Stubborn()
+    cleaner = Cleaner(store)
+    cleaner.begin(["tasks"])
+    cleaner.add("tasks", store.insert("tasks", {})["id"])
+    assert cleaner.finish() == ["tasks 1 could not be deleted: no right to delete"]
+
+
+def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
+    """With the store; one that fails before the run stops it, after it is a note."""
+    (tmp_path / "hooks.py").write_text(
+        "calls = []\ndef clean(store):\n    calls.append(len(store.list('tasks')))\n    store.reset()\n"
+        "def broken(store):\n    raise RuntimeError('boom')\nnumber = 5\n",
+        "utf-8",
+    )
+    store = MemoryStore()
+    store.insert("tasks", {})
+    policy = Policy("hook", "./hooks.py:clean")
+    play_hook = Cleaner(store, policy, hook=hook_of(policy, tmp_path))
+    play_hook.begin([])
+    assert store.list("tasks") == []
+    store.insert("tasks", {})
+    assert play_hook.finish() == []
+    assert store.list("tasks") == []
+    broken = Policy("hook", "./hooks.py:broken")
+    cleaner = Cleaner(store, broken, hook=hook_of(broken, tmp_path))
+    with pytest.raises(SuiteError, match="RuntimeError: boom"):
+        cleaner.begin([])
+    assert cleaner.finish()[0].startswith("the store was not cleaned up: ")
+    with pytest.raises(SuiteError, match="is no function"):
+        hook_of(Policy("hook", "./hooks.py:number"), tmp_path)
+    assert hook_of(Policy(), tmp_path) is None
+    with pytest.raises(SuiteError, match="no hook was loaded"):
+        Cleaner(store, policy).begin([])
+
+
+def test_an_unknown_entity_stops_the_run() -> None:
+    """Before anything is inserted."""
+    from llmproxy.suite.stores.memory import Shape
+
+    with pytest.raises(SuiteError, match="no entity 'taks'"):
+        Cleaner(MemoryStore({"tasks": Shape()})).begin(["taks"])

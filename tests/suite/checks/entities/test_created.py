@@ -1,0 +1,155 @@
+"""`created`: what is new, what is missing, and what is there instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.suite.checks.entities.looking import Created
+from llmproxy.suite.stores import Row
+from tests.suite.runs import Run, lines, run
+
+
+def check(made: Run, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
+    """Check one item of `created`."""
+    return lines(made.entities.created(before, [Created(entity="tasks", **wanted)]))
+
+
+def key_text(made: Run, row: Row) -> str:
+    """What is said of a row that is too old."""
+    return f"{made.store.describe('tasks').name} id={row['id']} has these fields, but was there before"
+
+
+def test_a_new_row_with_the_fields_passes() -> None:
+    """Every field is an assertion of its own."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.add("Buy milk", status="todo")
+    assert check(
+        made, before, fields={"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
+    ) == [
+        "passed created[0]",
+        "passed created[0].fields.title.contains",
+        "passed created[0].fields.status",
+        "passed created[0].fields.parentId.exists",
+    ]
+
+
+def test_a_row_that_was_there_before_is_not_created() -> None:
+    """The commonest vacuous pass; the message says why."""
+    made = run()
+    row = made.add("Buy milk")
+    before = made.entities.baseline(["tasks"])
+    said = check(made, before, fields={"title": "Buy milk"})
+    assert said == [
+        f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); {key_text(made, row)}"
+    ]
+
+
+def test_the_nearest_row_is_explained() -> None:
+    """Which field of which row is wrong."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.add("Untitled", status="todo")
+    made.add("Other", status="open")
+    said = check(made, before, fields={"title": "Buy milk", "status": "todo"})
+    assert said[0] == (
+        "failed created[0]: 2 new rows of tasks, and none is as wanted; the nearest is id=1, title='Untitled', userId='anna', status='todo'"
+    )
+    assert said[1].startswith("failed created[0].fields.title")
+    assert said[2] == "passed created[0].fields.status"
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "status"),
+    [
+        (2, 2, "passed"),
+        (2, 3, "failed"),
+        ({"gte": 1}, 0, "failed"),
+        ({"gte": 1, "lt": 3}, 2, "passed"),
+        (0, 0, "passed"),
+        (0, 1, "failed"),
+    ],
+)
+def test_count_is_of_the_rows_that_have_the_fields(count: object, rows: int, status: str) -> None:
+    """A row too many fails; so does one too few; none may be what is wanted."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.add("Something else")
+    for _ in range(rows):
+        made.add("Buy milk")
+    said = check(made, before, fields={"title": "Buy milk"}, count=count)
+    assert {line.split(" ")[0] for line in said} >= {status}
+    assert (status == "passed") == all(line.startswith("passed") for line in said)
+
+
+def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
+    """Two candidates are an error that lists them."""
+    made = run(names=["new"])
+    before = made.entities.baseline(["tasks"])
+    made.add("Buy milk")
+    assert all(line.startswith("passed") for line in check(made, before, fields={"title": "Buy milk"}, alias="$new"))
+    assert made.scope.lookup("$new.title") == "Buy milk"
+    made.add("Buy milk")
+    said = check(made, before, fields={"title": "Buy milk"}, alias="$other")
+    assert said[-1].startswith("environment_error created[0].as: $other: 2 rows of tasks could be meant (id 1, 2)")
+
+
+def test_an_unknown_column_or_entity_is_an_error() -> None:
+    """Whatever rows there are, and also where no field can be compared."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    said = check(made, before, fields={"tittle": {"exists": False}})
+    assert said[0].startswith(
+        "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
+    )
+    gone = made.entities.baseline(["taks"])
+    assert check(made, gone, fields={})[0].startswith("environment_error created[0]: the store has no entity 'taks'")
+
+
+def test_a_field_that_cannot_be_judged_is_an_error() -> None:
+    """A name without a value is not a row that differs."""
+    made = run(names=["later"])
+    before = made.entities.baseline(["tasks"])
+    made.add("Buy milk")
+    said = check(made, before, fields={"parentId": {"ref": "$later"}})
+    assert said[0].startswith("environment_error created[0].fields.parentId")
+    assert check(made, before, fields={"parentId": {"ref": "$later"}}, count=0)[0].startswith("environment_error")
+
+
+def test_within_waits_for_agents_that_write_later() -> None:
+    """Until the row is there, and no longer."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.after(1.0, lambda: made.add("Buy milk"))
+    assert check(made, before, fields={"title": "Buy milk"}, within=5000)[0] == "passed created[0]"
+    assert sum(made.slept) == pytest.approx(1.0)
+
+
+def test_within_ends() -> None:
+    """What never comes fails when the time is over."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    assert check(made, before, within=2000)[0].startswith("failed created[0]: no row was added")
+    assert sum(made.slept) == pytest.approx(2.0)
+
+
+def test_that_nothing_comes_is_only_known_at_the_end() -> None:
+    """`count: 0` with `within` watches the whole time."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.after(1.0, lambda: made.add("Surprise"))
+    assert check(made, before, count=0, within=2000)[0].startswith("failed created[0].count")
+
+
+def test_other_users_rows_do_not_count() -> None:
+    """An agent that writes for somebody else did not do what was asked."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
+    assert check(made, before, fields={"title": "Buy milk"})[0].startswith("failed created[0]: no row was added")
+    everybody = run(user=None)
+    before = everybody.entities.baseline(["tasks"])
+    everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
+    assert check(everybody, before, fields={"title": "Buy milk"})[0] == "passed created[0]"

@@ -1,0 +1,105 @@
+"""One run's rows: setup and its names, and that an error of the store is never a pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.checks.entities.ids import row_id
+from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.stores import UnknownColumn, UnknownEntity
+from tests.suite.runs import Flaky, lines, run
+
+
+def test_setup_inserts_in_order_and_names_whole_rows() -> None:
+    """A later row refers to an earlier one, with its type; defaults of the store are known."""
+    made = run(names=["parent"])
+    parent = made.entities.insert("tasks", {"title": "Parent"}, "$parent")
+    child = made.entities.insert("tasks", {"title": "Below $parent.title", "parentId": {"ref": "$parent.id"}})
+    assert child["parentId"] == parent["id"]
+    assert child["title"] == "Below Parent"
+    assert made.scope.lookup("$parent") == parent["id"]
+
+
+def test_setup_rows_belong_to_the_runs_user() -> None:
+    """Unless they say whose they are, or nobody is the user."""
+    made = run()
+    assert made.entities.insert("tasks", {"title": "a"})["userId"] == "anna"
+    assert made.entities.insert("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
+    assert "userId" not in made.entities.insert("notes", {"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("entity", "data", "error"),
+    [
+        ("taks", {}, UnknownEntity),
+        ("tasks", {"tittle": "x"}, UnknownColumn),
+        ("tasks", {"title": "$no.title"}, StepError),
+    ],
+)
+def test_a_setup_that_fails_raises(entity: str, data: dict[str, object], error: type[Exception]) -> None:
+    """The scenario must not run on half of its rows."""
+    with pytest.raises(error):
+        run().entities.insert(entity, data)
+
+
+def test_deterministic_ids_are_the_same_in_every_run() -> None:
+    """By name, or by place where there is none; a row left by a killed run is replaced."""
+    first = run(scenario="s", sample=2, deterministic=True)
+    rows = [
+        first.entities.insert("tasks", {"title": "a"}, "$a")["id"],
+        first.entities.insert("tasks", {"title": "b"})["id"],
+    ]
+    assert rows == [row_id("s", 2, "a"), row_id("s", 2, "tasks[2]")]
+    assert first.entities.insert("tasks", {"id": 7, "title": "own"})["id"] == 7
+    again = Entities(first.look, scenario="s", sample=2, deterministic=True)
+    assert again.insert("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
+
+
+def test_what_a_run_makes_is_cleaned_up() -> None:
+    """Setup's rows, what created found, and whatever else appeared for the user; not what was there."""
+    made = run()
+    old = made.add("old")
+    made.cleaner.begin(["tasks", "notes"])
+    made.entities.insert("tasks", {"title": "setup"})
+    made.entities.insert("notes", {"text": "setup"})
+    before = made.entities.baseline(["tasks"])
+    made.add("found")
+    made.entities.created(before, [Created(entity="tasks")])
+    made.add("never looked for")
+    made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
+    assert made.cleaner.finish() == []
+    assert [row["title"] for row in made.store.list("tasks")] == ["old", "foreign"]
+    assert made.store.list("notes") == []
+    assert old in made.store.list("tasks")
+
+
+def test_without_a_store_assertions_are_errors() -> None:
+    """Each of them, and setup raises."""
+    look = Looking(adapter=None, scope=Scope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
+    entities = Entities(look)
+    said = lines(
+        entities.created(entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)])
+    )
+    said += lines(entities.verify(Verify(entity="tasks", count=0)))
+    said += lines(entities.wait(Wait(entity="tasks", id=1, until={"a": 1})))
+    assert len(said) == 4
+    assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
+    with pytest.raises(SuiteError):
+        entities.insert("tasks", {})
+
+
+def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
+    """Before the step or after it; none of them counts against the agent."""
+    made = run()
+    store = made.store
+    assert isinstance(store, Flaky)
+    before = made.entities.baseline(["tasks"])
+    store.away = True
+    lost = made.entities.baseline(["tasks"])
+    items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
+    said = lines(made.entities.created(before, items)) + lines(made.entities.created(lost, items))
+    said += lines(made.entities.verify(Verify(entity="tasks", count=0)))
+    assert len(said) == 5
+    assert all(line.startswith("environment_error") for line in said)
