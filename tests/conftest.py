@@ -32,6 +32,7 @@ def pytest_configure() -> None:
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
     # A shell ignores interrupts for what it runs in the background, and children would inherit it: ending one would take for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
     # A busy machine is no fault of an example; in CI hypothesis says the same.
     settings.register_profile("patient", settings(), deadline=None)
     settings.load_profile("patient")

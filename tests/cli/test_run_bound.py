@@ -53,7 +53,8 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
         hit = run("--store", store, *words, "--", *command, env=here, cwd=b)
         assert ("HTTP" in hit.stdout) is (words[-1] == "none"), hit.stdout
     other = run("--store", store, "--", *command[:-1], "look at order 8", env=here, cwd=b)
-    assert "recorded 'look at order 7', now 'look at order 8'" in other.stdout
+    assert '"look at order 7" -> "look at order 8"' in other.stdout
+    assert "differs in 1 place" in other.stdout, "folders that are bound are no difference"
 
 
 def test_circumstances_are_declared_by_hand(tmp_path: Path) -> None:

@@ -28,6 +28,20 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def listening(port: int, seconds: float = 60) -> None:
+    """Wait until somebody listens on a port of 127.0.0.1. Raises TimeoutError."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise TimeoutError(f"nobody listens on port {port}") from error
+            time.sleep(0.02)
+        else:
+            return
+
+
 def needed(what: str) -> NoReturn:
     """Skip the test because something is missing; fail instead where everything is required."""
     if os.environ.get("LLMPROXY_TEST_REQUIRE") == "all":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from llmproxy.core.bindings import rename_tree
 from llmproxy.core.dialects.conversation import asked
 from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
@@ -62,11 +65,13 @@ def explain_miss(
         complete=session.complete,
         unbound=exchange.unbound,
     )
-    return explain(context, wanted, _candidates(exchange, config, store))
+    return explain(context, wanted, _candidates(exchange, config, store, wanted))
 
 
-def _candidates(exchange: Exchange, config: Config, store: Store | None) -> list[tuple[int, Canonical]]:
-    """Return recordings that the request could have meant, as they are seen under today's rules."""
+def _candidates(
+    exchange: Exchange, config: Config, store: Store | None, wanted: Canonical
+) -> list[tuple[int, Canonical]]:
+    """Return recordings that the request could have meant, as they are seen under today's rules and in this run's folders."""
     if store is None:
         return []
     found = []
@@ -74,7 +79,20 @@ def _candidates(exchange: Exchange, config: Config, store: Store | None) -> list
         exchange.session.cassette, exchange.route.provider.name, exchange.operation, CANDIDATES
     ):
         try:
-            found.append((each.id or 0, canonical_of(store, each, config.rules, config.upstreams)))
+            canonical = canonical_of(store, each, config.rules, config.upstreams)
+            found.append((each.id or 0, _rename(exchange, store, each.id or 0, canonical, wanted)))
         except RefusedError:  # recorded under a provider that has no route today
             continue
     return found
+
+
+def _rename(exchange: Exchange, store: Store, id_: int, recorded: Canonical, wanted: Canonical) -> Canonical:
+    """Return a recording with this run's paths for its own, which are no difference; as it is where nothing else would differ."""
+    bound = exchange.session.bound
+    if bound is None or recorded.tree is None:
+        return recorded
+    table = bound.table(store.declared([id_]).get(id_, ""))
+    if not table.only_paths.changed:
+        return recorded
+    renamed = rename_tree(table, recorded.tree)
+    return recorded if renamed == wanted.tree else replace(recorded, tree=renamed)

@@ -18,6 +18,7 @@ from llmproxy.suite.checks.traffic import why_unseen
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, proxy
+from tests.support.process import listening
 from tests.trace.observing.chats import Chats, said, user
 
 if TYPE_CHECKING:
@@ -314,6 +315,7 @@ def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path
     head = f"name: end\nagent: {{http: {{url: 'http://127.0.0.1:{port}/', body: {body}}}}}\n"
     with subprocess.Popen([sys.executable, server, str(port)], cwd=tmp_path) as agent:
         try:
+            listening(port)
             for step, statuses in (
                 ("{chat: x, tools: {createTask: 0}}", ["environment_error"]),
                 ("{chat: x}", ["passed"]),
