@@ -197,6 +197,11 @@ TYPED: dict[str, list[list[str]]] = {
     "suite": [["from-session", "default"]],
     "judge": [["calibrate", "x.yaml"]],
     "cache": [["stats"], ["list"], ["clear", "--yes"]],
+    "status": [[]],
+    "stop": [[]],
+    "learn": [["default", "--", "true"]],
+    "audit": [[]],
+    "scan": [["."]],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy import sqlite_file
 from llmproxy.cli.look import STORE, store_path
 from llmproxy.cli.parts.printing import line, say
 from llmproxy.errors import Exit, LLMProxyError, MachineError
@@ -94,14 +96,29 @@ def _files(given: list[Path]) -> Iterator[Path]:
         )
         beside = [Path(f"{each}{end}") for each in inside for end in _BESIDE]
         for each in (*inside, *(one for one in beside if one.is_file())):
-            if each not in seen:
+            if each not in seen and not each.name.endswith(
+                "-shm"
+            ):  # an index without text, and SQLite's locks are on it
                 seen.add(each)
                 yield each
 
 
+def _is_database(path: Path) -> bool:
+    return sqlite_file.first_bytes(path) == _SQLITE
+
+
 def _is_store(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE and not path.name.endswith(".state.db")
+    return _is_database(path) and not path.name.endswith(".state.db")
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
+    if not path.name.endswith("-wal") and not _is_database(path):
+        return path.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / "copy"
+        sqlite_file.copy(path, copied)
+        return copied.read_bytes()
 
 
 def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
@@ -114,7 +131,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         raise MachineError(f"it has over {_LARGEST >> 20} MB and was not read", hint="Split it.")
     from llmproxy.core.secrets.scan import SHAPED, names_in
 
-    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    text = _read(path).decode("utf-8", "surrogateescape")
     found = names_in(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         yield from (("in the file's bytes", name) for name in found if name in SHAPED)

@@ -1,4 +1,4 @@
-"""A suite whose store counts its ids: recorded one by one, replayed side by side after the counter has moved."""
+"""A suite whose store counts its ids: recorded one by one, replayed after the counter has moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -169,14 +169,14 @@ def model() -> Iterator[str]:
 def _folder(tmp_path: Path, suite: str) -> Path:
     (tmp_path / "agent.py").write_text(AGENT)
     db = tmp_path / "tasks.db"
-    with sqlite3.connect(db) as made:
+    with closing(sqlite3.connect(db, isolation_level=None)) as made:
         made.execute("CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, status TEXT, user TEXT)")
     (tmp_path / "tasks.suite.yaml").write_text(suite.format(db=db))
     return db
 
 
 def _move(db: Path, by: int) -> None:
-    with sqlite3.connect(db) as made:
+    with closing(sqlite3.connect(db, isolation_level=None)) as made:
         made.execute("UPDATE sqlite_sequence SET seq = seq + ?", (by,))
 
 

@@ -116,9 +116,9 @@ class Tally:
         passed = self.decisions.get(Decision.PASS, 0)
         return {
             "hits": self.decisions.get(Decision.REPLAY, 0),
+            "misses": self.misses,
             "bound": self.bound,
             "bound_names": sorted(self.bound_names),
-            "misses": self.misses,
             "recorded": self.recorded,
             "passed": passed,
             "refused": refused - self.misses,

@@ -110,7 +110,7 @@ def slow(made: Engine, place: Place) -> Place:
 
 def learn(made: Engine, place: Place) -> Place:
     """See a credential."""
-    made.redactor.learn((("authorization", "Bearer a-secret-of-some-length"),), "")
+    made.redactor.learn((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
     return place
 
 

@@ -27,7 +27,7 @@ def placing(mode: Mode, tmp_path: Path) -> tuple[Placing, Sessions]:
     [
         (Mode.REPLAY, None),
         (Mode.AUTO, None),
-        (Mode.ONCE, Decision.RECORD),
+        (Mode.ONCE, None),
         (Mode.RECORD, Decision.RECORD),
         (Mode.PASSTHROUGH, Decision.PASS),
     ],
