@@ -18,7 +18,7 @@ import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from llmproxy.core.secrets.disguises import dealt, narrowed, overwrite_parts, recoded, wrapped
 from llmproxy.core.secrets.find import (
@@ -99,18 +99,6 @@ class Redactor:
             for name, value in parse_qsl(target.partition("?")[2]):
                 if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
                     self._note(value)
-
-    def learn_url(self, url: str) -> None:
-        """Note the credentials of a base URL: what stands before its host, and in its query."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            return
-        if parts.password:
-            for secret in {parts.password, unquote(parts.password)}:
-                if is_password(secret, parts.username or ""):
-                    self._note(secret)
-        self.learn((), f"?{parts.query}")
 
     def _note(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
