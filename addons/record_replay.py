@@ -1,10 +1,53 @@
 """Record LLM traffic once, replay it for ever, inside your own mitmproxy.
 
-    mitmdump -s record_replay.py --set llmproxy_mode=record --set llmproxy_store=llmproxy.db
+    mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record --set llmproxy_store=llmproxy.db
 
-The options are those of `llmproxy start`, named llmproxy_<name>; `llmproxy settings` lists them.
+The options are those of `llmproxy start`, named llmproxy_<name>; `llmproxy settings` lists them. Where mitmproxy lives in an environment
+without llmproxy, the packages that lie beside this file are used, after mitmproxy's own. What cannot work ends mitmdump: an addon that
+merely failed to load would let every request go on to the real provider.
 """
 
-from llmproxy.mitm.addon import RecordReplay
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
 
-addons = [RecordReplay()]
+OLDEST, BEFORE = (12, 2), (13, 0)
+"""The mitmproxy that this addon is made for: elsewhere, names that it uses differ."""
+
+
+def give_up(why: str, beside: Path) -> NoReturn:
+    """Say what is wrong and what to do, and end mitmproxy before it serves."""
+    own = [
+        each
+        for up in beside.parents[:3]
+        for each in (up / "bin/mitmdump", up / "Scripts/mitmdump.exe")
+        if each.is_file()
+    ]
+    run = f"Run the mitmdump of llmproxy's own environment:  {own[0]}\nor put" if own else "Put"
+    sys.stderr.write(
+        f"llmproxy: {why}\n{run} llmproxy into mitmproxy's environment:  "
+        "uv tool install mitmproxy --with llmproxy-replay   (pipx inject mitmproxy llmproxy-replay)\n"
+    )
+    sys.stderr.flush()
+    os._exit(3)  # mitmproxy would only log an exception, go on without us, and pass everything
+
+
+def make() -> object:
+    """Return the addon."""
+    from mitmproxy.version import VERSION
+
+    beside = Path(__file__).resolve().parents[2]
+    if not OLDEST <= tuple(int(part) for part in VERSION.split(".")[:2]) < BEFORE:
+        give_up(f"this addon is made for mitmproxy 12 from 12.2, and this is {VERSION}.", beside)
+    if str(beside) not in sys.path:
+        sys.path.append(str(beside))
+    try:
+        from llmproxy.mitm.addon import RecordReplay
+    except ImportError as error:
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor} in {sys.prefix}"
+        give_up(f"it cannot be loaded into {python}: {error}", beside)
+    return RecordReplay()
+
+
+addons = [make()]

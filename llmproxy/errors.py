@@ -37,6 +37,20 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+ENDED_BY_USER = (128 + 2, 128 + 15)
+"""Codes with which a shell says that SIGINT or SIGTERM ended a command."""
+
+
+OURS = "llmproxy: "
+"""How what we say begins where others speak too: in a client's exception, in pytest's report, in a terminal."""
+
+
+def signed(text: object) -> str:
+    """Return a text that says whose it is, once: what the proxy said over HTTP says so already."""
+    said = str(text)
+    return said if said.startswith(OURS) else OURS + said
+
+
 class LLMProxyError(Exception):
     """Base of all errors that are meant for the user."""
 

@@ -44,6 +44,8 @@ class Decision(StrEnum):
     RECORD = "RECORD"
     PASS = "PASS"  # noqa: S105 - a name, no password
     REFUSE = "REFUSE"
+    FAULT = "FAULT"
+    """A fault on purpose stands in for the answer: nobody was asked, and nothing is counted as played."""
 
 
 AGENT = "agent"
@@ -59,20 +61,41 @@ OUR_HEADERS_PREFIX = "x-llmproxy-"
 
 # Response headers of ours.
 CACHE_HEADER = "x-llmproxy-cache"
-"""``hit``, ``miss``, ``recorded`` or ``passed``."""
+"""``hit``, ``miss``, ``recorded``, ``passed`` or ``fault``."""
 BOUND_HEADER = "x-llmproxy-bound"
 """Of a bound hit: the names of what was bound."""
 KEY_HEADER = "x-llmproxy-key"
+FAULT_HEADER = "x-llmproxy-fault"
+"""Of an answer that a fault on purpose broke: its kind."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 
 SESSION_PREFIX = "/s/"
 CONTROL_PREFIX = "/_llmproxy/"
 HEALTH_PATH = "/_llmproxy/health"
+UI_PREFIX = "/_llmproxy/ui/"
 
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
+"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
 PYTEST = "pytest"
 """What the plugin says there: its advice has a flag of its own for the mode."""
-"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
+
+# What a client that is intercepted reads.
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+BUNDLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+    "CODEX_CA_CERTIFICATE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "DENO_CERT",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+)
+"""Each replaces what its program trusts, so it must name everything, not our certificate alone."""
+NODE_CA = "NODE_EXTRA_CA_CERTS"
+"""Adds to what Node trusts, so it names our certificate alone."""
+NODE_PROXY = "NODE_USE_ENV_PROXY"
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080

@@ -39,6 +39,7 @@ from llmproxy.values import (
     read_origins,
     read_port,
     read_scope,
+    read_seed,
     read_size,
     read_speed,
     read_status,
@@ -64,11 +65,11 @@ __all__ = [
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
-NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|URL|COMMAND|STARTED_BY|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
+NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
 
 
-NOT_TYPED_AGAIN = frozenset({"mode", "cassette", "store", "quiet", "verbose", "fail_on_miss"})
+NOT_TYPED_AGAIN = frozenset({"mode", "cassette", "store", "quiet", "verbose", "fail_on_miss", "faults", "faults_seed"})
 
 
 NOT_SETTINGS = frozenset({"suite"})
@@ -157,6 +158,15 @@ class Settings(_Frozen):
         Scope.ALL,
         description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
+    )
+    faults: Annotated[str, _Form("FILE|PRESET")] = Field(
+        "",
+        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third call); "
+        "`llmproxy faults` lists them.",
+    )
+    faults_seed: Annotated[int | None, BeforeValidator(read_seed), _Form("N")] = Field(
+        None,
+        description="What the chance of faults is drawn from: another number, other faults; a file's own unless given.",
     )
     forward: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False,

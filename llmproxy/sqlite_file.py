@@ -39,7 +39,7 @@ DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 
 
-class State(Enum):
+class FileState(Enum):
     """What lies at a path."""
 
     ABSENT = auto()
@@ -136,12 +136,12 @@ def connect(path: Path, query: str, *, timeout: float) -> Connection:
     return made
 
 
-def peek(path: Path) -> State:
+def peek(path: Path) -> FileState:
     """Return what lies at `path`. Changes and creates nothing, takes no lock. Raises sqlite3.Error if it cannot be read or is damaged."""
     if path.is_dir():
-        return State.FOLDER
+        return FileState.FOLDER
     if not path.exists():
-        return State.ABSENT
+        return FileState.ABSENT
     # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
     conn = connect(path, "mode=ro&nolock=1", timeout=0)
     try:
@@ -149,29 +149,29 @@ def peek(path: Path) -> State:
     except sqlite3.DatabaseError as error:
         code = error.sqlite_errorcode
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-            return State.WAL
+            return FileState.WAL
         if code & 0xFF == sqlite3.SQLITE_NOTADB:
-            return State.FOREIGN
+            return FileState.FOREIGN
         if code & 0xFF == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
-            return State.ROLLBACK
+            return FileState.ROLLBACK
         raise
     finally:
         conn.close()
     if not pages:
-        return State.FOREIGN if path.stat().st_size else State.EMPTY  # too few bytes for a page count as none
-    return State.ROLLBACK
+        return FileState.FOREIGN if path.stat().st_size else FileState.EMPTY  # too few bytes for a page count as none
+    return FileState.ROLLBACK
 
 
 def is_database(path: Path) -> bool:
     """Tell whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
     try:
-        return peek(path) in (State.ROLLBACK, State.WAL)
+        return peek(path) in (FileState.ROLLBACK, FileState.WAL)
     except sqlite3.Error as error:
         return primary_code(error) in DAMAGED
 
 
 def first_bytes(path: Path, count: int = 16) -> bytes:
-    """Return how a file begins that is no database (`State.FOREIGN`), for a message; b"" if it cannot be read."""
+    """Return how a file begins that is no database (`FileState.FOREIGN`), for a message; b"" if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError:

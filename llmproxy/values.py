@@ -76,6 +76,15 @@ def read_speed(value: object) -> object:
     return number
 
 
+def read_seed(value: object) -> object:
+    """Read a whole number of any sign, or none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip()):
+        raise ValueError(f"{value!r} is not a seed: a whole number")
+    return int(str(value))
+
+
 def read_port(value: object) -> object:
     """Read a port."""
     text = str(value).strip()

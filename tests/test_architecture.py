@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from typer.main import get_command
 
@@ -114,3 +116,9 @@ def test_there_is_one_version() -> None:
     newest = re.search(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest
     assert (llmproxy.__version__, newest[1]) == (project, project)
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    """No file imports another that imports it, at whatever depth: imports for types, and late ones, are no exception."""
+    graph = grimp.build_graph("llmproxy", cache_dir=None)
+    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()

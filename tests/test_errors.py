@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy import errors
-from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.errors import Exit, LLMProxyError, MachineError, signed
 
 ALL = sorted(
     (found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, LLMProxyError)),
@@ -44,3 +44,9 @@ def test_exit_codes_are_those_of_the_readme() -> None:
         "NOTHING": 5,
         "INTERRUPTED": 130,
     }
+
+
+def test_who_speaks_is_said_once() -> None:
+    """What the proxy says over HTTP begins with its name already."""
+    assert signed("no store") == "llmproxy: no store"
+    assert signed(MachineError("llmproxy: no store", hint="x")) == "llmproxy: no store\nx"

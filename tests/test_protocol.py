@@ -24,7 +24,7 @@ def test_vcrs_names_cover_the_modes_that_it_has() -> None:
 def test_modes_and_decisions_are_spelt_as_documented() -> None:
     """They stand in settings, logs, the journal and the control API."""
     assert [*Mode] == ["replay", "auto", "record", "once", "passthrough"]
-    assert [*Decision] == ["REPLAY", "RECORD", "PASS", "REFUSE"]
+    assert [*Decision] == ["REPLAY", "RECORD", "PASS", "REFUSE", "FAULT"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
+from llmproxy.cli.ui import asker
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.keys.normalize import Rules
@@ -28,8 +29,8 @@ from llmproxy.core.sessions.journal import Journal, read_misses, read_served
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
 from llmproxy.scenario.caching.store import CacheStore
-from llmproxy.sqlite_file import State, connect, copy, first_bytes, peek, sidecar
-from llmproxy.trace.reading.recording import from_store
+from llmproxy.sqlite_file import FileState, connect, copy, first_bytes, peek, sidecar
+from llmproxy.trace import Cassette
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
 
@@ -66,16 +67,16 @@ def killed_while_writing(path: Path) -> None:
     assert sidecar(path, "-journal").stat().st_size
 
 
-FOUND: dict[str, tuple[Callable[[Path], object], State]] = {
-    "nothing": (lambda _: None, State.ABSENT),
-    "a folder": (Path.mkdir, State.FOLDER),
-    "no bytes": (Path.touch, State.EMPTY),
-    "a database": (rest, State.ROLLBACK),
-    "write-ahead": (in_write_ahead, State.WAL),
-    "a crash": (killed_while_writing, State.ROLLBACK),
-    "a byte": (lambda path: path.write_bytes(b"x"), State.FOREIGN),
-    "yaml": (lambda path: path.write_text("a: b\n" * 200), State.FOREIGN),
-    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), State.FOREIGN),
+FOUND: dict[str, tuple[Callable[[Path], object], FileState]] = {
+    "nothing": (lambda _: None, FileState.ABSENT),
+    "a folder": (Path.mkdir, FileState.FOLDER),
+    "no bytes": (Path.touch, FileState.EMPTY),
+    "a database": (rest, FileState.ROLLBACK),
+    "write-ahead": (in_write_ahead, FileState.WAL),
+    "a crash": (killed_while_writing, FileState.ROLLBACK),
+    "a byte": (lambda path: path.write_bytes(b"x"), FileState.FOREIGN),
+    "yaml": (lambda path: path.write_text("a: b\n" * 200), FileState.FOREIGN),
+    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), FileState.FOREIGN),
 }
 
 
@@ -85,7 +86,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     make, state = FOUND[name]
     path = tmp_path / "a b%20?#ü.db"
     make(path)
-    before = look(tmp_path) if state is not State.FOLDER else None
+    before = look(tmp_path) if state is not FileState.FOLDER else None
     assert peek(path) is state
     assert before is None or look(tmp_path) == before
 
@@ -179,6 +180,7 @@ TYPED: dict[str, list[list[str]]] = {
     "run": [["--port", "0", "--", "true"]],
     "replay": [["--cassette", "default", "--", "true"]],
     "fork": [["default", "--at", "1"]],
+    "faults": [[]],
     "env": [[]],
     "doctor": [[]],
     "demo": [["--help"]],  # it records into a folder of its own
@@ -189,19 +191,25 @@ TYPED: dict[str, list[list[str]]] = {
     "verify": [[], ["--rekey"]],
     "prune": [["--cassette", "default", "--yes"]],
     "import": [["cassettes"], ["llmproxy.db"]],
-    "export": [["--cassette", "default", "out.yaml"], ["--cassette", "default", "out.har", "--format", "spans"]],
+    "export": [
+        ["--cassette", "default", "out.yaml"],
+        ["--cassette", "default", "out.har", "--format", "spans"],
+        ["out.html", "--all"],
+    ],
     "textconv": [["llmproxy.db"]],
     "settings": [[]],
     "addon": [[]],
     "test": [["x.suite.yaml"]],
     "suite": [["from-session", "default"]],
     "judge": [["calibrate", "x.yaml"]],
+    "label": [["report.json"]],
     "cache": [["stats"], ["list"], ["clear", "--yes"]],
     "status": [[]],
     "stop": [[]],
     "learn": [["default", "--", "true"]],
     "audit": [[]],
     "scan": [["."]],
+    "ui": [["no such cassette"]],  # what its page asks: test_whatever_opens_the_store below
 }
 
 
@@ -245,11 +253,12 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "writer": lambda path: reopened(path, writable=True).close(),
     "peek": peek,
     "copy": crashed_copy,
-    "trace": lambda path: from_store(path, cassette="default"),
+    "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served(Path(f"{path}.state.db"))),
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore.open(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
+    "viewer": lambda path: asker(path)("story", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 

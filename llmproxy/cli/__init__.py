@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli.commands import Commands, application
-from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.errors import Exit, LLMProxyError, signed
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
@@ -38,8 +38,18 @@ def build() -> typer.Typer:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"llmproxy {llmproxy.__version__}")
+        typer.echo(f"llmproxy {llmproxy.__version__} ({_what_serves()})")
         raise typer.Exit
+
+
+def _what_serves() -> str:
+    """Say whether the proxy can run here, for people and for :mod:`llmproxy.client.process.command` of another environment."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"mitmproxy {version('mitmproxy')}"
+    except PackageNotFoundError:
+        return "without mitmproxy: it cannot serve"
 
 
 def _root(
@@ -93,5 +103,5 @@ def _fail(error: BaseException, message: str, code: Exit, *, debug: bool) -> Exi
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
-    typer.echo(f"llmproxy: {message}", err=True)
+    typer.echo(signed(message), err=True)
     return code

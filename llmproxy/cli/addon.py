@@ -7,7 +7,10 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.errors import MachineError
+from llmproxy.errors import MachineError, SettingsError
+from llmproxy.values import did_you_mean
+
+ADDONS = ("record_replay", "inject_faults")
 
 
 def register(app: typer.Typer) -> None:
@@ -15,9 +18,17 @@ def register(app: typer.Typer) -> None:
     app.command("addon")(addon)
 
 
-def addon() -> None:
+def addon(
+    name: str = typer.Argument(
+        "record_replay", help="record_replay, or inject_faults: faults on purpose, nothing recorded."
+    ),
+) -> None:
     """Print the path of the mitmproxy addon: mitmdump -s "$(llmproxy addon)"."""
-    path = Path(str(files("llmproxy"))) / "data" / "record_replay.py"
+    if name not in ADDONS:
+        raise SettingsError(
+            f"there is no addon {name[:60]!r}{did_you_mean(name, ADDONS)}", hint=f"There is: {', '.join(ADDONS)}"
+        )
+    path = Path(str(files("llmproxy"))) / "data" / f"{name}.py"
     if not path.is_file():
         raise MachineError(f"the addon script is missing: {path}", hint="Install llmproxy again.")
     typer.echo(path)

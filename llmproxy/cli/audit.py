@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
+from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.audit import Pair
+    from llmproxy.core.store.audit import AuditedPair
 
 _SHOWN = 20
 """Pairs that are listed one by one."""
@@ -39,10 +40,12 @@ def audit(
     with opened(store) as database:
         path, total = database.path, len(database.summaries())
         pairs = list(merged(database, rules, settings.upstream))
+        merges = merges_of(database, rules, settings.upstream)
         answers = list(served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
     if as_json:
-        dump({"recordings": total, "merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]})
+        found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}
+        dump({"recordings": total, **found, "slots": plain_merges(merges)})
     else:
         say(f"{path}: {total} live recordings.")
         say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
@@ -57,12 +60,13 @@ def audit(
             say(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
             for each in pair.unexplained[:_SHOWN]:
                 say(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
+        say_merges(merges)
         say(f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason.")
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _reasons(pairs: list[Pair]) -> None:
+def _reasons(pairs: list[AuditedPair]) -> None:
     """Say each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
@@ -84,7 +88,7 @@ def _split(place: str) -> list[str]:
     ]
 
 
-def _plain(pair: Pair) -> dict[str, object]:
+def _plain(pair: AuditedPair) -> dict[str, object]:
     return {
         "recording": pair.recording,
         "other": pair.other,

@@ -15,7 +15,7 @@ from llmproxy.cli.parts.printing import dump, line, say, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.caching.store import CacheStore, Entry
+    from llmproxy.scenario.caching.store import CacheEntry, CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="[NAME]", help="Only what a function with this in its name made.")
@@ -84,7 +84,7 @@ def _readable(kept: str) -> str:
         return kept
 
 
-def _row(each: Entry) -> list[str]:
+def _row(each: CacheEntry) -> list[str]:
     made = f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}"
     return [each.key[:17], made, str(each.hits), size(each.size), each.cache_key, str(each.sample), each.name]
 

@@ -31,6 +31,9 @@ COMMANDS = {
     "fork": Listed("replay", "Make a new cassette that begins as another one does."),
     "status": Listed("running", "Say whether a proxy runs, in which mode, and what its sessions came to so far."),
     "stop": Listed("running", "End a running proxy in order: open answers may finish, recordings are kept."),
+    "faults": Listed(
+        "faults", "List the kinds of faults on purpose and the presets, with an example each; or print one."
+    ),
     "learn": Listed("learn", "Learn from a trial, or from two recordings, which values of tools vary from run to run."),
     "env": Listed("env", 'Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)".'),
     "doctor": Listed("doctor", "Find out why an agent does not use the proxy, and what to do about it."),
@@ -59,11 +62,12 @@ COMMANDS = {
     ),
     "export": Listed(
         "exchange",
-        "Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file) or OTLP.",
+        "Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a page for a browser.",
     ),
     "textconv": Listed(
         "exchange", "Print everything live in a store as text for review: for `git diff` on llmproxy.db."
     ),
+    "ui": Listed("ui", "Look at recordings in the browser: conversations, what changed, time, tokens and cost."),
     "settings": Listed(
         "settings", "Show every option: its value, where the value came from, its environment variable."
     ),
@@ -71,6 +75,7 @@ COMMANDS = {
     "test": Listed("test", "Test an agent by YAML suites; LLM calls are replayed, or recorded with --mode record."),
     "suite": Listed("suite", "Look at YAML suites without running them, and make new ones."),
     "judge": Listed("judge", "Compare a judge with people and with itself."),
+    "label": Listed("label", "Label recorded conversations at the terminal, for judge calibrate."),
     "cache": Listed("cache", "What @scenario.cache keeps (SCENARIO_CACHE_DIR says where)."),
 }
 """In the order of the help."""

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
+from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
+    from llmproxy.core.bindings import Fit, Mismatch, Slot
     from llmproxy.core.cassettes.changes import CassetteDiff, Pair
     from llmproxy.core.dialects.conversation import Message
     from llmproxy.core.forks.table import Fork
@@ -58,7 +60,8 @@ def diff(
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
     with opened(store) as database:
         if old.isdecimal() and new.isdecimal():
-            changed = _interactions(database.load(int(old)), database.load(int(new)), as_json=form == "json")
+            pair = database.load(int(old)), database.load(int(new))
+            changed = _interactions(*pair, _fit(database, *pair), as_json=form == "json")
             failed = changed and fail_on is not None
         else:
             found = compared(database, old, new)
@@ -80,11 +83,21 @@ class Compared:
     trace: ReplayDiff
     forks: tuple[Fork, ...]
     """Of the two, those that are somebody's child."""
+    exchanged: tuple[str, ...]
+    """Circumstances and slots in which the two runs differ: the old one was compared in the new one's words."""
+    bound: tuple[tuple[list[str], tuple[Slot, ...]], ...]
+    """Of both: circumstances of its runs, and slots."""
 
     @property
     def why(self) -> list[str]:
         """Why they differ, as far as it was noted."""
-        lines = []
+        lines = [
+            text
+            for name, (said, slots) in zip(self.names, self.bound, strict=True)
+            for text in tell_cassette(name, said, slots)
+        ]
+        if self.exchanged:
+            lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:
             lines.append(f"{fork.cassette} is a {fork.describe()}")
             lines += [f"  {each.name} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
@@ -120,15 +133,21 @@ def compared(database: Store, old: str, new: str) -> Compared:
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.importer import cassette_of
     from llmproxy.cli.parts.options import gather
+    from llmproxy.core.bindings.learning.shipped import list_shipped
     from llmproxy.core.cassettes.changes import cassette_diff
+    from llmproxy.core.engine.likening import liken
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
+    from llmproxy.core.store.varying import slots_of
     from llmproxy.trace.comparing.diff import ReplayDiff
-    from llmproxy.trace.reading.recording import from_interactions
+    from llmproxy.trace.files.cassette import from_interactions
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
+    slots = [() if Path(name).is_file() else slots_of(database, split_name(name)[0]) for name in (old, new)]
+    said = [list(dict.fromkeys(filter(None, (each.circumstances for each in side)))) for side in sides]
+    sides[0], exchanged = liken(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
     traces = [from_interactions(side, name) for side, name in zip(sides, (old, new), strict=True)]
     found = (fork_of(database, *split_name(name)) for name in (old, new) if not Path(name).is_file())
     return Compared(
@@ -136,6 +155,8 @@ def compared(database: Store, old: str, new: str) -> Compared:
         cassette_diff(*sides),
         ReplayDiff.compute(*traces),
         tuple(each for each in found if each is not None),
+        exchanged,
+        tuple(zip(said, slots, strict=True)),
     )
 
 
@@ -153,7 +174,9 @@ def _plain(found: Compared) -> dict[str, Any]:
     from llmproxy.trace.comparing.render import tree
 
     plain: dict[str, Any] = found.requests.to_dict()
-    return {**plain, "trace": tree(found.trace), "forks": [each.to_json() for each in found.forks]}
+    bound = [plain_bindings(*each) for each in found.bound]
+    told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
+    return {**plain, "trace": tree(found.trace), **told}
 
 
 def _lines(found: Compared) -> Iterator[str]:
@@ -192,7 +215,22 @@ def _markdown(found: Compared) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> bool:
+def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+    """Tell whether the first would answer the second, in its run; None where nothing was declared or may vary."""
+    from llmproxy.cli.exchange import rules_of
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.engine.likening import compare_requests
+    from llmproxy.core.store.varying import slots_of
+
+    own = {slot: None for one in (a, b) for slot in slots_of(database, one.cassette)}
+    if a.key == b.key or not (own or (a.circumstances and b.circumstances)):
+        return None
+    loaded = gather({})
+    return compare_requests(a, b, (*own, *list_shipped()), rules_of(loaded), loaded.settings.upstream)
+
+
+def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
     from llmproxy.core.misses.explain import differences
 
@@ -204,15 +242,30 @@ def _interactions(a: Interaction, b: Interaction, *, as_json: bool) -> bool:
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        dump({"same_key": a.key == b.key, **plain})
+        said = [plain_circumstances(each.circumstances) for each in (a, b)]
+        told = {"circumstances": said, "bound": None if fit is None else _tell_fit(fit)}
+        dump({"same_key": a.key == b.key, **told, **plain})
         return changed
     say(f"keys: {'the same' if a.key == b.key else 'different'}")
+    for mark, one in (("-", a), ("+", b)):
+        if one.circumstances:
+            say(f"declared {mark} {tell_circumstances(one.circumstances)}")
+    if fit is not None:
+        say(f"bound: {line(_tell_fit(fit))}")
     for part, places in found.items():
         say(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
             say(f"  {line(each.path)}" + (f"   (looks like {each.looks})" if each.looks else ""))
             say(f"    - {line(each.old)}\n    + {line(each.new)}")
     return changed
+
+
+def _tell_fit(fit: Fit | Mismatch) -> str:
+    from llmproxy.core.bindings import Mismatch
+
+    if isinstance(fit, Mismatch):
+        return f"the first would not answer the second: {fit}"
+    return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"
 
 
 def _tree(body: bytes) -> object:

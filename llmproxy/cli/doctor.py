@@ -16,8 +16,8 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.cli.run import Asked
-    from llmproxy.client.doctor.examine import Finding
+    from llmproxy.cli.run import RunAsked
+    from llmproxy.client.doctor.examine import Diagnosis
     from llmproxy.client.doctor.witness import Address, Witness
 
 WATCHED = 3.0
@@ -36,21 +36,29 @@ def doctor(
     intercept: bool = typer.Option(False, "--intercept", help="Intercept HTTPS as well."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
-    from llmproxy.cli.run import Asked
+    from llmproxy.cli.run import RunAsked
 
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = Asked(flags_of(ctx), tuple(command or ()), intercept, base_urls=True)
+    asked = RunAsked(flags_of(ctx), tuple(command or ()), intercept, base_urls=True)
     findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
     _print(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
 
-def _of_now(env: Mapping[str, str], pid: int) -> list[Finding]:
+def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     from llmproxy.cli.env import address
     from llmproxy.client.control.client import Control, ControlError
-    from llmproxy.client.doctor.examine import Finding, Verdict, certificates, no_proxy, processes, traffic, variables
+    from llmproxy.client.doctor.examine import (
+        Diagnosis,
+        DoctorVerdict,
+        certificates,
+        no_proxy,
+        processes,
+        traffic,
+        variables,
+    )
     from llmproxy.client.doctor.witness import Witness
 
     witness = Witness()
@@ -62,16 +70,16 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Finding]:
     arrived = False
     try:
         health = control.health()
-        found.append(Finding(Verdict.OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
         heard = traffic(reports)
         found += [*certificates(env, health.ca, time.time())]
-        found.append(heard if arrived else Finding(Verdict.NOTE, heard.text))
+        found.append(heard if arrived else Diagnosis(DoctorVerdict.NOTE, heard.text))
     except ControlError as error:
         found.append(
-            Finding(
-                Verdict.BAD,
+            Diagnosis(
+                DoctorVerdict.BAD,
                 error.message,
                 ("llmproxy start --mode replay", "or say where it is: export LLMPROXY_URL=http://..."),
             )
@@ -98,12 +106,12 @@ def _watch(witness: Witness, pid: int) -> dict[str, str]:
     return witness.seen[pid].env or {}
 
 
-def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
+def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     """Run a command with the proxy, watch it, and examine both."""
     from llmproxy.cli.run import open_session, plan_for, start_options
     from llmproxy.client.doctor.examine import (
-        Finding,
-        Verdict,
+        Diagnosis,
+        DoctorVerdict,
         addresses_of,
         certificates,
         no_proxy,
@@ -111,7 +119,8 @@ def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
         traffic,
         variables,
     )
-    from llmproxy.client.doctor.witness import Witness
+    from llmproxy.client.doctor.lookups import past_by_name, read_lookups, watching
+    from llmproxy.client.doctor.witness import Witness, WitnessedCall
     from llmproxy.client.environment.build import upstreams_of
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attached
@@ -119,7 +128,7 @@ def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
     loaded = gather(asked.flags)
     child.find(asked.command, env)
     witness = Witness()
-    found = [] if witness.able else [Finding(Verdict.NOTE, "connections can only be watched on Linux")]
+    found = [] if witness.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
         attached(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
@@ -127,19 +136,27 @@ def _of_command(asked: Asked, env: Mapping[str, str]) -> list[Finding]:
         opened = open_session(proxy, loaded, env)
         given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
         found += [
-            Finding(Verdict.OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
+            Diagnosis(DoctorVerdict.OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
             *variables(given, proxy.url, intercepted=asked.intercept),
         ]
         found += no_proxy(given, proxy.url)
         if asked.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
+        given |= watching(given, Path(folder))
         code = child.run(asked.command, given, witness.start if witness.able else lambda _pid: None)
         witness.stop()
+        by_name = past_by_name(read_lookups(Path(folder)))
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
     upstreams = addresses_of(upstreams_of(env, proxy.url).values())
     past = witness.went_past(_place(proxy.url), upstreams)
-    found += [Finding(Verdict.OK if code == 0 else Verdict.NOTE, f"the command ended with {code}"), traffic(reports)]
+    for pid, (program, hosts) in by_name.items():
+        witness.seen.setdefault(pid, WitnessedCall(pid, program))
+        past[pid] = hosts  # what a name resolved to says less than the name
+    found += [
+        Diagnosis(DoctorVerdict.OK if code == 0 else DoctorVerdict.NOTE, f"the command ended with {code}"),
+        traffic(reports),
+    ]
     arrived = any(report.calls for report in reports)
     return [*found, *processes(witness.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
 
@@ -149,7 +166,7 @@ def _place(url: str) -> Address:
     return parts.hostname or "", parts.port or 80
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(findings: Sequence[Diagnosis]) -> None:
     from llmproxy.cli.parts.printing import line, say
 
     for each in findings:

@@ -80,7 +80,8 @@ def address(environ: Mapping[str, str]) -> str:
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
     from llmproxy.client.environment.build import URL_VARIABLE, is_ours
-    from llmproxy.client.environment.variables import BASE_URLS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER, PROXIES
+    from llmproxy.client.environment.variables import BASE_URLS, PLACEHOLDER
+    from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
     url = address(environ)
     names = [

@@ -28,8 +28,9 @@ _UPSTREAM = typer.Option(
     None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
 )
 _READ = "review|jsonl|har|mitmproxy|aimock|ddapm|cassetter|vcr"
-_WRITTEN = "vcr|review|har|jsonl|spans|otlp"
+_WRITTEN = "vcr|review|har|jsonl|spans|otlp|html"
 TRACES = ("spans", "otlp")
+_PAGES = frozenset({".html", ".htm"})
 
 
 def register(app: typer.Typer) -> None:
@@ -59,6 +60,12 @@ def import_(
         None, "--format", metavar=_READ, help="What the files are; default: told from their content."
     ),
     upstream: list[str] | None = _UPSTREAM,
+    model: list[str] = typer.Option(
+        [],
+        "--model",
+        metavar="NAME",
+        help="Model that your agent asks, for fixtures that name none (aimock); may be repeated.",
+    ),
 ) -> None:
     """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent or cassetter.
 
@@ -71,7 +78,7 @@ def import_(
 
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
     work = by_cassette(files, loaded.settings.cassette if cassette else None, named(form) if form else None)
-    importer = Importer(rules_of(loaded), loaded.settings.upstream)
+    importer = Importer(rules_of(loaded), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
     with Store.open(path, writable=True, now=time.time) as database:
@@ -98,14 +105,14 @@ def export(
         None,
         "--format",
         metavar=_WRITTEN,
-        help="What to write; default: by the file's name (.har, .jsonl, else vcrpy's YAML), review with --all.",
+        help="What to write; default: by the file's name (.har, .jsonl, .html, else vcrpy's YAML), review with --all.",
     ),
     everything: bool = typer.Option(False, "--all", help="Every cassette, a file each, as --cassette-dir keeps them."),
     force: bool = typer.Option(
         False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
     ),
 ) -> None:
-    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file) or OTLP."""
+    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a page for a browser."""
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.store.store import Store
     from llmproxy.core.store.varying import slots_of
@@ -113,6 +120,9 @@ def export(
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
         _export_trace(file, settings.store, settings.cassette, sample or 1, form)
+        return
+    if form == "html" or (form is None and Path(file).suffix.lower() in _PAGES):
+        export_page(file, settings.store, None if everything else settings.cassette, sample, force=force)
         return
     written = _writer(file, form, everything=everything)
     if everything and (cassette or sample or file == "-"):
@@ -147,6 +157,36 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
     with Path(file).open("w", encoding="utf-8") as out:
         write(out, store, cassette=cassette, sample=sample)
     typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
+
+
+def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
+    """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
+    from llmproxy.cli.parts.importer import count, nothing
+    from llmproxy.cli.parts.printing import size
+    from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+    from llmproxy.core.store.store import Store
+    from llmproxy.ui.file import chosen, recording
+    from llmproxy.ui.page import document, is_ours
+
+    path = Path(file)
+    if file != "-" and path.exists() and not force and not is_ours(path):
+        raise CassetteCorrupt(
+            f"Not overwritten: {path} was not written by llmproxy.",
+            hint="Write to another file, or replace it with --force.",
+        )
+    with Store.open(store, writable=False, now=time.time) as database:
+        wanted = list(chosen(database, cassette, sample))
+        if not wanted:
+            raise nothing(database, cassette or "any name", sample)
+        text = document(recording(database, wanted, cassette or store.name), title=cassette or store.name)
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    write_text(path, text)
+    many = count(sum(info.live for info in wanted), "interaction")
+    typer.echo(
+        f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks nobody."
+    )
 
 
 def textconv(

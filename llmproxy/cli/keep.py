@@ -5,22 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import line, say, size
-from llmproxy.core.misses.again import store_words
-from llmproxy.errors import Exit, MachineError
+from llmproxy.errors import CassetteError, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.rederive import Rekeyed
-    from llmproxy.core.store.rows import Summary
+    from llmproxy.core.store.rows import RowSummary
     from llmproxy.core.store.store import Store
 
-_SHOWN = 20
-"""Groups of changed keys that are listed one by one."""
 _DAY = 86_400
 
 
@@ -31,65 +27,38 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
+    paths: list[Path] | None = typer.Argument(
+        None, metavar="[PATHS]", help="Stores, cassette files, folders of them; default: the store."
+    ),
     store: Path | None = STORE,
+    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only of this cassette."),
     rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
+    from llmproxy.cli.parts.opening import recordings
     from llmproxy.cli.parts.options import gather
+    from llmproxy.cli.parts.verifying import Verifier
     from llmproxy.core.keys.normalize import Rules
-    from llmproxy.core.store.rederive import merges, rekey as rekey_all, rekeyed, splits
-    from llmproxy.core.store.upkeep import damages
 
+    if rekey and cassette is not None:
+        raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = gather({"store": store}).settings
-    rules = Rules.from_config(settings.normalize.model_dump())
-    with opened(store) as database:
-        damaged = list(damages(database))
-        found = (
-            list(rekeyed(database, rules, settings.upstream)) if not any(d.interaction is None for d in damaged) else []
-        )
-        path = database.path
-    for damage in damaged:
-        say(
-            f"damaged: {'' if damage.interaction is None else f'interaction {damage.interaction}: '}{line(damage.what)}"
-        )
-    for each in (each for each in found if each.damaged):
-        damaged_key = f"its key is {each.old[:15]}..., its request gives {each.new[:15]}..."
-        say(f"damaged: interaction {each.id}: {damaged_key}")
-    changed = [each for each in found if each.old != each.new and each.other_rules]
-    older = [each for each in found if each.older and not each.other_rules and not each.damaged]
-    if older and not rekey:
-        say(
-            f"{len(older)} interactions have keys of an older version; replay derives today's whenever it opens their cassette."
-        )
-        say("To make them last: llmproxy verify --rekey")
-    if changed:
-        say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
-        _groups("one key now (they would answer each other's requests)", merges(found))
-        _groups("different keys now (they were one request before)", splits(found))
-        typed = f"llmproxy verify --rekey{store_words(str(path))}"
-        say("Replay will not find them" + (" until now." if rekey else f". Re-key them: {typed}"))
-    if rekey and not damaged:
-        with opened(store, writable=True) as database:
-            count = rekey_all(database, rules, settings.upstream)
-        say(f"{count} keys were derived anew." if count else "Every key is as it should be.")
-        changed = []
-    wrong = len(damaged) + sum(each.damaged for each in found) + len(changed)
-    say(
-        f"{path}: {len(found)} live interactions, "
-        + ("nothing is wrong." if not wrong else f"{wrong} are not as they should be.")
-    )
-    if wrong:
-        raise typer.Exit(int(Exit.FAILED))
-
-
-def _groups(what: str, groups: list[list[Rekeyed]]) -> None:
-    for group in groups[:_SHOWN]:
-        say(f"  {', '.join(str(each.id) for each in group)}: {what}")
-    if len(groups) > _SHOWN:
-        say(f"  ... and {len(groups) - _SHOWN} more groups with {what}")
+    verifier = Verifier(Rules.from_config(settings.normalize.model_dump()), settings.upstream, cassette, rekey)
+    wrong, failed = 0, False
+    for path, is_store in recordings(paths or [settings.store]):
+        try:
+            wrong += verifier.store(path) if is_store else verifier.file(path)
+        except CassetteError as error:
+            if len(paths or ()) <= 1:
+                raise
+            failed = True
+            typer.echo(f"error: {error}", err=True)
+    if wrong or failed:
+        raise typer.Exit(int(Exit.ENVIRONMENT if failed else Exit.FAILED))
 
 
 def prune(
+    paths: list[Path] | None = typer.Argument(None, metavar="[STORES]", help="Default: the store."),
     store: Path | None = STORE,
     superseded: bool = typer.Option(False, "--superseded", help="What a newer recording replaced (the default)."),
     unused: bool = typer.Option(False, "--unused", help="What the last run had at hand and did not use."),
@@ -102,27 +71,51 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete recordings that are not wanted any more, after saying which and asking."""
+    asked = Asked(superseded, unused, cassette, older_than, yes)
+    done = [_prune(path, asked) for path in paths or [store_path(store)]]
+    if not all(done):
+        raise typer.Exit(int(Exit.FAILED))
+
+
+class Asked(NamedTuple):
+    """What is to go."""
+
+    superseded: bool
+    unused: bool
+    cassette: str | None
+    older_than: float | None
+    yes: bool
+
+    @property
+    def everything(self) -> bool:
+        """Whether a cassette, or what is old, goes as a whole."""
+        return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
+
+
+def _prune(path: Path, asked: Asked) -> bool:
+    """Delete of one store what was asked for; returns False if somebody said no."""
     from llmproxy.core.store.upkeep import prune as delete, stored_bytes
 
-    with opened(store, writable=True) as database:
-        rows = database.summaries(cassette, superseded=True)
-        if older_than is not None:
-            until = time.time() - older_than * _DAY
+    with opened(path, writable=True) as database:
+        rows = database.summaries(asked.cassette, superseded=True)
+        if asked.older_than is not None:
+            until = time.time() - asked.older_than * _DAY
             rows = [row for row in rows if row.started_at < until]
-        everything = not superseded and not unused and (cassette is not None or older_than is not None)
-        chosen = rows if everything else _chosen(database, rows, superseded=superseded or not unused, unused=unused)
+        superseded = asked.superseded or not asked.unused
+        chosen = rows if asked.everything else _chosen(database, rows, superseded=superseded, unused=asked.unused)
         if not chosen:
             say(f"There is nothing to delete in {database.path}.")
-            return
+            return True
         ids = [row.id for row in chosen]
         live = sum(not row.superseded for row in chosen)
         say(f"{len(ids)} interactions of {_names(chosen)}: {live} live, {len(ids) - live} replaced by newer ones;")
         say(f"about {size(stored_bytes(database, ids))} of {database.path}.")
-        if not yes and not _confirmed():
+        if not asked.yes and not _confirmed():
             say("Nothing was deleted.")
-            raise typer.Exit(int(Exit.FAILED))
+            return False
         done = delete(database, ids)
     say(f"Deleted {done.interactions} interactions; the file is {size(done.freed)} smaller.")
+    return True
 
 
 def _confirmed() -> bool:
@@ -134,7 +127,7 @@ def _confirmed() -> bool:
         return False
 
 
-def _chosen(database: Store, rows: Collection[Summary], *, superseded: bool, unused: bool) -> list[Summary]:
+def _chosen(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
@@ -154,7 +147,7 @@ def _chosen(database: Store, rows: Collection[Summary], *, superseded: bool, unu
     return chosen
 
 
-def _names(rows: Collection[Summary]) -> str:
+def _names(rows: Collection[RowSummary]) -> str:
     names = sorted({row.cassette for row in rows})
     shown = ", ".join(line(name) for name in names[:5])
     return (

@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
+_FOREIGN = "  from outside of this machine (a page, a service, another host): is it not a part of what is asked?"
 _WIDEST = 34
 """Columns of a value in the table."""
+_WIDE = 240
+_SHOWN = 5
+"""Reasons that are told."""
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +48,9 @@ def learn(
         False, "--accept", help="Take what is plain (uuid, hex, time, duration) without a question."
     ),
     take: list[str] = typer.Option([], "--take", metavar="NAME", help="Take this one too: a number or a name. Repeat."),
+    keep_timezone: bool = typer.Option(
+        False, "--keep-timezone", help="Try it in this time zone, even on the day of the recording."
+    ),
     drop: list[str] = typer.Option([], "--drop", metavar="NAME", help="Forget a slot that the cassette has. Repeat."),
 ) -> None:
     """Learn from a trial, or from two recordings, which values of tools vary from run to run."""
@@ -59,32 +67,23 @@ def learn(
         )
     if drop:
         _drop(loaded, drop)
-    tried = _try(flags, tuple(command)) if command else compare(loaded)
+    tried = _try(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
     raise typer.Exit(_decide(loaded, tried, accept=accept, take=take))
 
 
-class Tried(NamedTuple):
-    """What a trial, or a comparison, came to."""
-
-    lessons: Sequence[Lesson]
-    code: int = 0
-    """Of the command."""
-    misses: tuple[str, ...] = ()
-    """What could not be served, even on trial."""
-
-
-def _try(flags: Mapping[str, object], command: tuple[str, ...]) -> Tried:
+def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> Tried:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.run import Asked, open_session, plan_for, start_options
+    from llmproxy.cli.run import RunAsked, open_session, plan_for, start_options
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attached, running_at
 
-    env = os.environ
-    if running_at(env):
+    if running_at(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    child.find(command, env)
+    child.find(command, os.environ)
+    zone = "" if keep_timezone else _another_day(loaded)
+    env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
-    asked = Asked(flags, command, intercept=False, base_urls=True)
+    asked = RunAsked(flags, command, intercept=False, base_urls=True)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         attached(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
@@ -103,27 +102,37 @@ def _try(flags: Mapping[str, object], command: tuple[str, ...]) -> Tried:
     return Tried(lessons, code, misses)
 
 
-def compare(loaded: Loaded) -> Tried:
-    """Hold the runs that were recorded against each other."""
-    from llmproxy.cli.look import opened
-    from llmproxy.core.engine.learning import find_varying
-    from llmproxy.core.keys.normalize import Rules
+def _another_day(loaded: Loaded) -> str:
+    """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to differ."""
+    from llmproxy.cli.parts.opening import opened
+    from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
+    from llmproxy.core.bindings import read_circumstances
+    from llmproxy.core.store.varying import newest_declared
 
-    settings = loaded.settings
-    rules = Rules.from_config(settings.normalize.model_dump())
-    with opened(settings.store) as store:
-        return Tried(find_varying(store, settings.cassette, rules, settings.upstream))
+    if not loaded.settings.store.exists():  # the folder of cassettes has not been read yet
+        return ""
+    with opened(loaded.settings.store) as store:
+        said = newest_declared(store, loaded.settings.cassette)
+    recorded = next((each.value for each in read_circumstances(said) if each.name == "date"), "")
+    here = next(each["value"] for each in gather_circumstances(os.environ, Path.cwd()) if each["name"] == "date")
+    zone = zone_of_another_day(recorded) if recorded == here else ""
+    if zone:
+        _say(
+            f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others (--keep-timezone: in yours)"
+        )
+    return zone
 
 
 def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
-    from llmproxy.client.control.summary import first_lines
+    from llmproxy.core.bindings import KINDS
     from llmproxy.core.bindings.learning.lessons import generalize
 
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)
     if unknown := sorted(set(take) - {lesson.slot.name for lesson in lessons}):
-        _show(lessons)
+        if tried.misses:
+            _say_misses(tried.misses)
         raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint="Nothing was written.")
     if lessons:
         _say(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
@@ -147,11 +156,25 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     if left:
         words = " ".join(f"--take {each}" for each in left)
         plain = "" if accept or not any(each.accepted for each in free) else "--accept "
-        _say(f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}")
-    if tried.misses:
-        _say("llmproxy: these could not be served, even on trial:", *first_lines(tried.misses, prefix="  miss: "))
-        return Exit.MISS
-    return tried.code
+        kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
+        _say(
+            f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
+            f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
+        )
+    if not tried.misses:
+        return tried.code
+    _say_misses(tried.misses)
+    return Exit.MISS
+
+
+def _say_misses(misses: Sequence[str]) -> None:
+    """Show what a trial could not serve, and why no slot would help."""
+    from llmproxy.client.control.summary import first_lines
+    from llmproxy.core.bindings.fitting.results import ON_TRIAL
+
+    _say("llmproxy: these could not be served, even on trial:", *first_lines(misses, prefix="  miss: "))
+    told = dict.fromkeys(line for text in misses for line in text.splitlines() if line.startswith(ON_TRIAL))
+    _say(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
 def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
@@ -166,26 +189,29 @@ def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> 
 
 
 def _show(lessons: Sequence[Lesson]) -> list[str]:
-    """Return the table: those that `--accept` takes first."""
+    """Return the table: those that `--accept` takes first; apart what came from elsewhere."""
     rows = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: not each.accepted):
+    for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
         slot = lesson.slot
         where = f"{slot.tool}: {slot.before}..." if slot.before else f"{slot.tool} {slot.at}"
         mark = "" if lesson.accepted else " (by name)"
         rows.append((f"{slot.name}{mark}", slot.kind, _short(where), _short(lesson.recorded), _short(lesson.present)))
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return [
+    lines = [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+    if foreign := sum(lesson.foreign for lesson in lessons):
+        lines.insert(len(lines) - foreign, _FOREIGN)
+    return lines
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = _WIDEST) -> str:
     flat = "".join(char if char.isprintable() else " " for char in text)
-    return flat if len(flat) <= _WIDEST else f"{flat[: _WIDEST - 3]}..."
+    return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.cli.look import opened
+    from llmproxy.cli.parts.opening import opened
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.keys.normalize import Rules
 
@@ -194,7 +220,9 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.model_dump())
     with opened(settings.store) as store:
-        return find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
+        merges = find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
+    new = {each.slot.name for each in lessons}
+    return [each for each in merges if not each.alike and new & set(each.slots)]
 
 
 def _drop(loaded: Loaded, names: Sequence[str]) -> None:
@@ -226,7 +254,7 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
 
 
 def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
-    from llmproxy.cli.look import opened
+    from llmproxy.cli.parts.opening import opened
     from llmproxy.core.store.varying import slots_of
 
     with opened(loaded.settings.store) as store:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import base64
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.cli.parts.bindings import (
+    plain_bindings,
+    plain_circumstances,
+    tell_cassette,
+    tell_circumstances,
+    values_of,
+)
+from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message
     from llmproxy.core.forks.table import Fork
-    from llmproxy.core.store.rows import Summary
-    from llmproxy.core.store.store import CassetteInfo, Store
+    from llmproxy.core.store.rows import RowSummary
+    from llmproxy.core.store.store import CassetteInfo
     from llmproxy.core.traffic.interaction import Interaction
 
-STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -29,20 +35,6 @@ def register(app: typer.Typer) -> None:
     app.command("ls")(ls)
     app.command("show")(show)
     app.command("why")(why)
-
-
-def store_path(given: Path | None) -> Path:
-    """Return the store that was asked for, here, in the environment or in pyproject.toml."""
-    from llmproxy.cli.parts.options import gather
-
-    return Path(gather({"store": given}).settings.store)
-
-
-def opened(given: Path | None, *, writable: bool = False) -> Store:
-    """Open the store; looking never changes it. Raises CassetteError."""
-    from llmproxy.core.store.store import Store
-
-    return Store.open(store_path(given), writable=writable, now=time.time)
 
 
 # --- ls --------------------------------------------------------------------------------------------------------------
@@ -57,13 +49,21 @@ def ls(
 ) -> None:
     """List cassettes and the interactions recorded in them."""
     from llmproxy.core.forks.table import forks
+    from llmproxy.core.store.varying import list_declared, slots_of
 
     with opened(store) as database:
         infos = [info for info in database.cassettes() if cassette in (None, info.name)]
         rows = database.summaries(cassette, superseded=superseded, limit=limit or None)
+        bound = {
+            (info.name, info.sample): (list_declared(database, info.name, info.sample), slots_of(database, info.name))
+            for info in infos
+        }
         children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:
-        plain = {"cassettes": [asdict(info) for info in infos], "interactions": [asdict(row) for row in rows]}
+        plain = {
+            "cassettes": [asdict(info) | plain_bindings(*bound[info.name, info.sample]) for info in infos],
+            "interactions": [asdict(row) for row in rows],
+        }
         dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
         return
     if not infos:
@@ -85,6 +85,9 @@ def ls(
             for info in infos
         ],
     )
+    for (name, sample), (said, slots) in bound.items():
+        for text in tell_cassette(_session(line(name), sample), said, slots if sample == 1 else ()):
+            say(text)
     say()
     table(
         ("id", "started", "cassette", "party", "model", "operation", "status", "ms", "in", "out", "text"),
@@ -100,7 +103,7 @@ def _state(info: CassetteInfo, fork: Fork | None) -> str:
     return state if fork is None else f"{state}, {fork.describe()}"
 
 
-def _row(row: Summary) -> tuple[str, ...]:
+def _row(row: RowSummary) -> tuple[str, ...]:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return (
         str(row.id),
@@ -142,12 +145,17 @@ def show(
     as_json: bool = _JSON,
 ) -> None:
     """Show one interaction: the conversation, the answer, tool calls, tokens and timing."""
+    from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.keys.normalize import Rules
     from llmproxy.core.traffic.frames import is_frames, transcript
 
     with opened(store) as database:
         found = database.load(interaction)
         fork = fork_of(database, found.cassette, found.sample)
+        settings = gather({"store": store}).settings
+        rules = Rules.from_config(settings.normalize.model_dump())
+        values = [] if raw else values_of(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -155,9 +163,9 @@ def show(
         return
     asked, answer = _conversation(found)
     if as_json:
-        dump(_plain(found, asked, answer))
+        dump(_plain(found, asked, answer) | {"slots": values})
         return
-    for text in [*_facts(found), *([f"cassette    {fork.describe()}"] if fork else [])]:
+    for text in [*_facts(found), *_bound(found, values), *([f"cassette    {fork.describe()}"] if fork else [])]:
         say(line(text))
     if request:
         say("\n" + body_text(found.request.body))
@@ -225,6 +233,15 @@ def _facts(found: Interaction) -> list[str]:
     ]
 
 
+def _bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
+    """Return what was declared of the run, and what stands in slots."""
+    told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
+    return [
+        *([f"declared    {tell_circumstances(found.circumstances)}"] if found.circumstances else []),
+        *([f"slots       {', '.join(told)}"] if told else []),
+    ]
+
+
 def _message(message: Message, *, title: bool = True) -> None:
     if title:
         of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
@@ -248,6 +265,7 @@ def _text(body: bytes) -> object:
 def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
     plain: dict[str, Any] = asdict(found)
+    plain["circumstances"] = plain_circumstances(found.circumstances)
     plain["request"]["body"] = _text(found.request.body)
     plain["response"]["body"] = _text(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
@@ -255,6 +273,9 @@ def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> 
     plain["answer"] = None if answer is None else asdict(answer)
     return plain
 
+
+SHOWN_FAULTS = 20
+"""Faults on purpose of the last run that `why` tells."""
 
 # --- why ------------------------------------------------------------------------------------------------------
 
@@ -265,13 +286,20 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
-    from llmproxy.core.sessions.journal import read_misses
+    from llmproxy.core.sessions.journal import read_misses, read_struck
 
     path = Path(f"{store_path(store)}.state.db")
-    found = read_misses(path, number)
+    found, struck = read_misses(path, number), read_struck(path, SHOWN_FAULTS)
     if as_json:
-        dump([{"at": missed.at, **missed.data} for missed in found])
+        dump(
+            [{"at": missed.at, **missed.data} for missed in found]
+            + [{"fault": each.note, **each._asdict()} for each in struck]
+        )
         return
+    if struck:
+        say("The last run met faults on purpose, which are no misses:")
+    for each in struck:
+        say(f"  {_when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
     if not found:
         say(f"No request was refused, as far as {path} knows.")
     for n, missed in enumerate(found):

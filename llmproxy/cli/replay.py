@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.look import STORE, opened
+from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.parts.printing import line, say
-from llmproxy.cli.parts.replayed import Ending, tell
+from llmproxy.cli.parts.replayed import ReplayEnding, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 
@@ -79,12 +79,12 @@ def replay(
         raise SettingsError(
             f"--mode {mode}: `llmproxy replay` replays.", hint="Record with `llmproxy run --mode record`."
         )
-    asked = Asked(flags, tuple(command), typed(override_tool, override_llm), live, from_, as_, intercept)
+    asked = ReplayAsked(flags, tuple(command), typed(override_tool, override_llm), live, from_, as_, intercept)
     raise typer.Exit(execute(asked, os.environ))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplayAsked:
     """What was typed."""
 
     flags: Mapping[str, object]
@@ -101,7 +101,7 @@ class Asked:
         return {"live": self.live, "from": self.at, "as": self.child}
 
 
-def execute(asked: Asked, env: Mapping[str, str]) -> int:
+def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code.
 
     Raises:
@@ -125,12 +125,12 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         with attached(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked)
             plan = run.plan_for(
-                proxy, session, env, run.Asked(flags, asked.command, asked.intercept, True), Path(folder)
+                proxy, session, env, run.RunAsked(flags, asked.command, asked.intercept, True), Path(folder)
             )
             tell(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = child.run(asked.command, plan.applied_to(env))
-            end = Ending(proxy, session.name, loaded, asked.command, live=asked.live)
+            end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live)
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
             tell(proxy.process.said.rstrip())
@@ -139,7 +139,7 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         return end.tell(code, time.time() - began)
 
 
-def _open(proxy: Attached, loaded: Loaded, asked: Asked) -> Report:
+def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked) -> Report:
     """Open the session, over a cassette that holds something."""
     from llmproxy.client.control.client import CONFLICT, ControlError
     from llmproxy.client.environment.circumstances import gather_circumstances

@@ -6,10 +6,10 @@ stderr, and end with the child's exit code.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import time
@@ -17,23 +17,35 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
-from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
+from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
-    from llmproxy.client.environment.build import Interception, Plan
+    from llmproxy.client.environment.build import EnvironmentPlan, Interception
     from llmproxy.client.process.attach import Attached
-    from llmproxy.settings import Loaded
+    from llmproxy.settings import Loaded, Settings
 
-_OF_THE_CHILD = ("fail_on_miss", "strict", "quiet", "mode", "cassette", "speed", "exhausted", "verbose", "bind")
+_OF_THE_CHILD = (
+    "fail_on_miss",
+    "strict",
+    "quiet",
+    "mode",
+    "cassette",
+    "speed",
+    "exhausted",
+    "verbose",
+    "bind",
+    "faults",
+    "faults_seed",
+)
 """Options that make sense with a proxy that runs already."""
 _SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
-_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS)\b", re.MULTILINE)
+_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS|FAULT)\b", re.MULTILINE)
 _MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
 
 
@@ -64,16 +76,41 @@ def run(
         metavar="NAME=VALUE",
         help="What is true of this run only, besides its folder, home and day: recorded and present values are exchanged.",
     ),
+    as_json: Path | None = typer.Option(
+        None,
+        "--json",
+        metavar="FILE",
+        help="Write what it came to there, for a program: counts, costs, misses, exit code.",
+    ),
+    jobs: int | None = typer.Option(
+        None, "--jobs", min=1, max=64, metavar="N", help="Of --faults sweep: runs at once."
+    ),
+    patience: float = typer.Option(
+        0,
+        "--patience",
+        min=0,
+        metavar="SECONDS",
+        help="Of --faults sweep: how long a run may take. [20, or 5 times as long as undisturbed]",
+    ),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     if not base_urls and not intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    asked = Asked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance))
-    raise typer.Exit(execute(asked, os.environ))
+    asked = RunAsked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance), as_json)
+    raise typer.Exit(execute(asked, os.environ, Sweeping(jobs, patience)))
+
+
+class Sweeping(NamedTuple):
+    """How a sweep is run, if one is asked for."""
+
+    jobs: int | None = None
+    """Runs at once; None: as many as usual."""
+    patience: float = 0
+    """Seconds that one may take; 0: as long as usual."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunAsked:
     """What was typed."""
 
     flags: Mapping[str, object]
@@ -82,6 +119,7 @@ class Asked:
     base_urls: bool
     mount_at: Path | None = None
     circumstance: tuple[str, ...] = ()
+    as_json: Path | None = None
 
     def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
@@ -110,18 +148,24 @@ class Asked:
         return " ".join(["llmproxy run", *(name for name, given in switches.items() if given)])
 
 
-def execute(asked: Asked, env: Mapping[str, str]) -> int:
+def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None = None) -> int:
     """Do everything and return the exit code.
 
     Raises:
         LLMProxyError: nothing was run.
 
     """
+    from llmproxy.client.environment.clients import warn
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attached, running_at
 
     loaded = gather(asked.flags)
+    if loaded.settings.faults.partition(":")[0] == "sweep":
+        return sweep(asked, loaded, env, sweeping or Sweeping())
+    faults_of(loaded.settings)  # what cannot be meant is said before anything starts
     child.find(asked.command, env)
+    if asked.as_json is not None:
+        write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
     if asked.mount_at is not None:
         from llmproxy.client.process.mounted import check_mount
 
@@ -136,14 +180,75 @@ def execute(asked: Asked, env: Mapping[str, str]) -> int:
         with attached(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared)
             plan = plan_for(proxy, opened, env, asked, Path(folder))
-            _say(*(f"llmproxy: {note}" for note in plan.notes))
+            _say(*(f"llmproxy: {note}" for note in plan.notes), *(() if asked.intercept else warn(asked.command)))
             code = child.run(asked.child, plan.applied_to(env))
-            end = Ending(proxy, opened.name, since, loaded, asked.command)
+            end = RunEnding(proxy, opened.name, since, loaded, asked.command)
             end.close(failed=code != Exit.OK)
         said = proxy.process.said if proxy.process else ""
         if loaded.settings.verbose:
             _say(said.rstrip())
-        return end.tell(code, said, plan)
+        final = end.tell(code, said, plan)
+        if asked.as_json is not None:
+            write_result(asked.as_json, end.to_json(said, code, final))
+        return final
+
+
+def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping) -> int:
+    """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises LLMProxyError."""
+    from llmproxy.cli.parts.sweep import given_input, tell_findings, teller, usual_jobs
+    from llmproxy.client.process import child
+    from llmproxy.client.process.attach import running_at
+    from llmproxy.client.sweep import asked_kinds
+    from llmproxy.client.sweep.command import Sweep, Swept
+
+    kinds = asked_kinds(loaded.settings.faults)
+    if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
+        raise SettingsError(
+            "a sweep replays: leave --mode out.", hint="Record first: llmproxy run --mode record -- COMMAND"
+        )
+    child.find(asked.command, env)
+    if asked.as_json is not None:
+        write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
+    declared = asked.circumstances(env)
+    flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
+    jobs = 1 if running_at(env) else how.jobs or usual_jobs()
+    with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
+
+        def opened(proxy: Attached, faults: Mapping[str, Any]) -> tuple[Report, Mapping[str, str]]:
+            report = proxy.control.open(
+                loaded.settings.cassette, mode="replay", circumstances=declared, faults=faults, patience=10.0
+            )
+            return report, plan_for(proxy, report, env, asked, Path(folder)).applied_to(env)
+
+        run = Sweep(
+            Swept(
+                command=asked.child,
+                options=start_options(flags, forward=asked.intercept),
+                env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
+                open=opened,
+                kinds=kinds,
+                jobs=jobs,
+                patience=how.patience,
+                stdin=given_input(),
+                tell=teller(),
+                started_by=asked.typed,
+            )
+        )
+        typed = " ".join([asked.typed, "--faults FAULT", *_chosen(loaded), "--", shlex.join(asked.command)])
+        try:
+            run.run()
+        except KeyboardInterrupt:
+            tell_findings(run.findings, typed, asked.as_json)
+            return Exit.INTERRUPTED
+    return tell_findings(run.findings, typed, asked.as_json)
+
+
+def _chosen(loaded: Loaded) -> list[str]:
+    """Return the options that say which recording is meant, as they were typed."""
+    named = {"store": str(loaded.settings.store), "cassette": loaded.settings.cassette}
+    return [
+        f"--{name} {shlex.quote(value)}" for name, value in named.items() if loaded.sources[name].startswith("flag")
+    ]
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list[str]:
@@ -182,10 +287,20 @@ def open_session(
         upstreams=upstreams_of(env, proxy.url) or None,
         circumstances=declared,
         bind=str(settings.bind) if sources["bind"] != "default" else None,
+        faults=faults_of(settings),
     )
 
 
-def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: Asked, folder: Path) -> Plan:
+def faults_of(settings: Settings) -> Mapping[str, Any] | None:
+    """Return the faults that were asked for as a session takes them; None without. Raises BadFaults."""
+    if not settings.faults:
+        return None
+    from llmproxy.core.faults import load_faults
+
+    return load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed).to_json()
+
+
+def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
     """Return the child's variables."""
     from llmproxy.client.environment.build import plan
     from llmproxy.protocol import Mode
@@ -233,12 +348,22 @@ def _refuse_options_of_start(flags: Mapping[str, object]) -> None:
         )
 
 
+def write_result(path: Path, told: Mapping[str, object]) -> None:
+    """Write a run's result. Raises MachineError."""
+    try:
+        path.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise MachineError(f"--json {path} cannot be written: {error.strerror or error}") from error
+
+
+LONGEST_SHUT = 61.0
+"""Seconds; longer than a fault may close the port."""
 LOOKED_AT = 500
 """Calls that are looked at for refusals: each comes with its recording, and a long session has many."""
 
 
 @dataclass(slots=True)
-class Ending:
+class RunEnding:
     """What is said and returned after the child."""
 
     proxy: Attached
@@ -260,6 +385,7 @@ class Ending:
         """
         from llmproxy.client.control.client import ControlError
 
+        self._wait_for_port()
         try:
             self.refused = self._refused()
             self.report = self.proxy.control.close(self.session, complete=False if failed else None)
@@ -270,6 +396,19 @@ class Ending:
         except ControlError as error:
             self.trouble = str(error)
         self.proxy.end()
+
+    def _wait_for_port(self) -> None:
+        """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
+        from llmproxy.client.control.client import ProxyGone
+
+        process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
+        while self.loaded.settings.faults and process is not None and process.alive and time.monotonic() < until:
+            try:
+                self.proxy.control.health()
+            except ProxyGone:
+                time.sleep(0.05)
+            else:
+                return
 
     def _refused(self) -> tuple[str, ...]:
         """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
@@ -287,7 +426,7 @@ class Ending:
                 found += [call.note for call in calls if call.decision == Decision.REFUSE and not call.miss]
         return tuple(found)
 
-    def tell(self, code: int, log: str, plan: Plan) -> int:
+    def tell(self, code: int, log: str, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
         from llmproxy.client.control.summary import first_lines, one_line
 
@@ -301,6 +440,7 @@ class Ending:
         _say(f"llmproxy: {line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
         _say(*first_lines(self.misses, prefix="  miss: "))
         _say(*first_lines(self.refused, prefix="  refused: "))
+        _say(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             typed = f" --store {shlex.quote(str(store))}" if self.loaded.sources["store"].startswith("flag") else ""
             _say(f"  `llmproxy why{typed}` says what each asked for and which recording is nearest.")
@@ -318,9 +458,24 @@ class Ending:
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
+    def to_json(self, log: str, code: int, final: int) -> dict[str, object]:
+        """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""
+        sums: list[str] = _SUMMARY.findall(log)
+        told = {} if self.report is None else self.report.to_json()
+        counted = max(int(told.get("misses", 0)), _count_misses(sums[-1]) if sums else 0)
+        return told | {
+            "misses": counted,
+            "miss_texts": list(self.misses),
+            "refused_texts": list(self.refused),
+            "summary": sums[-1] if sums else "",
+            "trouble": self.trouble,
+            "command_exit_code": code,
+            "exit_code": int(final),
+        }
+
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
-        from llmproxy.cli.learn import compare
+        from llmproxy.cli.parts.varying import compare
 
         cassette = self.loaded.settings.cassette
         try:
@@ -353,13 +508,12 @@ def _count_misses(line: str) -> int:
 
 NAMED = 6
 """Variables that are named before the rest is only counted."""
-ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-def never_used(plan: Plan, url: str, command: tuple[str, ...] = ()) -> list[str]:
+def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = ()) -> list[str]:
     """Return what to say when no request arrived."""
     from llmproxy.client.environment.clients import PROJECTS, advise, find_clients, is_configured
-    from llmproxy.client.environment.variables import PROXIES
+    from llmproxy.protocol import PROXIES
 
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [each for each in find_clients(command, files) if not is_configured(each, command)]

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.cli.look import STORE, store_path
+from llmproxy.cli.parts.opening import STORE, is_database, is_store, store_path
 from llmproxy.cli.parts.printing import line, say
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 
 if TYPE_CHECKING:
     from llmproxy.core.secrets.redact import Redactor
 
-_SQLITE = b"SQLite format 3\0"
 _BESIDE = (".state.db", "-wal")
 """What lies beside a store and is looked at with it."""
 _LINES = 5
@@ -60,7 +59,7 @@ def scan(
     for path in _files(given):
         looked += 1
         try:
-            if path.is_file() and _is_store(path):
+            if path.is_file() and is_store(path):
                 stores.append(path)
             for where, what in _findings(path, redactor):
                 total += 1
@@ -103,17 +102,9 @@ def _files(given: list[Path]) -> Iterator[Path]:
                 yield each
 
 
-def _is_database(path: Path) -> bool:
-    return sqlite_file.first_bytes(path) == _SQLITE
-
-
-def _is_store(path: Path) -> bool:
-    return _is_database(path) and not path.name.endswith(".state.db")
-
-
 def _read(path: Path) -> bytes:
     """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
-    if not path.name.endswith("-wal") and not _is_database(path):
+    if not path.name.endswith("-wal") and not is_database(path):
         return path.read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
@@ -122,12 +113,12 @@ def _read(path: Path) -> bytes:
 
 
 def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    if _is_store(path):
+    if is_store(path):
         recorded = list(_in_store(path, redactor))
         yield from recorded
         if recorded:
             return
-    if path.stat().st_size > _LARGEST and not _is_store(path):
+    if path.stat().st_size > _LARGEST and not is_store(path):
         raise MachineError(f"it has over {_LARGEST >> 20} MB and was not read", hint="Split it.")
     from llmproxy.core.secrets.scan import SHAPED, names_in
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _EXTRA = "llmproxy-replay[proxy]"
-_OF_THE_EXTRA = frozenset({"mitmproxy", "httptools", "python_multipart", "multipart"})
+_OF_THE_EXTRA = frozenset({"mitmproxy"})
 """Top-level modules that the extra brings."""
 
 

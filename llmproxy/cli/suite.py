@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.cli.test import CASSETTES, STORE
+from llmproxy.cli.parts.suites import CASSETTES, STORE
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import Loaded
+    from llmproxy.suite.reading.load import LoadedSuites
 
 _PATHS = typer.Argument(None, metavar="[SUITE]...", help="Files, folders, globs. Default: this folder.")
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="suite")
 
 
-def _loaded(paths: Sequence[str] | None) -> Loaded:
+def _loaded(paths: Sequence[str] | None) -> LoadedSuites:
     from llmproxy.suite.reading.load import load
 
     return load(paths or ["."])
@@ -64,8 +64,8 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="As JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and what each is recorded as."""
+    from llmproxy.suite.choose.cassettes import cassette_name
     from llmproxy.suite.choose.selection import Wanted, select
-    from llmproxy.suite.run.world import cassette_name
 
     cases = select(_loaded(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
@@ -106,10 +106,10 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
     """Make a suite of a recorded conversation; it passes in replay at once."""
+    from llmproxy.suite.choose.cassettes import cassette_name
     from llmproxy.suite.choose.project import described
     from llmproxy.suite.make.from_session import suite_of
     from llmproxy.suite.make.init import placed
-    from llmproxy.suite.run.world import cassette_name
 
     loaded = gather(flags_of(ctx))
     store = _store(loaded.settings.store, given=loaded.sources["store"] != "default")

@@ -13,8 +13,8 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
+from llmproxy.cli.parts.suites import CASSETTES, STORE
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
+from llmproxy.protocol import Mode
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
+    from llmproxy.client.sweep import Finding
     from llmproxy.report.events import Event, Handler
     from llmproxy.settings import Loaded as LoadedSettings
-    from llmproxy.suite.reading.load import Case, Loaded
+    from llmproxy.suite.reading.load import Case, LoadedSuites
     from llmproxy.suite.run.runner import Tested
-
-CASSETTES = Path("tests") / "cassettes"
-STORE = Path(".llmproxy") / "llmproxy.db"
+    from llmproxy.suite.run.world import World
 
 
 def register(app: typer.Typer) -> None:
@@ -72,9 +73,15 @@ def run_tests(
         metavar="KIND=FILE",
         help="junit=FILE, html=FILE, json=FILE, jsonl=FILE or github; may be repeated.",
     ),
+    baseline: Path = typer.Option(
+        None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."
+    ),
     agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="The agent, instead of the suites' own."),
     entity_store: str = typer.Option(
         "", "--entity-store", metavar="URL|YAML", help="Where entities are, instead of the suites' own."
+    ),
+    as_json: Path | None = typer.Option(
+        None, "--json", metavar="FILE", help="Of --faults sweep: write the findings there, for a program."
     ),
     init: bool = typer.Option(
         False, "--init", help="Write a first suite that runs; asks how to reach the agent, unless --agent says so."
@@ -85,10 +92,10 @@ def run_tests(
         from llmproxy.cli.suite import write_first
 
         raise typer.Exit(write_first(paths or [], agent))
-    asked = Asked(
+    asked = TestAsked(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
-        max_cost=_money(max_cost), reports=tuple(report), agent=agent, store=entity_store,
+        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, agent=agent, store=entity_store, as_json=as_json,
     )  # fmt: skip
     with _interruptible():
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
@@ -105,7 +112,7 @@ def _money(text: str) -> Decimal | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TestAsked:
     """What was typed."""
 
     flags: Mapping[str, object]
@@ -123,8 +130,10 @@ class Asked:
     fast_waits: bool = False
     max_cost: Decimal | None = None
     reports: tuple[str, ...] = ()
+    baseline: Path | None = None
     agent: str = ""
     store: str = ""
+    as_json: Path | None = None
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select, run; return the exit code.
@@ -134,12 +143,12 @@ class Asked:
 
         """
         from llmproxy.report.choices import handler_of
-        from llmproxy.suite.checks.update import refuse_in_ci
+        from llmproxy.suite.checks.snapshots import refuse_in_ci
 
         if self.update:
             refuse_in_ci(env)
         reports = [handler_of(text) for text in self.reports]
-        ended = Ended()
+        ended = TestEnded()
         try:
             code = self._tested([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
@@ -176,15 +185,26 @@ class Asked:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
+        if settings.settings.faults.partition(":")[0] == "sweep":
+            return self.sweep(cases, settings, env)
+        against = self.against([case.id for case in cases])
         shown = console(verbose=settings.settings.verbose)
         try:
-            tested = self.run(cases, settings, [shown, *reports], env)
+            tested = self.run(cases, settings, [shown, *against, *reports], env)
         finally:
             shown.close()
         remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
-    def selected(self, loaded: Loaded) -> list[Case]:
+    def against(self, cases: Sequence[str]) -> list[Handler]:
+        """Return who compares with the baseline, if there is one. Raises SettingsError."""
+        if self.baseline is None:
+            return []
+        from llmproxy.report.baseline import Baseline, read_baseline
+
+        return [Baseline(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
+
+    def selected(self, loaded: LoadedSuites) -> list[Case]:
         """Return the cases that were asked for. Raises SuiteError."""
         from llmproxy.suite.choose.last_failed import last_failed
         from llmproxy.suite.choose.selection import Wanted, select
@@ -214,14 +234,60 @@ class Asked:
             mode = mode or proxy.control.health().mode
             return self.at(proxy, cases, handlers, mode, settings)
 
+    def sweep(self, cases: Sequence[Case], settings: LoadedSettings, env: Mapping[str, str]) -> int:
+        """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
+        import tempfile
+
+        from llmproxy.cli.parts.sweep import tell_findings, teller, write_findings
+        from llmproxy.client.process.attach import attached, running_at
+        from llmproxy.client.sweep import as_json as as_plain, asked_kinds
+        from llmproxy.suite.run.sweep import has_faults, sweep_case
+
+        every: dict[str, object] = {}
+        kinds, say, code = asked_kinds(settings.settings.faults), teller(), int(Exit.OK)
+        flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
+        options = [] if running_at(env) else proxy_options(flags, settings)
+        env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
+        with (
+            tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
+            attached(options, env, log=Path(folder) / "proxy.log") as proxy,
+            closing(replace(self, runs=1, update=False)._world(proxy, [], Mode.REPLAY)) as world,  # noqa: SLF001 - our own
+        ):
+            for case in cases:
+                if has_faults(case):
+                    say(f"sweep: {case.id} has faults of its own and is left out")
+                    continue
+                found: list[Finding] = []
+                typed = f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id {shlex.quote(case.id)}"
+                try:
+                    asyncio.run(_until_signal(sweep_case(world, case, kinds, say, found)))
+                finally:
+                    code = max(code, tell_findings(found, typed))
+                    every[case.id] = as_plain(found)
+        if self.as_json is not None:
+            write_findings(self.as_json, every)
+        return code
+
     def at(
         self, proxy: Attached, cases: Sequence[Case], handlers: Sequence[Handler], mode: str, settings: LoadedSettings
     ) -> Tested:
         """Run cases at a proxy that serves."""
         from llmproxy.suite.choose.cost import refuse_costs
+        from llmproxy.suite.run.runner import run_cases
+
+        world = self._world(proxy, handlers, mode)
+        notes = refuse_costs(settings.settings.store, cases, world.options)
+        try:
+            return asyncio.run(_until_signal(run_cases(world, cases, notes)))
+        finally:
+            for path in world.save():
+                typer.echo(f"llmproxy: wrote {path}", err=True)
+            world.close()
+
+    def _world(self, proxy: Attached, handlers: Sequence[Handler], mode: str) -> World:
+        """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.choose.options import Options
         from llmproxy.suite.choose.project import described, project
-        from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.run.world import World
 
         defaults, folder = project(Path.cwd())
@@ -230,8 +296,7 @@ class Asked:
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.command,
             partly=bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed),
         )  # fmt: skip
-        notes = refuse_costs(settings.settings.store, cases, options)
-        world = World(
+        return World(
             options=options,
             proxy=proxy.url,
             handlers=handlers,
@@ -241,12 +306,6 @@ class Asked:
             defaults=defaults,
             defaults_folder=folder,
         )
-        try:
-            return asyncio.run(_until_signal(run_cases(world, cases, notes)))
-        finally:
-            for path in world.save():
-                typer.echo(f"llmproxy: wrote {path}", err=True)
-            world.close()
 
     @property
     def command(self) -> str:
@@ -265,7 +324,7 @@ class Asked:
         return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
-class Ended:
+class TestEnded:
     """Knows whether reports were told how the test ended, and tells them where an error came before that."""
 
     def __init__(self) -> None:
@@ -317,7 +376,7 @@ def _signals() -> list[signal.Signals]:
     return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
-async def _until_signal(pending: Coroutine[Any, Any, Tested]) -> Tested:
+async def _until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
     """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
     heard = 0

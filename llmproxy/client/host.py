@@ -37,6 +37,8 @@ class Host:
     """Of sessions of runs that say none themselves; empty: the proxy's."""
     place: Callable[[str], str] | None = None
     """Gives the name of a recording where the run stands (in a test), from the name that it has by itself."""
+    faults: Any = None
+    """Faults on purpose of sessions of runs, as plain values; None: the proxy's."""
     ready: Callable[[], None] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 

@@ -21,12 +21,13 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.providers.routing import PROVIDERS
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
-from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.errors import LLMProxyError, SettingsError, signed
 from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder, deny
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
+from llmproxy.mitm.sockets import Sockets
 from llmproxy.report.console import line, summary_lines
 from llmproxy.settings import load, options
 
@@ -100,12 +101,13 @@ class RecordReplay:
             loaded = from_environment(given, os.environ)
             self._built = build(loaded, self._say, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
-            log.error("llmproxy: %s", error)  # noqa: TRY400 - its text says it all
+            log.error("%s", signed(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
         shell = self._built.shell
         shell.forward, shell.guard = True, guard_of(loaded.settings, ctx.options.listen_host)
+        shell.sockets = Sockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
         self.addons = [FirstChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
@@ -136,6 +138,9 @@ class RecordReplay:
             await cut_connections(server)
         await shell.drained(1.0)
         summary: Summary = self._totals.summary(duration=time.monotonic() - self._began, unused=shell.engine.unused())
+        idle = shell.engine.idle_faults()
         await self._built.close()
+        for text in idle:
+            log.warning("llmproxy: %s", text)
         for text in summary_lines(summary):
             log.info("llmproxy: %s", text)

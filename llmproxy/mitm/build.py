@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
@@ -22,6 +23,7 @@ from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import STARTED_BY_VARIABLE, Mode
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
+from llmproxy.ui.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), agai
         rules=Rules.from_config(settings.normalize.model_dump()),
         allow_live=settings.allow_live,
         allow_host=settings.allow_host,
+        faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential,
     )
 
@@ -110,15 +113,22 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
     except BaseException:
         journal.close()
         raise
-    notes = [note for note in (*filed, journal.note, *engine.notes()) if note]
+    notes = [note for note in (*filed, journal.note, *engine.notes(), config.faults and config.faults.note) if note]
     settings = loaded.settings
+    watch = Watch()
+
+    def hear(outcome: Outcome) -> None:
+        watch.hear(outcome)
+        say(outcome)
+
     shell = Shell(
         engine,
-        say,
+        hear,
         token=settings.token,
         exposed=is_exposed(settings.host),
         guard=guard_of(settings, settings.host),
         forward=settings.forward,
+        watch=watch,
     )
     return Built(shell, journal, tuple(notes))
 
@@ -144,10 +154,14 @@ def check_store(config: Config) -> None:
     if config.store.exists():
         Store.open(config.store, writable=False, now=time.time).close()
     elif config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
-        try:
-            config.store.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MachineError(f"cannot make the folder of {config.store}: {error.strerror or error}") from error
+        _make(config.store.parent)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(f"cannot make the folder {shown_path(folder)}: {error.strerror or error}") from error
 
 
 def from_files(config: Config) -> list[str]:
@@ -160,8 +174,12 @@ def from_files(config: Config) -> list[str]:
     if config.cassette_dir is None:
         return []
     if not config.cassette_dir.exists():
+        if config.mode in (Mode.RECORD, Mode.ONCE, Mode.AUTO):
+            # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in none.
+            _make(config.cassette_dir)
+            return []
         if config.mode is not Mode.REPLAY or config.allow_live:
-            return []  # it is made with the first recording
+            return []
         hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
         raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir

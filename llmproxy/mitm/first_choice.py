@@ -31,6 +31,19 @@ class Closing(layer.Layer):
         yield commands.CloseConnection(self.context.client)
 
 
+ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
+"""A TLS record: alert, fatal, handshake failure (RFC 8446 6)."""
+
+
+class Failing(layer.Layer):
+    """Lets a TLS handshake fail: a fault on purpose."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.DataReceived):
+            yield commands.SendData(self.context.client, ALERT)
+            yield commands.CloseConnection(self.context.client)
+
+
 class FirstChoice:
     """Chooses the layer for what a client says first."""
 
@@ -57,6 +70,8 @@ class FirstChoice:
         encrypted = any(isinstance(each, layers.ClientTLSLayer) for each in context.layers[tunnel + 1 :])
         if inside and context.client.id in self._shell.tunnels:
             nextlayer.layer = layers.TCPLayer(context, ignore=True)  # else it keeps all that passes, to show it
+        elif inside and not encrypted and context.client.id in self._shell.without_tls:
+            nextlayer.layer = Failing(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
             nextlayer.layer = layers.ClientTLSLayer(context)
         elif inside:

@@ -200,8 +200,7 @@ class Recorder(SocketHooks):
             exchange.recording.left = not self._shell.draining
             await self._commit(exchange, proper=False)
         else:
-            exchange.note = "client left before an answer came"
-            self._shell.settle(exchange, 0)
+            self._shell.abandon(exchange)
 
     async def _commit(self, exchange: Exchange, *, proper: bool) -> None:
         try:

@@ -17,13 +17,14 @@ import signal
 import socket
 import ssl
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.sessions.certify import Came, find_doubts
-from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary, Totals
+from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
 from llmproxy.core.store.ignored import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import build
@@ -34,6 +35,7 @@ from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import Decision
 from llmproxy.settings import Loaded, Settings, shown_path
 
@@ -81,7 +83,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     built = build(loaded, say)
     shell = built.shell
     try:
-        proxy = Proxy(shell, settings)
+        proxy = ServedProxy(shell, settings)
         port = await proxy.listen()
         shell.engine.listen_on(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
@@ -91,7 +93,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         raise
     host = reached_at(settings.host)
     report.started(
-        Started(
+        ProxyStarted(
             url=f"http://{host}:{port}",
             mode=settings.mode,
             store=shown_path(settings.store),
@@ -108,8 +110,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     endings = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         endings.append(signal.SIGHUP)  # the terminal was closed
-    for number in endings:
-        loop.add_signal_handler(number, stop.set)
+    unhear = hear(loop, endings, stop.set)
 
     def ending() -> Summary:
         return totals.summary(duration=time.monotonic() - began, unused=shell.engine.unused())
@@ -121,19 +122,44 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     shell.stop = end_soon
     beat = asyncio.create_task(_heartbeat(shell))
     await stop.wait()
-    for number in endings:  # a second one ends us at once
-        loop.remove_signal_handler(number)
+    unhear()  # a second one ends us at once
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     await proxy.end()
     summary = ending()
+    idle = shell.engine.idle_faults()
     await built.close()
+    for text in idle:
+        report.note(text)
     report.finished(summary)
     code, doubts = exit_code(settings, summary, losses=shell.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
+
+
+def hear(
+    loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], heard: Callable[[], None]
+) -> Callable[[], None]:
+    """Call `heard` in the loop for each of these signals; returns what ends that."""
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, heard)
+    except NotImplementedError:  # Windows: its loop is woken by signals, and has no handlers of its own
+        before = {each: signal.signal(each, lambda *_: loop.call_soon_threadsafe(heard)) for each in numbers}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return restore
+
+    def remove() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    return remove
 
 
 def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
@@ -161,7 +187,8 @@ def claim_port(host: str, port: int) -> None:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # on Windows it would let us share a port with who has it
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
@@ -198,7 +225,7 @@ def check_client_cert(path: Path) -> None:
             raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
 
 
-class Proxy:
+class ServedProxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
     def __init__(
@@ -216,6 +243,7 @@ class Proxy:
         self._master = master.Master(opts)
         self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forward
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
+        shell.sockets = Sockets(lambda: self._server)
         ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forward), Recorder(shell))
         self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)  # type: ignore[no-untyped-call]
         given = OPTIONS | {

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.engine.hits import Hit
@@ -24,10 +26,14 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
 from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
+from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import CACHE_HEADER, Decision
+from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
-    from llmproxy.mitm.http1.front import Front
+    from llmproxy.core.control.table import ControlAsked
+    from llmproxy.ui.answers import Answer
+    from llmproxy.ui.proxy import Viewer
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +51,7 @@ def plain_spans(made: Sequence[Interaction]) -> list[object]:
     return list(wire.plain_spans(made))
 
 
-class Ended(NamedTuple):
+class EndedAnswer(NamedTuple):
     """An answer that is over and to be stored."""
 
     exchange: Exchange
@@ -58,6 +64,24 @@ def _too_late(over: asyncio.Future[None]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
         over.set_result(None)
+
+
+class Idle(Protocol):
+    """The layer behind, as what stands before it sees it."""
+
+    seen: int
+    """Bytes of the client that have reached it."""
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether it has answered everything and waits for a request."""
+
+
+class Ahead(Protocol):
+    """What stands before a connection's stream, as the layer behind it sees it."""
+
+    layer: Idle | None
+    """The layer behind."""
 
 
 @dataclass(slots=True)
@@ -73,12 +97,14 @@ class Shell:
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
     """Answers that should have been recorded and could not be."""
-    fronts: dict[tuple[object, object], Front] = field(default_factory=dict)
+    fronts: dict[tuple[object, object], Ahead] = field(default_factory=dict)
     """By the addresses of both ends of a client's connection: what stands before its stream."""
     arrived: dict[tuple[object, object], Exchange] = field(default_factory=dict)
     """By the same: the exchange that the bytes handed over begin with, counted already."""
     users: dict[str, str] = field(default_factory=dict)
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
+    without_tls: set[str] = field(default_factory=set)
+    """Ids of clients' connections whose TLS handshake a fault on purpose lets fail."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
     token: str = ""
@@ -95,13 +121,21 @@ class Shell:
     """Path of that authority together with everything else that is trusted."""
     spans_of: Callable[[Sequence[Interaction]], list[object]] = plain_spans
     """Makes the spans that the control API tells."""
+    page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
+    """Comes with our own page in a browser, and lets it ask the control API."""
+    watch: Watch = field(default_factory=Watch)
+    """Remembers the last outcomes, for that page."""
     stop: Callable[[], int] | None = None
     """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of another one."""
+    sockets: Sockets | None = None
+    """Does what faults on purpose do to connections."""
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
-    _commits: set[asyncio.Future[list[tuple[Ended, Usage | Exception]]]] = field(default_factory=set)
-    _ended: deque[Ended] = field(default_factory=deque)
+    _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
+    _ended: deque[EndedAnswer] = field(default_factory=deque)
+    _viewer: Viewer | None = None
+    """Answers that page; made when it is first opened."""
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 
@@ -127,6 +161,15 @@ class Shell:
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, whole_response(status, (*headers, *extra), body, close=close, method=method)
+
+    def view(self, asked: ControlAsked) -> Future[Answer]:
+        """Answer our page in a browser, soon."""
+        if self._viewer is None:
+            from llmproxy.ui.proxy import Viewer  # late: a start must not wait for what may never be opened
+
+            engine, token = self.engine, self.token
+            self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token)
+        return self._viewer.ask(asked)
 
     # --- what became of an exchange --------------------------------------------------------------------------------
 
@@ -162,6 +205,13 @@ class Shell:
         exchange.note = f"NOT RECORDED: {why}"
         self.settle(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
 
+    def abandon(self, exchange: Exchange) -> None:
+        """Report an exchange whose connection ended before anything of an answer came: there is nothing to lose."""
+        exchange.note = (
+            "the proxy ended before an answer came" if self.draining else "client left before an answer came"
+        )
+        self.settle(exchange, 0)
+
     async def commit(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
 
@@ -174,7 +224,7 @@ class Shell:
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         late = loop.call_later(COMMIT_PATIENCE, _too_late, over)
-        self._ended.append(Ended(exchange, proper, over))
+        self._ended.append(EndedAnswer(exchange, proper, over))
         self._call_writer()
         try:
             await over
@@ -189,7 +239,7 @@ class Shell:
             self._commits.add(job)
             job.add_done_callback(self._settle_ended)
 
-    def _store_ended(self) -> list[tuple[Ended, Usage | Exception]]:
+    def _store_ended(self) -> list[tuple[EndedAnswer, Usage | Exception]]:
         """Store what has ended, in the writer's thread: in one transaction, or one by one if that cannot be. Never raises."""
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
@@ -201,7 +251,7 @@ class Shell:
                 log.debug("answers could not be stored together: %s", error)
         return [(each, self._stored(each)) for each in ended]
 
-    def _stored(self, ended: Ended) -> Usage | Exception:
+    def _stored(self, ended: EndedAnswer) -> Usage | Exception:
         try:
             return self._store(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
@@ -212,7 +262,7 @@ class Shell:
             return self.engine.stored(exchange, proper=proper)
         return self.engine.passed(exchange, proper=proper)
 
-    def _settle_ended(self, job: asyncio.Future[list[tuple[Ended, Usage | Exception]]]) -> None:
+    def _settle_ended(self, job: asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]) -> None:
         """Report what the writer has stored, and let it be heard."""
         self._commits.discard(job)
         for ended, found in job.result():
@@ -260,6 +310,8 @@ class Shell:
             self.losses += 1
             log.error("the store could not be closed as it should be: %s", error)  # noqa: TRY400 - its text says it all
         self._writer.shutdown(wait=False)
+        if self._viewer is not None:
+            self._viewer.close()
 
 
 def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
@@ -269,7 +321,7 @@ def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, m
 
 
 REASONS = {
-    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
+    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 302: "Found", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
     413: "Content Too Large", 426: "Upgrade Required", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
     501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from llmproxy.pytest.scenario_runs import SCENARIOS
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared import Walk
+    from llmproxy.pytest.shared import SharedWalk
     from llmproxy.report.events import Handler
 
 __all__ = ["ATTRIBUTE", "Collector", "is_shown", "miss_sections"]
@@ -134,12 +134,26 @@ def is_shown(miss: str, text: str) -> bool:
     return all(line.strip() in text for line in miss.splitlines())
 
 
-def miss_sections(walk: Walk, test: str, shown: str = "") -> list[tuple[str, str]]:
+def miss_sections(walk: SharedWalk, test: str, shown: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about requests of its session that were never recorded; not again what it has `shown`."""
     try:
         misses = walk.misses
     except ControlError as error:
         return [("llmproxy", str(error))]
+    struck = _struck_section(walk)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
     how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
-    return [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []
+    told = [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []
+    return [*struck, *told]
+
+
+def _struck_section(walk: SharedWalk) -> list[tuple[str, str]]:
+    """Return which faults on purpose a failed test met, call by call; nothing if it met none."""
+    if not walk.report().struck:
+        return []
+    lines = [
+        f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
+        for call in walk.calls()
+        if call.fault
+    ]
+    return [("llmproxy: faults on purpose that it met", "\n".join(lines))]

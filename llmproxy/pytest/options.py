@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CASSETTE_DIR", "DEBUG", "MODE", "REPORT", "TAKEN", "add_options", "distributes", "in_ci", "report_handlers"]
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
-DEBUG, REPORT = "--scenario-debug", "--scenario-report"
+DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
 _MODES = "replay|auto|record|once|passthrough"
@@ -48,6 +48,8 @@ def add_options(parser: pytest.Parser) -> None:
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
         add(DEBUG, action="store_true", default=False, help=debug)
+    if not (_langwatch() or _has("seleniumbase")):  # who has this option, and would fail if we had it first
+        add(HEADLESS, action="store_true", default=False, help="taken and ignored: scenarios open no browser")
     report = "write a report of all scenarios: junit=FILE, html=FILE, json=FILE, jsonl=FILE or github; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
@@ -60,6 +62,11 @@ def _langwatch() -> bool:
     except (ImportError, ValueError):
         return False
     return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
+
+
+def _has(package: str) -> bool:
+    """Tell whether a package is installed."""
+    return find_spec(package) is not None
 
 
 def in_ci(env: Mapping[str, str]) -> bool:

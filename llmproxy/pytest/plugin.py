@@ -11,7 +11,7 @@ With xdist each worker has its own proxy; the store is safe for several.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.host import HOST
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import LLMProxyError, signed
 from llmproxy.protocol import Mode
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
 from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses
@@ -37,25 +37,27 @@ from llmproxy.pytest.options import (
     report_handlers,
 )
 from llmproxy.pytest.scenario_runs import MARKER as AGENT_TEST, Scenarios
-from llmproxy.pytest.shared import Asked, Shared, Walk, cassette_name, choose_mode
+from llmproxy.pytest.shared import PluginAsked, Shared, SharedWalk, cassette_name, choose_mode, download_notice
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.suite_bench import Bench
+    from llmproxy.pytest.suite_bench import SuiteBench
     from llmproxy.pytest.suite_items import SuiteFile
 
-__all__ = ["Walk", "choose_mode", "llmproxy", "scenario_reporter"]
+__all__ = ["SharedWalk", "choose_mode", "llmproxy", "scenario_reporter"]
 
 FIXTURE = "llmproxy"
 MARKER = (
     "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None): "
     "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
 )
-_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample")
+FAULTS = "faults"
+FAULTS_MARKER = "faults(*rules, seed=0): let this test's LLM calls meet faults on purpose: a preset, http-429@2, {'kind': 'reset', 'call': 2}"
+_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind")
 
 
 @dataclass(slots=True)
-class _Run:
+class _PluginRun:
     """What this plugin knows of one pytest run."""
 
     taken: set[str] = field(default_factory=set)
@@ -63,7 +65,7 @@ class _Run:
     shared: Shared | None = None
     notes: list[str] = field(default_factory=list)
     late: LateThreads = field(default_factory=LateThreads)
-    bench: Bench | None = None
+    bench: SuiteBench | None = None
     """Of YAML suites, once there are some."""
 
     def option(self, config: pytest.Config, flag: str) -> str:
@@ -73,9 +75,9 @@ class _Run:
         return str(typed or config.getini(name) or "")
 
 
-_RUN = pytest.StashKey[_Run]()
+_RUN = pytest.StashKey[_PluginRun]()
 _SCENARIOS = pytest.StashKey[Scenarios]()
-_WALK = pytest.StashKey[Walk]()
+_WALK = pytest.StashKey[SharedWalk]()
 _PASSED = pytest.StashKey[bool]()
 
 
@@ -102,6 +104,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register marker and summary; set the environment if we came too late to do it before the conftests."""
     config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", FAULTS_MARKER)
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
     _begin(config)
     debug = bool(config.getoption(DEBUG, default=False))
@@ -115,6 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
     scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
     scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
     scenarios.cassette_of = lambda item: _asked(item).cassette
+    scenarios.faults_of = lambda item: _asked(item).faults
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     config.pluginmanager.register(Collector(_texts, report_handlers(config)), "llmproxy-summary")
 
@@ -129,19 +133,23 @@ def _begin(config: pytest.Config) -> None:
     """Set up once for each run."""
     if _RUN in config.stash:
         return
-    run = config.stash[_RUN] = _Run(taken=set(TAKEN))
+    run = config.stash[_RUN] = _PluginRun(taken=set(TAKEN))
     run.notes += [
         f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
     ]
     try:
         mode = _mode(config)
     except ValueError as error:
-        raise pytest.UsageError(f"llmproxy: {error}") from error
-    if not distributes(config) and _wanted(config, run):
+        raise pytest.UsageError(signed(error)) from error
+    if not _wanted(config, run):
+        return
+    if not distributes(config):
         _prepare(config, run, mode)
+    elif notice := download_notice(os.environ):  # workers have no terminal
+        run.notes.append(notice)
 
 
-def _wanted(config: pytest.Config, run: _Run) -> bool:
+def _wanted(config: pytest.Config, run: _PluginRun) -> bool:
     """Tell whether this suite uses us, before anything of it is imported."""
     if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") or config.getini("llmproxy_autouse"):
         return True
@@ -153,7 +161,7 @@ def _wanted(config: pytest.Config, run: _Run) -> bool:
     return suite_uses(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
 
 
-def _prepare(config: pytest.Config, run: _Run, mode: str) -> None:
+def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     storage = ("--cassette-dir", str(config.rootpath / folder)) if folder else ()
     run.shared = Shared(os.environ, config.rootpath, replay=mode == Mode.REPLAY, options=storage)
@@ -181,12 +189,12 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
             parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
         return None
-    from llmproxy.pytest.suite_bench import Bench
+    from llmproxy.pytest.suite_bench import SuiteBench
     from llmproxy.pytest.suite_items import SuiteFile
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
-        run.bench = Bench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+        run.bench = SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
         run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
@@ -198,9 +206,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     always = config.getini("llmproxy_autouse")
     for item in items:
         names: list[str] | None = getattr(item, "fixturenames", None)
-        if names is not None and (FIXTURE in names or always or item.get_closest_marker(FIXTURE)):
+        if names is not None and (FIXTURE in names or always or _is_marked(item)):
             names[:] = [name for name in names if name != FIXTURE]
             names.insert(_first_of_functions(item, names), FIXTURE)
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    """Tell whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with sessions of their own."""
+    if item.get_closest_marker(FIXTURE):
+        return True
+    return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
 
 
 def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
@@ -237,7 +252,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
+def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`, `misses`, `url`)."""
     shared = request.config.stash[_RUN].shared
     if shared is None:
@@ -245,16 +260,22 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[Walk]:
     try:
         walk = shared.begin(replace(_asked(request.node), circumstances=_declared(request)))
     except (LLMProxyError, ValueError) as error:
-        pytest.fail(f"llmproxy: {error}", pytrace=False)
+        pytest.fail(signed(error), pytrace=False)
     request.node.stash[_WALK] = walk
     late = request.config.stash[_RUN].late
     late.begin()
     yield walk
     late.end(request.node.nodeid, shared.address)
+    passed = request.node.stash.get(_PASSED, False)
     try:
-        shared.finish(walk, complete=request.node.stash.get(_PASSED, False))
+        ended = shared.finish(walk, complete=passed)
     except LLMProxyError as error:
-        pytest.fail(f"llmproxy: {error}", pytrace=False)
+        pytest.fail(signed(error), pytrace=False)
+    if passed and ended.unstruck:
+        pytest.fail(
+            "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unstruck]),
+            pytrace=False,
+        )
 
 
 def _declared(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
@@ -273,7 +294,7 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     return reporter
 
 
-def _asked(item: pytest.Item) -> Asked:
+def _asked(item: pytest.Item) -> PluginAsked:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -283,7 +304,27 @@ def _asked(item: pytest.Item) -> Asked:
         raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
     mode = _mode(item.config, str(given.pop("mode", None) or ""))
     cassette = str(given.pop("cassette", None) or cassette_name(item.nodeid))
-    return Asked(cassette, mode, **given)
+    return PluginAsked(cassette, mode, faults=_faults_of(item), **given)
+
+
+def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
+    """Return the faults on purpose that the nearest marker asks for. Raises ValueError."""
+    if (marker := item.get_closest_marker(FAULTS)) is None:
+        return None
+    given = dict(marker.kwargs)
+    seed = given.pop("seed", 0)
+    from llmproxy.core.faults import BadFaults, faults_for_session
+    from llmproxy.core.faults.reading import read_seed
+
+    asked: Any = [*marker.args, *([given] if given else [])]
+    if not asked:
+        raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
+    try:
+        found = [faults_for_session(each, item.config.rootpath) for each in asked]
+        rules = [rule.to_json() for each in found for rule in each.rules]
+        return {"faults": rules, "seed": read_seed(seed)}
+    except BadFaults as error:
+        raise ValueError(f"the marker faults: {str(error).removeprefix('faults: ')}") from error
 
 
 @pytest.hookimpl(wrapper=True)
@@ -318,4 +359,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what the user should know before the first test."""
     run = config.stash.get(_RUN, None)
-    return [f"llmproxy: {note}" for note in run.notes] if run else []
+    return [signed(note) for note in run.notes] if run else []

@@ -20,7 +20,7 @@ from llmproxy.report.words import conversation, told
 from llmproxy.scenario.repeats.statistics import wilson
 from llmproxy.scenario.types import ScenarioResult
 
-__all__ = ["Named", "ScenarioReporter", "cost_of", "packed", "properties", "rows_of", "sections", "unpacked"]
+__all__ = ["NamedResult", "ScenarioReporter", "cost_of", "packed", "properties", "rows_of", "sections", "unpacked"]
 
 HEADER = "=== Scenario Test Report ==="
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
@@ -33,7 +33,7 @@ _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedResult:
     """A scenario that ran in another process: what can still be said of it."""
 
     name: str
@@ -127,10 +127,10 @@ def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: AN
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept}
 
 
-def unpacked(tree: Mapping[str, Any]) -> tuple[Named, ScenarioResult]:
+def unpacked(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
     """Return the run that plain values stand for."""
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return Named(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+    return NamedResult(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
 def cost_of(result: ScenarioResult) -> Decimal | None:

@@ -54,6 +54,8 @@ class Scenarios:
         """What runs only this test again."""
         self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
         """Mode of the sessions that a test's runs open; set by who knows the proxy."""
+        self.faults_of: Callable[[pytest.Item], object] = lambda _: None
+        """Faults on purpose of runs in a test."""
         self.cassette_of: Callable[[pytest.Item], str] = lambda item: cassette_name(item.nodeid)
         """Name of the recording of a test, which stands before those of the scenarios that it runs."""
         self._place = ""
@@ -144,12 +146,13 @@ class Scenarios:
         HOST.listener, HOST.place = self, self.place
         try:
             HOST.mode, self._place = self.mode_of(item), self.cassette_of(item)
+            HOST.faults = self.faults_of(item)
         except ValueError:  # the fixture says what is wrong with the marker
             HOST.mode, self._place = "", cassette_name(item.nodeid)
         try:
             return (yield)
         finally:
-            self.test, HOST.mode, self._place = "", "", ""
+            self.test, HOST.mode, self._place, HOST.faults = "", "", "", None
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:

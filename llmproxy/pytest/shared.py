@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.client.control.client import Control, ControlError, Report, session_url
-from llmproxy.client.environment.build import Plan, plan
+from llmproxy.client.control.client import Call, Control, ControlError, Report, session_url
+from llmproxy.client.environment.build import EnvironmentPlan, plan
 from llmproxy.client.environment.circumstances import gather_circumstances
 from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
-from llmproxy.client.process.proxy import Proxy, find_command, installed, spawn
+from llmproxy.client.process.command import Command, find_command
+from llmproxy.client.process.proxy import Proxy, spawn
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, PYTEST, VCR_MODES, Mode
 
-__all__ = ["Asked", "Shared", "Walk", "cassette_name", "choose_mode"]
+__all__ = ["PluginAsked", "Shared", "SharedWalk", "cassette_name", "choose_mode", "download_notice"]
 
 SLUG = 90
 """Characters of a generated name before its hash."""
@@ -62,8 +65,15 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     return next((mode for mode, told in modes if told or not ci or mode == Mode.REPLAY), Mode.REPLAY.value)
 
 
+def download_notice(env: Mapping[str, str]) -> str:
+    """Return what is to be read before the proxy of this run starts: that it may be downloaded first; mostly nothing."""
+    with suppress(MachineError):
+        return "" if running_at(env) else find_command(env).notice
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PluginAsked:
     """What a test asks for; what is None is the proxy's."""
 
     cassette: str
@@ -73,10 +83,14 @@ class Asked:
     sample: int | None = None
     circumstances: tuple[Mapping[str, str], ...] = ()
     """What is true of this test's run only, besides what is true of its process."""
+    bind: str | None = None
+    """What of it counts: all, paths, none."""
+    faults: Mapping[str, Any] | None = None
+    """Faults on purpose."""
 
 
 @dataclass(slots=True)
-class Walk:
+class SharedWalk:
     """One test's session: what the fixture `llmproxy` gives. `name` is that of the session, `url` its base URL."""
 
     name: str
@@ -100,6 +114,10 @@ class Walk:
     def misses(self) -> tuple[str, ...]:
         """Texts of the requests that were refused because they were never recorded."""
         return self.report().miss_texts
+
+    def calls(self) -> tuple[Call, ...]:
+        """Return every call of the session so far, in order of arrival; `fault` says which fault on purpose struck it."""
+        return self._control.walk(self.name, 0)
 
     def circumstance(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
         """Declare what is true of this run only, from the next request on: recorded and present values of one name are exchanged.
@@ -134,10 +152,12 @@ class Shared:
     _set: dict[str, str] = field(default_factory=dict)
     _place: socket.socket | None = None
     _process: Proxy | None = None
+    _found: Command | None = None
+    """How the proxy is called, where that is known."""
     _control: Control | None = None
     _failed: str = ""
 
-    def prepare(self) -> Plan:
+    def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
         self._before = dict(self.env)
         self.url = running_at(self.env)
@@ -151,7 +171,10 @@ class Shared:
         made = plan(self.url, self.name, self.env, replay=self.replay, aws_files=(Path.home() / ".aws").is_dir())
         self._set = made.changes
         self.env.update(self._set)
-        return made
+        with suppress(MachineError):  # said to the first test that needs a proxy
+            self._found = find_command(self._before) if self._place else None
+        notice = self._found.notice if self._found else ""
+        return replace(made, notes=(*made.notes, *filter(None, [notice])))
 
     def start(self, *, live: bool = False) -> None:
         """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network.
@@ -163,7 +186,7 @@ class Shared:
         if self._process is not None or self._place is None:
             return
         port = str(self._place.getsockname()[1])
-        if os.uname().sysname != "Linux":  # elsewhere nobody else may bind what we hold
+        if platform.system() != "Linux":  # elsewhere nobody else may bind what we hold
             self._place.close()
         words = [
             "--mode",
@@ -175,11 +198,10 @@ class Shared:
             *(["--allow-live"] if live else []),
             *self.options,
         ]
-        self._process = spawn(
-            find_command(self._before, installed), words, self._before, cwd=self.folder, started_by=PYTEST
-        )
+        found = replace(self._found or find_command(self._before), notice="")  # said in the header
+        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=PYTEST)
 
-    def begin(self, asked: Asked) -> Walk:
+    def begin(self, asked: PluginAsked) -> SharedWalk:
         """Open a test's session and send this process's traffic to it.
 
         Raises:
@@ -194,6 +216,8 @@ class Shared:
             exhausted=asked.exhausted,
             sample=asked.sample,
             circumstances=self._declared(asked),
+            bind=asked.bind,
+            faults=asked.faults,
             patience=BUSY,
         )
         try:
@@ -202,9 +226,9 @@ class Shared:
             with suppress(ControlError):
                 control.close(opened.name)
             raise
-        return Walk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+        return SharedWalk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
-    def _declared(self, asked: Asked) -> list[Mapping[str, str]]:
+    def _declared(self, asked: PluginAsked) -> list[Mapping[str, str]]:
         """Return the circumstances of a test: those of this process as it is now, and its own in their place."""
         names = {each["name"] for each in asked.circumstances}
         found = gather_circumstances(self._before or self.env, Path.cwd())
@@ -225,7 +249,7 @@ class Shared:
             self._set = mine
             self.env.update(mine)
 
-    def finish(self, walk: Walk, *, complete: bool = True) -> Report:
+    def finish(self, walk: SharedWalk, *, complete: bool = True) -> Report:
         """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass. Raises MachineError."""
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete)

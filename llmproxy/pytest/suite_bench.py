@@ -15,7 +15,7 @@ from pathlib import Path
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, Mode
 
-__all__ = ["Bench"]
+__all__ = ["SuiteBench"]
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
@@ -23,7 +23,7 @@ LOCK = "suite.lock"
 
 
 @dataclass(slots=True)
-class Bench:
+class SuiteBench:
     """What all suites of a pytest process share: the mode, and a proxy once the first scenario runs."""
 
     root: Path

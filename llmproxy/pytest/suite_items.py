@@ -21,7 +21,7 @@ import pytest
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE
 from llmproxy.pytest.scenario_runs import PARCEL
-from llmproxy.pytest.suite_bench import Bench
+from llmproxy.pytest.suite_bench import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.report.story import plain
 from llmproxy.suite.choose.options import Options
@@ -45,9 +45,9 @@ class SuiteFailure(Exception):
 class SuiteFile(pytest.File):
     """A file with suites."""
 
-    bench: Bench
+    bench: SuiteBench
 
-    def __init__(self, *, bench: Bench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
+    def __init__(self, *, bench: SuiteBench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
         """Share the bench."""
         super().__init__(**node)
         self.bench = bench

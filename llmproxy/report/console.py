@@ -14,12 +14,21 @@ from shlex import quote
 from typing import TextIO
 
 from llmproxy.core.misses.again import store_words
-from llmproxy.core.sessions.outcome import Outcome, Started, Summary
-from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
+from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
+from llmproxy.protocol import AGENT, BUNDLES, DEFAULT_SESSION, NODE_CA, NODE_PROXY, PROXIES, Decision, Mode
 
 __all__ = ["Console", "line", "summary_lines", "wants_colour"]
 
-_COLOURS = {"REPLAY": "32", "RECORD": "36", "PASS": "33", "REFUSE": "31", "MISS": "1;31", "note": "33", "dim": "2"}
+_COLOURS = {
+    "REPLAY": "32",
+    "RECORD": "36",
+    "PASS": "33",
+    "REFUSE": "31",
+    "MISS": "1;31",
+    "FAULT": "35",
+    "note": "33",
+    "dim": "2",
+}
 """ANSI attributes of a word."""
 _LONGEST = 100
 """Characters of a name from the wire that are shown."""
@@ -46,7 +55,7 @@ class Console:
         self._gone = False
         self._store = ""
 
-    def started(self, info: Started) -> None:
+    def started(self, info: ProxyStarted) -> None:
         """Say where it listens, and what to type."""
         self._store = store_words(info.store)
         if not self._quiet:
@@ -79,15 +88,19 @@ class Console:
             self._gone = True
 
 
-def started_lines(info: Started) -> list[str]:
+def started_lines(info: ProxyStarted) -> list[str]:
     """Return what to say once the proxy can serve."""
     what = f"llmproxy: {info.url}  mode {info.mode}  store {_clean(info.store)}  cassette {_clean(info.cassette)}"
     upstreams = [f"  upstream {name} = {_clean(url)} ({_clean(source)})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export OPENAI_BASE_URL={info.url}/v1 ANTHROPIC_BASE_URL={info.url}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {_clean(info.ca, None)}")
-        trusting = {"HTTPS_PROXY": info.url, "SSL_CERT_FILE": info.ca_bundle, "NODE_EXTRA_CA_CERTS": info.ca}
-        lines.append("  export " + " ".join(f"{name}={quote(_clean(value, None))}" for name, value in trusting.items()))
+        proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}
+        trusting = dict.fromkeys(BUNDLES, str(info.ca_bundle)) | {NODE_CA: info.ca}
+        for variables in (proxied, trusting):
+            words = (f"{name}={quote(_clean(value, None))}" for name, value in variables.items())
+            lines.append(f"  export {' '.join(words)}")
+        lines.append(f'  or all of them, Java\'s and NO_PROXY too: eval "$(llmproxy env --intercept --url {info.url})"')
     if info.mode is Mode.REPLAY:
         lines.append("  No API key is needed; where an SDK insists on one, any text will do.")
     return lines
@@ -144,6 +157,7 @@ def summary_lines(summary: Summary, store: str = "") -> list[str]:
     counts = [hits, counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
+    counts += [f"{counted(summary.faults, 'fault')} on purpose"] if summary.faults else []
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
         lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")

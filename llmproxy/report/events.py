@@ -126,6 +126,8 @@ class Started:
     """The command that runs only this one again."""
     place: str = ""
     """Where it is written: ``tasks.suite.yaml:12``, relative to the working directory; empty if nobody knows."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What `scenario.run(metadata=...)` says of it: a commit, a ticket."""
     at: float = 0.0
 
 
@@ -199,6 +201,10 @@ class Finished:
     """By party; empty when no proxy measured it."""
     replayed: bool | None = None
     """Whether every call was answered from a recording; None when that is not known."""
+    bound: int | None = None
+    """Hits that were answered with this run's values (folder, day, ids) in place of the recorded ones; None when that is not known."""
+    bound_names: Sequence[str] = ()
+    """What was bound in them."""
     misses: Sequence[str] = ()
     """Texts of the requests that were never recorded."""
     unrecorded: bool = False

@@ -19,8 +19,8 @@ from typing import Any
 
 from llmproxy.report.console import counted
 from llmproxy.report.events import Assertion, Criterion, Finished, Message, Status, Step, Verdict
-from llmproxy.report.story import Run, Scenario, Story
-from llmproxy.report.words import calls_of, content_of, seconds, shown, used
+from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.report.words import calls_of, content_of, replayed, seconds, shown, used
 
 __all__ = ["page"]
 
@@ -94,7 +94,7 @@ def _head(story: Story) -> Iterator[str]:
         yield f"<p>{escape(note)}</p>"
 
 
-def _overview(scenarios: list[Scenario], story: Story) -> Iterator[str]:
+def _overview(scenarios: list[StoryScenario], story: Story) -> Iterator[str]:
     yield "<table><thead><tr><th>scenario<th>result<th>runs<th>passed<th>time</tr></thead><tbody>"
     rates = {str(row.get("scenario")): row for row in (story.completed.scenarios if story.completed else ())}
     for number, scenario in enumerate(scenarios):
@@ -116,7 +116,7 @@ def _overview(scenarios: list[Scenario], story: Story) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _rate(scenario: Scenario, row: Mapping[str, Any] | None) -> str:
+def _rate(scenario: StoryScenario, row: Mapping[str, Any] | None) -> str:
     """Return how many passed of those that say something about the agent, with the interval where it was worked out."""
     counted = [run.status for run in scenario.runs if run.status in (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)]
     if not counted:
@@ -129,7 +129,7 @@ def _rate(scenario: Scenario, row: Mapping[str, Any] | None) -> str:
     return text + (f" <small>{left_out} left out</small>" if left_out else "")
 
 
-def _scenario(number: int, scenario: Scenario) -> Iterator[str]:
+def _scenario(number: int, scenario: StoryScenario) -> Iterator[str]:
     yield f'<section id="s{number}"><h2>{escape(scenario.name)} {_status(scenario.status)}</h2>'
     first = scenario.runs[0].started
     yield from (f"<p>{escape(line)}</p>" for line in first.description.strip().splitlines())
@@ -154,7 +154,7 @@ def _taken(run: Run) -> str:
         seconds(done.total_seconds),
         f"{seconds(done.agent_seconds)} in the agent" if done.agent_seconds is not None else "",
         f"{seconds(done.waited_seconds)} waiting for its turn" if done.waited_seconds else "",
-        "replayed" if done.replayed else "",
+        replayed(done),
         *done.labels,
     ]
     return " · ".join(filter(None, said))

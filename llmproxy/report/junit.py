@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.story import Run, Scenario, Story
-from llmproxy.report.words import conversation, told
+from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.report.words import conversation, replayed, told
 
 __all__ = ["document"]
 
@@ -57,7 +57,7 @@ def _whole(title: str, why: str) -> ET.Element:
     return suite
 
 
-def _suite(name: str, scenarios: list[Scenario], story: Story) -> ET.Element:
+def _suite(name: str, scenarios: list[StoryScenario], story: Story) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_KINDS.get(run.status) for _, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
@@ -76,7 +76,7 @@ def _suite(name: str, scenarios: list[Scenario], story: Story) -> ET.Element:
     return suite
 
 
-def _case(suite: str, scenario: Scenario, run: Run) -> ET.Element:
+def _case(suite: str, scenario: StoryScenario, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
     case = ET.Element("testcase", name=_text(title + _sample(run)), classname=_text(suite))
     if run.finished and run.finished.total_seconds is not None:
@@ -89,7 +89,8 @@ def _case(suite: str, scenario: Scenario, run: Run) -> ET.Element:
             case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
         )
         problem.text = _text("\n".join(lines))
-    if said := conversation(run):
+    bound = replayed(run.finished) if run.finished and run.finished.bound else ""
+    if said := "\n".join(filter(None, (bound, conversation(run)))):
         ET.SubElement(case, "system-out").text = _text(said)
     return case
 

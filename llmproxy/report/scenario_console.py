@@ -37,8 +37,11 @@ class ScenarioConsole:
             self._print("")
         elif isinstance(event, Message):
             self._message(event)
-        elif isinstance(event, Finished) and event.error:
-            self._line("red", "Error:", event.error)
+        elif isinstance(event, Finished):
+            if event.bound:
+                self._line("yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}")
+            if event.error:
+                self._line("red", "Error:", event.error)
 
     def close(self) -> None:
         """Nothing is kept back."""

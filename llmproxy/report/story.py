@@ -24,7 +24,7 @@ from llmproxy.report.events import (
     Verdict,
 )
 
-__all__ = ["Run", "Scenario", "Story", "plain"]
+__all__ = ["Run", "Story", "StoryScenario", "plain"]
 
 UNFINISHED = "it did not end: the tests were interrupted"
 _WORST = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED, Status.SKIPPED, Status.PASSED)
@@ -71,7 +71,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Scenario:
+class StoryScenario:
     """All runs of one scenario."""
 
     id: str
@@ -120,14 +120,14 @@ class Story:
         """What this is called."""
         return self.selected.title if self.selected and self.selected.title else "llmproxy"
 
-    def scenarios(self) -> list[Scenario]:
+    def scenarios(self) -> list[StoryScenario]:
         """Return the scenarios in the order of their first run, the runs of each by sample."""
-        found: dict[tuple[str, ...], Scenario] = {}
+        found: dict[tuple[str, ...], StoryScenario] = {}
         for run in self.runs.values():
             start = run.started
             # Two tests may run scenarios of one name: that one passes says nothing about the other.
             place = (start.suite, start.set_id, start.scenario, start.place, start.cassette)
-            found.setdefault(place, Scenario(start.scenario, start.name, start.suite)).runs.append(run)
+            found.setdefault(place, StoryScenario(start.scenario, start.name, start.suite)).runs.append(run)
         told = {
             str(row.get("scenario")): row.get("status") for row in (self.completed.scenarios if self.completed else ())
         }

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llmproxy.report.cases import table
 from llmproxy.report.console import counted
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.words import content_of, seconds, shown
+from llmproxy.report.words import content_of, replayed, seconds, shown
 
 __all__ = ["SuiteConsole"]
 
@@ -30,7 +31,7 @@ _MARK = {Status.PASSED: "ok", Status.SKIPPED: "--"}
 
 
 @dataclass(slots=True)
-class _Run:
+class _ConsoleRun:
     started: Started
     steps: list[Step] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -44,7 +45,7 @@ class SuiteConsole:
     ) -> None:
         """Write to `write`; `live`: it is a terminal; `verbose`: conversations and what passed as well."""
         self._write, self._colour, self._live, self._verbose = write, colour, live, verbose
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _ConsoleRun] = {}
         self._total = self._done = 0
         self._bar = ""
         self._errors: dict[str, str] = {}
@@ -57,7 +58,7 @@ class SuiteConsole:
             mode = f", mode {event.mode}" if event.mode else ""
             self._line(f"{event.title}: {counted(event.scenarios, 'scenario')}, {counted(event.runs, 'run')}{mode}")
         elif isinstance(event, Started):
-            self._runs[event.run_id] = _Run(event)
+            self._runs[event.run_id] = _ConsoleRun(event)
         elif isinstance(event, Completed):
             self._complete(event)
         elif (run := self._runs.get(event.run_id)) is not None:
@@ -75,7 +76,7 @@ class SuiteConsole:
 
     # -- lines
 
-    def _finish(self, run: _Run, event: Finished) -> None:
+    def _finish(self, run: _ConsoleRun, event: Finished) -> None:
         self._done += 1
         del self._runs[event.run_id]
         start = run.started
@@ -142,6 +143,8 @@ class SuiteConsole:
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
                 self._line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
+        for line in table(event.scenarios):
+            self._line(line)
         for note in event.notes:
             self._text("", note)
         told = ", ".join(f"{_told(number, status)}" for status, number in counts.items())
@@ -194,7 +197,7 @@ def _marks(event: Finished) -> list[str]:
         if agent is None or agent.input_tokens is None
         else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
     )
-    return [*tokens, *(["replayed"] if event.replayed else []), *event.labels]
+    return [*tokens, *filter(None, [replayed(event)]), *event.labels]
 
 
 def _told(number: int, status: str) -> str:

@@ -90,6 +90,12 @@ def seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
+def replayed(finished: Finished) -> str:
+    """Say that a run was replayed, and how many of its answers were bound, to what; nothing if neither."""
+    bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
+    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound)))
+
+
 def used(finished: Finished) -> list[str]:
     """Say what each party used: calls, tokens, cost; what is unknown is called so."""
     rows = []

@@ -19,12 +19,24 @@ import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache as cache  # the import binds the submodule first, then the function
+from llmproxy.scenario.cases import Case, cases
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
+from llmproxy.scenario.running.connected import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, fail, judge, message, proceed, succeed, user
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult, ScriptStep
+from llmproxy.scenario.types import (
+    AgentInput,
+    AgentReturnTypes,
+    AgentRole,
+    CriterionResult,
+    JudgmentRequest,
+    ScenarioResult,
+    ScriptStep,
+)
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
     from llmproxy.scenario.judge_agent import JudgeAgent
@@ -35,18 +47,26 @@ __all__ = [
     "AgentInput",
     "AgentReturnTypes",
     "AgentRole",
+    "Case",
+    "ConnectedAgentAdapter",
+    "ConnectedAgentCall",
+    "CriterionResult",
     "JudgeAgent",
+    "JudgmentRequest",
     "ModelConfig",
     "ScenarioConfig",
     "ScenarioExecutor",
     "ScenarioResult",
     "ScenarioState",
     "ScriptStep",
+    "ToolCall",
+    "ToolCalls",
     "UserSimulatorAgent",
     "agent",
     "agent_adapter",
     "arun",
     "cache",
+    "cases",
     "config",
     "configure",
     "default_config",
@@ -82,4 +102,10 @@ def __getattr__(name: str) -> object:
         found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
         globals()[name] = found
         return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    reason = NAMES_ELSEWHERE.get(name)
+    raise AttributeError(f"scenario.{name} {reason}" if reason else f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not, and nothing else."""
+    return list(__all__)

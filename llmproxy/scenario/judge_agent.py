@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Criterion
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.elsewhere import refuse_slips
+from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
 from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
 from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of
 from llmproxy.scenario.models.errors import ModelUnset
 from llmproxy.scenario.models.models import configured
 from llmproxy.scenario.prompts.load import fenced, prompt
-from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, wire_of
-from llmproxy.scenario.prompts.transcript import transcript
+from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, unknown_of, wire_of
+from llmproxy.scenario.prompts.transcript import entries, transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, Standing, checked
 
@@ -35,6 +38,14 @@ __all__ = ["JudgeAgent", "JudgeError"]
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
+TOKENS = 8192
+"""Estimated tokens of a transcript from which on a judge gets an outline; LangWatch Scenario's."""
+STEPS = 10
+"""How often a judge may look something up; LangWatch Scenario's."""
+_PARAMETERS = (
+    "criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt", "judges", "vote", "min_turns", "token_threshold",
+    "max_discovery_steps", "api_base",
+)  # fmt: skip
 
 
 class JudgeAgent(AgentAdapter):
@@ -56,11 +67,14 @@ class JudgeAgent(AgentAdapter):
         judges: int | Sequence[str | ModelConfig] = 1,
         vote: str = Vote.MAJORITY,
         min_turns: int = 0,
+        token_threshold: int = TOKENS,
+        max_discovery_steps: int = STEPS,
+        **more: Any,  # noqa: ANN401 (litellm's)
     ) -> None:
         """Prepare a judge.
 
         Args:
-            criteria: Sentences that are true of a good conversation.
+            criteria: Sentences that are true of a good conversation; none for a judge that only `scenario.judge(criteria=[...])` asks.
             model: Name of the model; None: the default model of `scenario.configure`.
             api_key: Key for it.
             temperature: As the model takes it. One that is not given is left out where the model refuses it.
@@ -70,20 +84,26 @@ class JudgeAgent(AgentAdapter):
             vote: What their votes come to: ``majority``, ``unanimous``, or ``confirm-on-fail``, which asks the others only if the first
                 one would fail something.
             min_turns: Turns that must be over before the judge looks at the conversation at all, unless a verdict is demanded.
+            token_threshold: Estimated tokens of a transcript from which on the judge gets an outline, and looks things up in it.
+            max_discovery_steps: How often it may.
+            more: ``api_base`` and any other keyword of ``litellm.completion``.
 
         Raises:
-            SettingsError: no model, or a number of judges or a vote that there is not.
+            SettingsError: no model, or a number of judges or a vote that there is not; a keyword of voice.
+            TypeError: a keyword that is nearly one of these.
             ValueError: criteria that are no list of texts, or an empty one.
 
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
-        self.configs = _configs(judges, model, api_key, temperature, max_tokens)
+        extra = refuse_slips("JudgeAgent", more, _PARAMETERS)
+        self.configs = _configs(judges, model, api_key, temperature, max_tokens, extra)
         first = self.configs[0]
         self.model, self.api_key = first.model, first.api_key
         self.temperature, self.max_tokens = first.temperature, first.max_tokens
         self.system_prompt = system_prompt
         self.vote = vote_of(vote)
         self.min_turns = min_turns
+        self.token_threshold, self.max_discovery_steps = token_threshold, max_discovery_steps
         alike = len(self.configs) > 1 and len({config.model for config in self.configs}) == 1
         if alike and all(config.temperature == 0 for config in self.configs):
             warnings.warn(
@@ -99,24 +119,43 @@ class JudgeAgent(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Return the result that ends the run, or an empty list: it goes on."""
-        forced = input.judgment_request
-        if not self.criteria:
+        asked = input.judgment_request
+        forced = asked is not None
+        texts = self.criteria if asked is None or asked.criteria is None else asked.criteria
+        if not texts:
             return _without_criteria() if forced else []
-        if not forced and input.scenario_state is not None and input.scenario_state.current_turn + 1 < self.min_turns:
+        if not forced and self._is_early(input):
             return []
-        criteria, seen = Criteria(self.criteria), transcript(input.messages, wire_of(input))
+        criteria, seen = Criteria(texts), transcript(input.messages, wire_of(input))
         question = Question(self.system_prompt or prompt("judge"), self._text(input, criteria, seen), criteria, forced)
+        if estimated_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
+            look = Lookup(entries(input.messages, wire_of(input), longest=None))
+            outlined = self._text(input, criteria, look.outline())
+            steps = self.max_discovery_steps
+            question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
+            seen = "\n".join(look.entries)
         rulings = await self._asked(question, session_of(input))
         if forced and is_unscripted(input) and all(ruling.goes_on for ruling in rulings):
             return []  # no verdict even at the end: the run ends without conclusion
         result = self._result(criteria, rulings, seen, input)
+        forced = forced or any(ruling.forced for ruling in rulings)
         return result if forced or result.success or result.failed_criteria else []
+
+    def _is_early(self, given: AgentInput) -> bool:
+        """Return whether it is too early to look: `min_turns` of the judge count his own turn, those of the run do not (as in the original)."""
+        state = given.scenario_state
+        if state is None:
+            return False
+        floor = getattr(getattr(state, "config", None), "min_turns", None) or 0
+        return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
 
     def _text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
         """Return what a judge is to look at."""
         parts = [fenced("scenario", description_of(given)), fenced("criteria", criteria.listed())]
         if given.judgment_context:
             parts.append(fenced("context", given.judgment_context))
+        if unknown := unknown_of(given):
+            parts.append(fenced("unknown", prompt("judge_unknown", reasons="\n".join(f"- {why}" for why in unknown))))
         return "\n\n".join([*parts, fenced("transcript", seen or "(nothing was said)")])
 
     async def _asked(self, question: Question, session: RunSession | None) -> list[Ruling]:
@@ -165,6 +204,7 @@ def _configs(
     api_key: str | None,
     temperature: float,
     max_tokens: int | None,
+    more: Mapping[str, Any],
 ) -> tuple[ModelConfig, ...]:
     """Return the model of each judge."""
     if (
@@ -175,7 +215,7 @@ def _configs(
     ):
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
     models = [model] * judges if isinstance(judges, int) else list(judges)
-    found = [configured("JudgeAgent", each, api_key, temperature, max_tokens) for each in models]
+    found = [configured("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models]
     missing = [each for each in found if each is None]
     if missing:
         raise ModelUnset(

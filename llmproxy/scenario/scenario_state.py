@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.elsewhere import NOT_OF_A_STATE
+from llmproxy.scenario.plain import Plain
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.plain import Plain
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said
+from llmproxy.scenario.values.executor import Executor
 
 __all__ = ["ScenarioState"]
 
@@ -27,10 +27,12 @@ class ScenarioState(Plain):
     current_turn: int
     """Turns count from 0."""
     config: ScenarioConfig
-    _executor: ScenarioExecutor | None = field(default=None, repr=False, compare=False)
+    _executor: Executor | None = field(default=None, repr=False, compare=False)
+    _message_turns: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    """The turn of each message, by identity."""
 
     @property
-    def executor(self) -> ScenarioExecutor:
+    def executor(self) -> Executor:
         """The executor that plays this scenario. Raises ValueError for a state that belongs to none."""
         if self._executor is None:
             raise ValueError("this ScenarioState belongs to no running scenario.")
@@ -53,6 +55,83 @@ class ScenarioState(Plain):
                 return message
         raise ValueError("No user messages found")
 
+    def first_user_message(self) -> str:
+        """Return the text of the first message of the user; empty if there is none."""
+        return next((said(each) for each in self.messages if each["role"] == "user"), "")
+
+    def last_agent_message(self) -> str:
+        """Return the text of the newest message of the agent; empty if there is none."""
+        return next((said(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
+
+    def transcript(self) -> str:
+        """Return the conversation, a line ``role: content`` for each message."""
+        return "\n".join(f"{each['role']}: {said(each)}" for each in self.messages)
+
+    @property
+    def criteria(self) -> list[str]:
+        """The criteria of the judges."""
+        return list(getattr(self._executor, "criteria", ()))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `scenario.run(fields=...)` was given."""
+        return dict(getattr(getattr(self._executor, "options", None), "fields", None) or {})
+
+    def field(self, name: str) -> Any:  # noqa: ANN401 (the user's own)
+        """Return one of the fields; None where it is not there or empty."""
+        value = self.fields.get(name)
+        return None if value == "" else value
+
+    def rollback_messages_to(self, index: int) -> list[Message]:
+        """Take back all messages from a place on, as if they had not been said, and return them. Raises ValueError for a place below 0."""
+        return self.executor.rollback_messages_to(index)
+
+    def tool_calls(self, name: str | None = None) -> ToolCalls:
+        """Return the calls of a tool, or of all, in order: those of the messages, and those that only the wire saw.
+
+        Raises MachineError where calls may be missing: an answer that nobody can read, or calls that belong to nobody.
+        """
+        if self._executor is not None:
+            self._sure(self._executor, f"what {name!r} was called with" if name else "which tools were called")
+        return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was said and called, by turn; one entry for each turn in which something was said."""
+        numbers = self._turn_of_each()
+        calls = self._all_calls()
+        return [
+            Turn(
+                place,
+                [message for message, of in zip(self.messages, numbers, strict=True) if of == number],
+                [call for call in calls if call.turn == place],
+            )
+            for place, number in enumerate(dict.fromkeys(numbers))
+        ]
+
+    def record_turn(self, message: Message) -> None:
+        """Note that a message was said in the present turn."""
+        self._message_turns[id(message)] = self.current_turn
+
+    def _turn_of_each(self) -> list[int]:
+        found: list[int] = []
+        for message in self.messages:
+            found.append(self._message_turns.get(id(message), found[-1] if found else 0))
+        return found
+
+    def _all_calls(self) -> list[ToolCall]:
+        numbers = self._turn_of_each()
+        places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        wire = getattr(self._executor, "wire_before", None)
+        return merged(self.messages, [places[number] for number in numbers], wire)
+
+    if not TYPE_CHECKING:  # a slip in a name is the checker's to find
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (nothing: it says why)
+            """Say why something is not here that LangWatch Scenario has."""
+            reason = NOT_OF_A_STATE.get(name)
+            raise AttributeError(f"state.{name} {reason}" if reason else f"ScenarioState has no attribute {name!r}")
+
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.
 
@@ -66,19 +145,23 @@ class ScenarioState(Plain):
                         return dict(call)
         return None if self._executor is None else self._on_the_wire(self._executor, tool_name)
 
-    def _on_the_wire(self, executor: ScenarioExecutor, tool_name: str) -> dict[str, Any] | None:
+    def _on_the_wire(self, executor: Executor, tool_name: str) -> dict[str, Any] | None:
         for seen in reversed(executor.wire_calls or ()):
             if seen.name == tool_name:
                 return seen.to_message()
+        self._sure(executor, f"whether {tool_name!r} was called")
+        return None
+
+    def _sure(self, executor: Executor, what: str) -> None:
+        """Raise MachineError where calls may be missing."""
         if unread := executor.wire_unread:
-            raise MachineError(f"nobody can tell whether {tool_name!r} was called: the answer of {unread}.")
+            raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
             raise MachineError(
-                f"nobody can tell whether {tool_name!r} was called: {executor.unattributed} calls arrived at the proxy while no agent "
+                f"nobody can tell {what}: {executor.unattributed} calls arrived at the proxy while no agent "
                 "had the turn, so whose they are is not known.",
                 hint="An agent that calls models after it has answered should send them by input.llm and set uses_session = True.",
             )
-        return None
 
     def has_tool_call(self, tool_name: str) -> bool:
         """Return whether the agent called a tool, as far as messages and wire show."""

@@ -8,14 +8,14 @@ the same: without a state, a step takes that of the scenario that runs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.executor import Executor
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_executor import ScenarioExecutor
     from llmproxy.scenario.scenario_state import ScenarioState
 
 __all__ = ["Callback", "Step", "agent", "fail", "judge", "message", "proceed", "succeed", "user"]
@@ -29,7 +29,7 @@ class Step:
 
     __slots__ = ("_verb", "kind")
 
-    def __init__(self, kind: str, verb: Callable[[ScenarioExecutor], Awaitable[ScenarioResult | None]]) -> None:
+    def __init__(self, kind: str, verb: Callable[[Executor], Awaitable[ScenarioResult | None]]) -> None:
         """Do `verb` with the executor; `kind` is the word."""
         self.kind = kind
         self._verb = verb
@@ -62,12 +62,31 @@ def agent(content: str | Message | None = None) -> Step:
     return Step("agent", lambda executor: executor.agent(content))
 
 
-def judge(content: str | Message | None = None) -> Step:
-    """Ask the judge for its verdict now; `content` is told to it as context and joins no conversation.
+def judge(
+    content: str | Message | Sequence[str] | None = None,
+    additional_context: str | None = None,
+    *,
+    criteria: Sequence[str] | None = None,
+) -> Step:
+    """Ask the judge for its verdict now.
 
-    Ends the scenario when a criterion failed or all passed. With something inconclusive the script goes on, if there is more of it.
+    With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script goes on, and they count in the result;
+    if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
+
+    Without, it decides by its own: a failed criterion, or that all passed, ends the scenario. With something inconclusive the script goes
+    on, if there is more of it.
+
+    `additional_context` (or a text as `content`) is told to the judge and joins no conversation; a list as `content` means criteria.
     """
-    return Step("judge", lambda executor: executor.judge(content))
+    if isinstance(content, list | tuple):
+        if criteria is not None:
+            raise ValueError("scenario.judge takes one list of criteria, not two")
+        content, criteria = None, content
+    if isinstance(criteria, str):
+        raise ValueError(f"scenario.judge takes a list of criteria; write criteria=[{criteria!r}]")  # noqa: TRY004
+    chosen = None if criteria is None else list(criteria)
+    said: str | Message | None = additional_context if content is None else content  # type: ignore[assignment]
+    return Step("judge", lambda executor: executor.judge(said, criteria=chosen))
 
 
 def proceed(

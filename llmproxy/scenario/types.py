@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.scenario.values.plain import Plain
+from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.plain import Plain
 
-if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.llm import LLM
-    from llmproxy.scenario.scenario_state import ScenarioState
-
-__all__ = ["AgentInput", "AgentReturnTypes", "AgentRole", "Message", "ScenarioResult", "ScriptStep"]
+__all__ = [
+    "AgentInput",
+    "AgentReturnTypes",
+    "AgentRole",
+    "CriterionResult",
+    "JudgmentRequest",
+    "Message",
+    "ScenarioResult",
+    "ScriptStep",
+]
 
 type Message = dict[str, Any]
 """One message of a conversation: ``{"role": "user", "content": "hi"}``."""
@@ -32,6 +38,72 @@ class AgentRole(Enum):
 
 
 @dataclass(kw_only=True)
+class JudgmentRequest(Plain):
+    """That a judge has to decide now. It is true by being there: without one, `AgentInput.judgment_request` is None."""
+
+    criteria: list[str] | None = None
+    """What to judge by, in place of the judge's own criteria; None: by those."""
+    additional_context: str | None = None
+    """What the judge is told beside the conversation."""
+    context: str | None = None
+    """The older name of `additional_context`; both say the same."""
+
+    def __post_init__(self) -> None:
+        """Let both names say the same."""
+        said = self.context if self.additional_context is None else self.additional_context
+        self.additional_context = self.context = said
+
+
+class CriterionResult(Criterion):
+    """What a judge found about one criterion, under the names of LangWatch Scenario: `criterion`, `requirement`, `reasoning`, `status`."""
+
+    __slots__ = ("requirement",)
+    requirement: str
+    """What the criterion asks for; the criterion itself, unless a judge of one's own says it in other words."""
+
+    def __init__(
+        self,
+        *,
+        status: str,
+        criterion: str = "",
+        requirement: str = "",
+        reasoning: str = "",
+        id: str = "",  # noqa: A002 (the field's name)
+        text: str = "",
+        evidence: str = "",
+        reason: str = "",
+        votes: Sequence[str] = (),
+    ) -> None:
+        """Take a finding; `criterion` and `text`, `reasoning` and `reason` are two names of one thing."""
+        text = criterion or text
+        Criterion.__init__(
+            self, id=id, text=text, status=status, evidence=evidence, reason=reasoning or reason, votes=votes
+        )
+        object.__setattr__(self, "requirement", requirement or text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and pickles keep the requirement, which is no field."""
+        fields = {
+            name: getattr(self, name) for name in ("id", "text", "status", "evidence", "reason", "votes", "requirement")
+        }
+        return _made_again, (fields,)
+
+    @property
+    def criterion(self) -> str:
+        """The criterion as the scenario declares it."""
+        return self.text
+
+    @property
+    def reasoning(self) -> str:
+        """Why, in the judge's words."""
+        return self.reason
+
+
+def _made_again(fields: dict[str, Any]) -> CriterionResult:
+    return CriterionResult(**fields)
+
+
+@dataclass(kw_only=True)
 class AgentInput(Plain):
     """What an adapter is called with. The messages are copies: changing them changes nothing."""
 
@@ -41,13 +113,26 @@ class AgentInput(Plain):
     """The whole conversation so far."""
     new_messages: list[Message]
     """What the others said since this adapter was last called."""
-    judgment_request: bool = False
-    """Whether a judge has to decide now."""
+    judgment_request: JudgmentRequest | None = None
+    """There when a judge has to decide now, and true then; True and False are taken too."""
     scenario_state: Any
     """The :class:`ScenarioState`, with which an adapter can also add messages."""
-    judgment_context: str | None = None
-    """What ``scenario.judge("...")`` tells the judge."""
+    propagation_headers: dict[str, str] = field(default_factory=dict)
+    """W3C ``traceparent`` of this turn, for an adapter that calls a remote agent: the same in record and replay."""
     _llm: LLM | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Take what older programs say: whether a verdict is demanded, as a bool."""
+        asked: Any = self.judgment_request
+        if isinstance(asked, Mapping):
+            self.judgment_request = JudgmentRequest.model_validate(asked)
+        elif not isinstance(asked, JudgmentRequest):
+            self.judgment_request = JudgmentRequest() if asked else None
+
+    @property
+    def judgment_context(self) -> str | None:
+        """What ``scenario.judge(additional_context=...)`` tells the judge."""
+        return self.judgment_request.additional_context if self.judgment_request else None
 
     @property
     def llm(self) -> LLM | None:
@@ -89,7 +174,7 @@ class ScenarioResult(Plain):
     agent_time: float | None = None
     """Seconds in which the agent under test was thinking."""
     inconclusive_criteria: list[str] = field(default_factory=list)
-    criteria: list[Criterion] = field(default_factory=list)
+    criteria: list[CriterionResult] = field(default_factory=list)
     """What the judge found about each criterion, with its evidence."""
     status: Status | None = None
     """PASSED or FAILED by `success`, unless it is said."""
@@ -105,6 +190,10 @@ class ScenarioResult(Plain):
     sample: int = 1
     replayed: bool | None = None
     """Whether every LLM call was answered from the recording; None when that is not known."""
+    bound: int | None = None
+    """Calls that were answered with this run's values in place of the recorded ones (docs/bindings.md); None when that is not known."""
+    bound_names: Sequence[str] = ()
+    """What was bound in them."""
     recorded_at: float | None = None
     """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
     waited: float | None = None
@@ -126,5 +215,5 @@ type AgentReturnTypes = str | Message | list[Message] | ScenarioResult | Any
 """What `AgentAdapter.call` may return: a text, a message (dict, or an object with a `role` such as litellm's), a list of messages, or
 a :class:`ScenarioResult`, which ends the run. (Any, because message objects of all libraries are meant.)"""
 
-type ScriptStep = Callable[[ScenarioState], ScenarioResult | Awaitable[Any] | Any]
-"""A step of a script: takes the state, sync or async; a :class:`ScenarioResult` that it returns ends the run."""
+type ScriptStep = Callable[[Any], ScenarioResult | Awaitable[Any] | Any]
+"""A step of a script: takes the :class:`ScenarioState`, sync or async; a :class:`ScenarioResult` that it returns ends the run."""

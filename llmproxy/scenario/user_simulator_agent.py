@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.elsewhere import refuse_slips
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
 from llmproxy.scenario.prompts.load import prompt
@@ -52,6 +53,11 @@ END_TOOL: dict[str, Any] = {
 }
 
 
+_PARAMETERS = (
+    "model", "api_key", "temperature", "max_tokens", "system_prompt", "persona", "lines", "show_tools", "may_end", "api_base",
+)  # fmt: skip
+
+
 class UserSimulatorAgent(AgentAdapter):
     """Plays the user of a scenario."""
 
@@ -71,6 +77,7 @@ class UserSimulatorAgent(AgentAdapter):
         lines: Sequence[str] = (),
         show_tools: bool = False,
         may_end: bool = True,
+        **more: Any,  # noqa: ANN401 (litellm's)
     ) -> None:
         """Prepare a user.
 
@@ -85,16 +92,20 @@ class UserSimulatorAgent(AgentAdapter):
                 the conversation is over then.
             show_tools: Whether the user sees which tools the agent called, and what they returned.
             may_end: Whether the user may end a conversation that goes on by itself, when the goal is reached.
+            more: ``api_base`` and any other keyword of ``litellm.completion``.
 
         Raises:
-            SettingsError: there is no model and there are no lines, or no such persona.
+            SettingsError: there is no model and there are no lines, or no such persona; a keyword of voice.
+            TypeError: a keyword that is nearly one of these.
 
         """
         if isinstance(lines, str):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
         self.lines = tuple(lines)
         goes_on = model is not None or not self.lines
-        self.config = configured("UserSimulatorAgent", model, api_key, temperature, max_tokens) if goes_on else None
+        extra = refuse_slips("UserSimulatorAgent", more, _PARAMETERS)
+        chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
+        self.config = configured(*chosen) if goes_on else None
         if self.config is None and not self.lines:
             raise ModelUnset(_unconfigured("UserSimulatorAgent"))
         self.model = self.config.model if self.config else None

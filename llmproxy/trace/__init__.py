@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from llmproxy.trace.files.cassette import Cassette as Cassette
     from llmproxy.trace.files.export import write_otlp as write_otlp, write_trace as write_trace
     from llmproxy.trace.files.otel import otlp as otlp
+    from llmproxy.trace.files.run import AgentRun as AgentRun
     from llmproxy.trace.reading.recording import spans_of as spans_of
     from llmproxy.trace.replaying.engine import (
         OverrideNotUsed as OverrideNotUsed,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.replaying.guard import NetworkBlocked as NetworkBlocked, NetworkGuard as NetworkGuard
     from llmproxy.trace.values.behavior import behavior_fingerprint as behavior_fingerprint
     from llmproxy.trace.values.model import (
-        AgentRun as AgentRun,
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
         Provenance as Provenance,
@@ -69,7 +69,8 @@ _HOMES = {
     "replaying.engine": ("OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
     "files.export": ("write_otlp", "write_trace"),
     "replaying.guard": ("NetworkBlocked", "NetworkGuard"),
-    "values.model": ("AgentRun", "AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "files.run": ("AgentRun",),
+    "values.model": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
     "files.otel": ("otlp",),
     "comparing.pairing": ("ToolFieldChange",),
     "reading.recording": ("spans_of",),
@@ -94,5 +95,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
 
 
 def __dir__() -> list[str]:
-    """List every public name, imported or not."""
-    return sorted({*globals(), *__all__})
+    """List the public names, imported or not, and nothing else."""
+    return list(__all__)

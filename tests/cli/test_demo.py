@@ -27,7 +27,7 @@ def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -
     assert "assistant  Oslo." in out
     assert 'calls get_weather({"city":"Oslo"})' in out
     assert "the whole suite runs offline" in out
-    assert re.search(r"4 calls replayed in ([4-9]|\d\d)\.\d s, as recorded; .* full speed .*: \d+ ms", out)
+    assert re.search(r"4 calls replayed in ([3-9]|\d\d)\.\d s, as recorded; .* full speed .*: [\d.]+ m?s", out)
     assert re.search(r"0 calls went to the provider, where they would cost \$0\.0001\d and 523 tokens", out)
     assert "openai.NotFoundError: HTTP 404" in out
     assert "$.messages[0].content" in out

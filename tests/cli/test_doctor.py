@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from llmproxy.client.doctor.witness import Witness
 from tests.cli.test_run import asking
-from tests.support.process import clean_env, free_port
+from tests.support.process import clean_env, free_port, needed
 from tests.support.proxy import proxy
 
 linux = pytest.mark.skipif(not Witness().able, reason="NOT RUN: needs Linux's /proc")
@@ -47,9 +48,27 @@ def test_a_client_that_goes_past_the_proxy_is_named_with_advice(tmp_path: Path) 
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
         done = doctor("--store", str(tmp_path / "x.db"), "--", sys.executable, "-c", code, env=env)
     assert done.returncode == 1
-    assert any(f"connected to 127.0.0.1:{port} itself, past the proxy" in line for line in bad(done.stdout))
+    assert any(f"went to 127.0.0.1:{port} itself, past the proxy" in line for line in bad(done.stdout))
     assert "no request arrived at the proxy" in bad(done.stdout)
     assert "Python, by base URL" in done.stdout
+
+
+@pytest.mark.parametrize("program", ["python", "node"])
+def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, tmp_path: Path) -> None:
+    """No name can be resolved, as in many a build container: what it asked for is told from inside."""
+    if program == "python":
+        code = "import socket\ntry: socket.create_connection(('no.api.openai.invalid', 443))\nexcept OSError: pass"
+        words = [sys.executable, "-c", code]
+    else:
+        words = [
+            shutil.which("node") or needed("node"),
+            "-e",
+            "fetch('https://no.api.openai.invalid/v1').catch(() => 0)",
+        ]
+    done = doctor("--store", str(tmp_path / "x.db"), "--", *words)
+    assert done.returncode == 1
+    assert any("went to no.api.openai.invalid:443 itself, past the proxy" in line for line in bad(done.stdout)), done
+    assert f"{program.title()}, by base URL" in done.stdout
 
 
 @linux

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.store import Store
@@ -30,6 +31,45 @@ def path(tmp_path: Path) -> Path:
 def test_verify_passes_a_sound_store(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Keys and hashes that are right end with 0."""
     assert run(capsys, path, "verify") == (0, f"{path}: 2 live interactions, nothing is wrong.\n")
+
+
+def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One grammar: paths, or --store; and --cassette for a part of it. What is not there is an error."""
+    other = tmp_path / "second.db"
+    fill(other, chat())
+    assert main(["verify", str(path), str(other)]) == 0
+    assert capsys.readouterr().out == (
+        f"{path}: 2 live interactions, nothing is wrong.\n{other}: 1 live interactions, nothing is wrong.\n"
+    )
+    assert main(["verify", str(path), "--cassette", "other"]) == 0
+    assert "1 live interactions" in capsys.readouterr().out
+    assert main(["prune", str(path), str(other), "--cassette", "other", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "Deleted 1 interactions" in out
+    assert f"nothing to delete in {other}" in out
+    assert main(["verify", str(tmp_path / "nosuch.db")]) == 3
+    assert main(["verify", str(path), "--cassette", "x", "--rekey"]) == 2
+
+
+def test_verify_reads_cassette_files_and_folders(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a hook before a commit needs it: every file is looked at, also after one that cannot be read."""
+    folder = tmp_path / "cassettes"
+    assert main(["export", str(folder), "--all", "--format", "review", "--store", str(path)]) == 0
+    (folder / "package.json").write_text("{}")
+    (folder / "settings.yaml").write_text("a: 1\n")
+    capsys.readouterr()
+    assert main(["verify", str(folder)]) == 0
+    files = sorted(folder.glob("*.yaml"))
+    out = capsys.readouterr().out
+    assert out.count("1 exchanges, nothing is wrong.") == 2
+    broken = files[0]
+    broken.write_text("<<<<<<< ours\n" + broken.read_text())
+    assert main(["verify", *map(str, files[:2])]) == 3
+    said = capsys.readouterr()
+    assert "error: " in said.err
+    assert "1 exchanges, nothing is wrong." in said.out
 
 
 def test_verify_finds_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from tests.provider import Provider, load
 from tests.support.process import clean_env
 
 AGENT = """
-import json, os, random, sys, urllib.request, uuid
+import json, os, random, sys, time, urllib.request, uuid
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 said = [{"role": "user", "content": "Make a task."}]
 
@@ -31,7 +31,8 @@ def ask():
 answer = ask()
 said.append(answer)
 made, number = str(uuid.uuid4()), random.randrange(1000, 10**9)
-result = f"made {made}\\nsequence {number}\\nkind {sys.argv[1]}"
+day = time.strftime("\\nmade on %Y-%m-%d") if sys.argv[1] == "today" else ""
+result = f"made {made}\\nsequence {number}\\nkind {sys.argv[1]}{day}"
 said.append({"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": result})
 final = ask()["content"]
 print(final)
@@ -57,14 +58,19 @@ def agent(kind: str = "todo") -> list[str]:
     return ["--", sys.executable, "-c", AGENT, kind]
 
 
+def record(folder: Path, kind: str = "todo") -> Path:
+    """Record one run there."""
+    with Provider(load(STEPS)) as up:
+        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
+        done = llmproxy("run", "--mode", "record", "--cassette", "tasks", *agent(kind), cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     """A folder with one recorded run."""
-    with Provider(load(STEPS)) as up:
-        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        done = llmproxy("run", "--mode", "record", "--cassette", "tasks", *agent(), cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    return tmp_path
+    return record(tmp_path)
 
 
 def slots(folder: Path) -> list[str]:
@@ -101,6 +107,17 @@ def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded:
     dropped = llmproxy("learn", "tasks", "--drop", "sequence", cwd=recorded)
     assert dropped.returncode == 0, dropped.stderr
     assert slots(recorded) == ["made"]
+
+
+def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path) -> None:
+    """The trial runs in a zone where it is another day; with --keep-timezone only what varied here is learned."""
+    record(tmp_path, "today")
+    kept = llmproxy("learn", "tasks", "--keep-timezone", *agent("today"), cwd=tmp_path)
+    assert (kept.returncode, "time zone" in kept.stderr, " time " in kept.stderr) == (0, False, False), kept.stderr
+    tried = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent("today"), cwd=tmp_path)
+    assert tried.returncode == 0, tried.stderr
+    assert "it was recorded today: tried in the time zone" in tried.stderr
+    assert sorted(slots(tmp_path)) == ["made", "made_on", "sequence"]
 
 
 def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> None:
@@ -152,6 +169,66 @@ def test_a_slot_that_would_merge_two_answers_is_refused(tmp_path: Path) -> None:
     assert "refused: sequence: with it recording #" in refused.stderr
     assert "it would merge two answers" in refused.stderr
     assert slots(tmp_path) == []
+
+
+def _replaced(*pairs: tuple[str, str]) -> list[str]:
+    """Return the command of an agent that differs from the usual one."""
+    code = AGENT
+    for old, new in pairs:
+        assert old in code
+        code = code.replace(old, new)
+    return ["--", sys.executable, "-c", code, "todo"]
+
+
+def _run_live(folder: Path, command: list[str], mode: str = "auto", steps: dict[str, Any] = STEPS) -> None:
+    """Run an agent beside its model."""
+    with Provider(load(steps)) as up:
+        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
+        done = llmproxy("run", "--mode", mode, "--cassette", "tasks", *command, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_two_recordings_fit_nothing_is_learned(recorded: Path) -> None:
+    """Recorded twice: both would fit on trial, and which of them taught would be a guess. The reason and both are said."""
+    _run_live(recorded, agent())
+    done = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent(), cwd=recorded)
+    assert done.returncode in (2, 4), done.stderr
+    assert "on trial: recordings #2 and #3 would both fit: nothing is learned where that is not clear" in done.stderr
+    assert slots(recorded) == []
+
+
+def test_a_value_in_the_question_is_no_slot(tmp_path: Path) -> None:
+    """What the user asks differs in a uuid: nothing is learned, whatever is accepted, and it is said why."""
+    asks = _replaced(('"Make a task."', 'f"Make task {uuid.uuid4()}."'))
+    record_with = ["--", *asks[1:]]
+    _run_live(tmp_path, record_with, "record")
+    done = llmproxy("learn", "tasks", "--accept", *asks, cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert "could not be served, even on trial" in done.stderr
+    assert "$.messages[0].content" in done.stderr
+    assert "a slot stands in what a tool answered, never in the question" in done.stderr
+    assert slots(tmp_path) == []
+
+
+def test_what_came_from_outside_is_shown_apart(tmp_path: Path) -> None:
+    """The result of a tool that asks the web: its id is as good as another question's, so --accept leaves it."""
+    steps: dict[str, Any] = {"ordered": False, "steps": [
+        {"results": 0, "times": None, "call": [{"name": "web_search", "arguments": {"query": "milk"}}]},
+        STEPS["steps"][1],
+    ]}  # fmt: skip
+    _run_live(tmp_path, agent(), "record", steps)
+    done = llmproxy("learn", "tasks", "--accept", *agent(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "from outside of this machine (a page, a service, another host)" in done.stderr
+    assert "made (by name)" in done.stderr
+    assert (
+        "not taken: made, sequence. If they may be anything of their kind: --take made --take sequence" in done.stderr
+    )
+    assert "--accept takes uuid, hex, time, duration that a tool of this machine answered" in done.stderr
+    assert slots(tmp_path) == []
+    named = llmproxy("learn", "tasks", "--take", "made", "--take", "sequence", *agent(), cwd=tmp_path)
+    assert named.returncode == 0, named.stderr
+    assert slots(tmp_path) == ["made", "sequence"]
 
 
 def test_a_missing_store_and_a_missing_slot_are_said(

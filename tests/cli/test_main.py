@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 import llmproxy
@@ -17,4 +19,4 @@ def test_an_unknown_command_ends_with_2_and_the_nearest(capsys: pytest.CaptureFi
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     """One version everywhere."""
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"llmproxy {llmproxy.__version__}\n"
+    assert capsys.readouterr().out == f"llmproxy {llmproxy.__version__} (mitmproxy {version('mitmproxy')})\n"

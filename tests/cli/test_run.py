@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.run import LOOKED_AT, Ending
+from llmproxy.cli.run import LOOKED_AT, RunEnding
 from llmproxy.client.control.client import Call, Control, ControlError, Report
 from llmproxy.client.process.attach import Attached
 from llmproxy.settings import load
@@ -55,7 +56,11 @@ def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path
     store = str(tmp_path / "x.db")
     with Provider([step(user="hi", say="hello", times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        first = run("--mode", "record", "--cassette", "a b", "--store", store, "--", *asking("hi"), env=env)
+        told = tmp_path / "told.json"
+        options = ["--mode", "record", "--cassette", "a b", "--store", store, "--json", str(told)]
+        first = run(*options, "--", *asking("hi"), env=env)
+    result = json.loads(told.read_text())
+    assert (result["recorded"], result["misses"], result["command_exit_code"], result["exit_code"]) == (1, 0, 0, 0)
     assert (first.returncode, first.stdout) == (0, "hello\n")
     assert "0 hits, 0 misses, 1 recorded" in first.stderr
     again = run("--cassette", "a b", "--store", store, *asking("hi"))
@@ -113,7 +118,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
             return Report(name, name, hits=29_999, refused=1)
 
     url = "http://127.0.0.1:9"
-    ending = Ending(Attached(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
+    ending = RunEnding(Attached(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
     ending.close()
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())

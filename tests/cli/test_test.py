@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.test import CASSETTES, STORE
+from llmproxy.cli.parts.suites import CASSETTES, STORE
 from tests.support.process import ROOT, clean_env
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"

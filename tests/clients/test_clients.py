@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
-import yaml
 
 from tests.provider import Provider, Reply, Step
 from tests.support import Proxy, needed, proxy
@@ -125,11 +124,8 @@ def test_the_go_snippet(px: Proxy, tmp_path: Path) -> None:
 
 
 def test_every_snippet_is_run_or_read() -> None:
-    """No block of the page escapes: what is no program is at least valid YAML that names commands and files we have."""
-    assert {name for name, _ in SNIPPETS} == {*RUN, "go", "yaml"}
-    workflow, compose = (yaml.safe_load(text) for name, text in SNIPPETS if name == "yaml")
-    assert workflow["jobs"]["test"]["env"]["OPENAI_BASE_URL"] == f"{ADDRESS}/v1"
-    assert compose["services"]["tests"]["network_mode"] == "service:llmproxy"
+    """No block of the page escapes."""
+    assert {name for name, _ in SNIPPETS} == {*RUN, "go"}
 
 
 def test_the_page_names_every_endpoint() -> None:
@@ -139,4 +135,5 @@ def test_the_page_names_every_endpoint() -> None:
     missing = [
         path for path in document["paths"] if path.removeprefix("/_llmproxy/").removesuffix("/unbind") not in said
     ]
-    assert missing == []
+    assert "`ui/`" in said
+    assert [path for path in missing if not path.startswith("/_llmproxy/ui/")] == []

@@ -20,13 +20,13 @@ COMMON = {
 """Variables that every agent gets: keys (the provider takes any), and that root may let it run commands."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Agent:
     """One coding agent."""
 
     name: str
     package: str
-    """Of npm, and the folder `node/NAME` that holds its lock."""
+    """Of npm. `node/NAME` holds its lock, which the first build makes."""
     command: tuple[str, ...]
     """How it is asked ASK; ``$NAME`` is a variable of its environment (llmproxy's base URLs), ``{home}`` its home."""
     tool: str
@@ -41,6 +41,10 @@ class Agent:
     """Script of its package that must run after the installation."""
     aside: tuple[Mapping[str, Any], ...] = ()
     """Steps of the script for what it asks on the side, as often as it likes."""
+    stream: bool = True
+    """Whether its questions want a stream."""
+    source: str = ""
+    """Where its package comes from, if not from npm's registry: a folder."""
 
 
 AGENTS = (

@@ -56,9 +56,9 @@ def script(agent: Agent, cwd: str, turns: int) -> Script:
     for number, command in enumerate(TURNS[:turns]):
         text = command.replace("{cwd}", cwd)
         call = {"name": agent.tool, "arguments": {agent.argument: text, **agent.arguments}}
-        steps.append({"results": number, "stream": True, "call": [call], "takes": _taken(text)})
+        steps.append({"results": number, "stream": agent.stream, "call": [call], "takes": _taken(text)})
     said = f"The notes say: {NOTE}." + (" It is in {uuid}.txt." if turns > 2 else "")
-    steps.append({"results": turns, "stream": True, "say": said, "takes": _taken(said)})
+    steps.append({"results": turns, "stream": agent.stream, "say": said, "takes": _taken(said)})
     return load({"ordered": False, "steps": steps})
 
 

@@ -26,7 +26,7 @@ from tests.support.process import clean_env
 
 from .agents import ASK, COMMON, Agent
 from .dialogue import NOTE, UUID, script
-from .environments import programs_of
+from .environments import HERE, programs_of
 
 SECONDS = 240
 """An agent that takes longer hangs."""
@@ -48,18 +48,26 @@ class Where:
     """Commits of before, beyond the first."""
     dirty: bool = False
     """A file lies there that git does not know."""
+    keeps_home: bool = False
+    """What an agent left in its home stays there for the next run."""
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """What git calls the user."""
+        return f"{self.user.title()} Smith"
 
     def prepare(self, name: str) -> None:
         """Make the folders, the notes and the repository, all of them anew."""
-        for folder in (self.cwd, self.home, self.tmp):
+        for folder in (self.cwd, self.tmp) if self.keeps_home else (self.cwd, self.home, self.tmp):
             for old in sorted(folder.iterdir()) if folder.exists() else ():
                 shutil.rmtree(old, ignore_errors=True) if old.is_dir() and not old.is_symlink() else old.unlink()
+        for folder in (self.cwd, self.home, self.tmp):
             folder.mkdir(parents=True, exist_ok=True)
         (self.cwd / "notes.txt").write_text(f"{NOTE}\n")
-        config = f"[user]\n\tname = {self.user}\n\temail = {self.user}@example.com\n[init]\n\tdefaultBranch = {self.branch}\n"
+        config = f"[user]\n\tname = {self.full_name}\n\temail = {self.user}@example.com\n[init]\n\tdefaultBranch = {self.branch}\n"
         (self.home / ".gitconfig").write_text(config)
-        git = ["git", "-c", f"user.name={self.user}", "-c", f"user.email={self.user}@example.com"]
+        git = ["git", "-c", f"user.name={self.full_name}", "-c", f"user.email={self.user}@example.com"]
         (self.cwd / ".gitignore").write_text(".ids\n")
         _do(*git, "init", "-q", "-b", self.branch, ".", cwd=self.cwd)
         _do(*git, "add", ".gitignore", cwd=self.cwd)
@@ -75,7 +83,12 @@ class Where:
         commits = "\n".join([line for line in log.stdout.splitlines() if " Begin," in line][:5])
         utc = datetime.now(UTC).date().isoformat()
         known = {"cwd": str(self.cwd), "home": str(self.home), "tmp": str(self.tmp), "user": self.user}
-        known |= {"git_branch": self.branch, "git_commits": commits, "timezone": self.timezone}
+        known |= {
+            "git_user": f"{self.full_name} <{self.user}@example.com>",
+            "git_branch": self.branch,
+            "git_commits": commits,
+            "timezone": self.timezone,
+        }
         found = [check_circumstance(name, value) for name, value in known.items() if value]
         return [*found, check_circumstance("date", day, utc)]
 
@@ -126,6 +139,8 @@ class Lab:
     folder: Path
     turns: int
     cut_off: bool = True
+    packages: Path = HERE
+    """Where its packages lie."""
     provider: Provider | None = None
     recorded: Where | None = None
     runs: list[Ran] = field(default_factory=list)
@@ -171,9 +186,7 @@ class Lab:
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
         """Run the agent under a command of llmproxy."""
         own = {name: value.replace("{home}", str(where.home)) for name, value in self.agent.variables.items()}
-        path = (
-            f"{programs_of(self.agent.name)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        )
+        path = f"{programs_of(self.agent, self.packages)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         env = clean_env(
             {
                 **COMMON,
@@ -205,6 +218,12 @@ class Lab:
         ran = Ran(done.returncode, done.stdout, done.stderr)
         self.runs.append(ran)
         return ran
+
+    def explain(self) -> list[str]:
+        """Return the line in which the last miss differs, as `llmproxy why` says it."""
+        command = [sys.executable, "-m", "llmproxy", "why", "--store", str(self.store)]
+        done = subprocess.run(command, env=clean_env({}), capture_output=True, text=True, timeout=60, check=False)
+        return [line for line in done.stdout.splitlines() if line.startswith("recording #")][:1]
 
     def problems(self, ran: Ran, where: Where) -> list[str]:
         """Say what of a replay is not as it must be; empty if all is."""

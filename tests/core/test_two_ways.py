@@ -18,7 +18,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store import upkeep
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, body, engine
@@ -41,7 +41,7 @@ class Way:
     def now(self) -> float:
         return self.seconds
 
-    def ask(self, name: str | None, party: str | None, credential: str | None, client: Client, text: str) -> object:
+    def ask(self, name: str | None, party: str | None, credential: str | None, client: ClientHttp, text: str) -> object:
         """Ask as the front does; returns all that is said about it."""
         target = f"/s/{name}{CHAT}" if name else CHAT
         headers: Headers = ((PARTY_HEADER, party),) if party else ()
@@ -146,7 +146,7 @@ ASK = st.tuples(
         some(None, seldom=("a", "a~1", "w")),
         some(None, seldom=("user", "agent")),
         some(None, seldom=("1", "2")),
-        some(Client(), seldom=(Client(keep_alive=False),)),
+        some(ClientHttp(), seldom=(ClientHttp(keep_alive=False),)),
         some("hi", "other", seldom=("never", f"a key: {SECRET.format(1)}")),
     ),
 )
@@ -171,7 +171,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
         way = Way(path, Mode.RECORD, Exhausted.LAST, short=False)
         for name, party in ((None, None), ("a", None), (None, "user")):
             for text in ("hi", "other", "hi"):
-                way.ask(name, party, None, Client(), text)
+                way.ask(name, party, None, ClientHttp(), text)
         way.made.close()
         way.journal.close()
     return path
@@ -196,7 +196,7 @@ def test_the_short_way_is_taken(tape: Path) -> None:
     with both(tape, tape.with_name("taken"), Mode.REPLAY, Exhausted.LAST) as (long, short):
         for _ in range(10):
             for text in ("hi", "other"):
-                long.ask(None, None, None, Client(), text)
-                short.ask(None, None, None, Client(), text)
+                long.ask(None, None, None, ClientHttp(), text)
+                short.ask(None, None, None, ClientHttp(), text)
     assert (long.hits, long.asked) == (0, 20)
     assert short.hits > 10

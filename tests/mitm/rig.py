@@ -30,7 +30,7 @@ from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.serve import Proxy
+from llmproxy.mitm.serve import ServedProxy
 from llmproxy.mitm.shell import Shell
 from llmproxy.settings import Settings
 from tests.mitm.wire import Wire
@@ -141,7 +141,7 @@ class Rig:
         guard = guard_of(self.settings, self.settings.host)
         self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
-        proxy = Proxy(self.shell, self.settings, ours, self._front)
+        proxy = ServedProxy(self.shell, self.settings, ours, self._front)
         self.port = await proxy.listen()
         self._ready.set()
         await self._end.wait()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,10 +32,10 @@ class Mitmdump(Process):
     port: int
 
 
-def begin(folder: Path, *options: str) -> Mitmdump:
+def begin(folder: Path, *options: str, script: Path = SCRIPT) -> Mitmdump:
     """Start it; options are those of --set."""
     port = free_port()
-    command = [str(MITMDUMP), "-s", str(SCRIPT), "--listen-host", "127.0.0.1", "-p", str(port)]
+    command = [str(MITMDUMP), "-s", str(script), "--listen-host", "127.0.0.1", "-p", str(port)]
     command += ["--set", f"confdir={folder / 'mitmproxy'}", *(word for option in options for word in ("--set", option))]
     process = Mitmdump(command, folder, f"mitmdump-{port}", clean_env({"PYTHONUNBUFFERED": "1"}))
     process.port = port
@@ -41,9 +43,9 @@ def begin(folder: Path, *options: str) -> Mitmdump:
 
 
 @contextmanager
-def mitmdump(folder: Path, *options: str) -> Iterator[Mitmdump]:
+def mitmdump(folder: Path, *options: str, script: Path = SCRIPT) -> Iterator[Mitmdump]:
     """Run it for the block, from when it serves; ended by SIGINT."""
-    process = begin(folder, *options)
+    process = begin(folder, *options, script=script)
 
     def healthy() -> bool:
         try:
@@ -58,6 +60,21 @@ def mitmdump(folder: Path, *options: str) -> Iterator[Mitmdump]:
         yield process
     finally:
         process.end(signal.SIGINT)
+
+
+def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
+    """A refusal in the provider's place, a reset of the connection; then the provider is asked, and nothing is recorded."""
+    (tmp_path / "f.yaml").write_text("[http-503@1, reset@2]")
+    with Provider(Script((Step(json_answer({"ok": 1}), times=None),))) as p:
+        more = (f"mode=reverse:{p.url}", f"llmproxy_faults={tmp_path / 'f.yaml'}")
+        with mitmdump(tmp_path, *more, script=SCRIPT.with_name("inject_faults.py")) as m:
+            found = []
+            for text in ("hi", "hi", "more", "more"):
+                with Wire(m.port) as c:
+                    found.append(c.ask(chat(text)).status)
+        assert found == [503, 200, 0, 200]
+        assert len(p.requests) == 2
+    assert not (tmp_path / "llmproxy.db").exists()
 
 
 def test_reverse_mode_sends_everything_to_its_target(tmp_path: Path) -> None:
@@ -166,3 +183,23 @@ def test_before_it_is_configured_it_denies() -> None:
 
     wall.server_connect(Data)  # type: ignore[attr-defined]
     assert Data.server.error
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [("11.1.3", "made for mitmproxy 12 from 12.2, and this is 11.1.3"), ("12.3.0", "it cannot be loaded into")],
+)
+def test_a_mitmproxy_that_cannot_take_it_ends(version: str, why: str, tmp_path: Path) -> None:
+    """Too old, or an environment in which nothing of ours can be imported: the reason and what to do, and nothing serves."""
+    (tmp_path / "theirs" / "mitmproxy").mkdir(parents=True)
+    (tmp_path / "theirs" / "mitmproxy" / "__init__.py").touch()
+    (tmp_path / "theirs" / "mitmproxy" / "version.py").write_text(f"VERSION = {version!r}\n")
+    script = tmp_path / "tool" / "llmproxy" / "data" / SCRIPT.name
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    code = f"import runpy; runpy.run_path({str(script)!r}); print('serves')"
+    env = clean_env({"PYTHONPATH": str(tmp_path / "theirs")})
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert why in done.stderr
+    assert "uv tool install mitmproxy --with llmproxy-replay" in done.stderr

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 
 from tests.oracle.speak import DIALECTS, JSON_TYPE, Call, Dialect, Said, Turn, dumps
@@ -124,7 +125,7 @@ class World:
         """Begin a conversation."""
         return Talk(
             dialect,
-            stream=bool(dialect.kind) and self.chance(0.5),
+            stream=self.chance(0.5),
             says_attempts=self.chance(0.4),
             renumbers=self.chance(0.3),
             forgets=self.chance(0.15),
@@ -217,10 +218,18 @@ class World:
             step.clear = False
             step.answers += 1
             return said
-        yield replace(whole, attempt=attempt)
+        yield replace(whole, pieces=self.torn(pieces), attempt=attempt)
         step.answers += 1
         step.clear = step.clear and not said.strange
         return said
+
+    def torn(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Cut an answer at other places: what arrives together need not be an event."""
+        if self.chance(0.7):
+            return pieces
+        data = b"".join(pieces)
+        at = [0, *sorted(self.random.sample(range(len(data)), min(5, len(data)))), len(data)]
+        return tuple(data[start:end] for start, end in pairwise(at) if start < end)
 
     def use(self, talk: Talk, step: Step, said: Said, *, told: bool) -> bool:
         """Run the tools of an answer, or not; tells whether the agent goes on."""

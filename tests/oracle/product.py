@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import httpx
 
 from llmproxy.client.control.told import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.report.events import Status
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem
+from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.checks.tools import check_tools, check_total
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.variables import Scope
-from llmproxy.suite.schema.expect import Usage
+from llmproxy.suite.schema.expect import Created as CreatedItem, MessageProcessing, Usage
 from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.suite.schema.store import Verify as Verification
+from llmproxy.suite.stores import StoreAdapter, store_from
+from llmproxy.suite.stores.http import HttpStore
+from llmproxy.suite.stores.http_map import http_entity
+from llmproxy.trace.observing.processing import Processing, processing
 from llmproxy.trace.observing.wire import Observed, Wire
-from tests.oracle.agents import Exchange, Run
+from tests.oracle.agents import Exchange
+from tests.oracle.history import Chapter
+from tests.oracle.places import Database, Service
+from tests.oracle.rows import ME
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.stage import Stage
@@ -49,10 +63,10 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
     return call, interaction
 
 
-def seen(run: Run) -> Wire:
+def seen(exchanges: Iterable[Exchange]) -> Wire:
     """Return the wire of a run."""
     wire = Wire()
-    wire.feed(told(number, exchange) for number, exchange in enumerate(run.exchanges, 1))
+    wire.feed(told(number, exchange) for number, exchange in enumerate(exchanges, 1))
     return wire
 
 
@@ -72,5 +86,84 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
     else:
         tools = {name: ToolExpect.model_validate(each) for name, each in said["tools"].items()}
         found = check_tools(tools, step, scope)
+    return worst(found)
+
+
+def history(wire: Wire, step: Chapter) -> Processing:
+    """Return what the product knows of the history in a step."""
+    before = [each for each in wire.seen if each.call.seq <= step.after]
+    return processing(wire.step(step.after, step.until), before, continues=step.continues)
+
+
+def judge_history(said: dict[str, Any], found: Processing) -> Status:
+    """Return what a suite makes of an assertion about it."""
+    wanted = MessageProcessing.model_validate(said["messageProcessing"])
+    return worst(check_processing(wanted, found, Scope()))
+
+
+def worst(found: Iterable[Assertion]) -> Status:
+    """Return what assertions come to."""
     statuses = {each.status for each in found}
     return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in statuses), Status.PASSED)
+
+
+def store_of(place: Database | Service) -> StoreAdapter:
+    """Return the store that looks at a place; a service is asked without a socket."""
+    if isinstance(place, Database):
+        return store_from(place.store, place.file.parent)
+
+    def ask(request: httpx.Request) -> httpx.Response:
+        status, headers, data = place.answer(request.url.raw_path.decode())
+        return httpx.Response(status, headers=headers, content=data)
+
+    client = httpx.Client(transport=httpx.MockTransport(ask))
+    return HttpStore("http://rows", {"tasks": http_entity("tasks", place.entity)}, client=client)
+
+
+class Books:
+    """A store as a suite looks at it."""
+
+    def __init__(self, store: StoreAdapter) -> None:
+        self.store = store
+        self.later: deque[Callable[[], None]] = deque()
+        self.now = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def _looking(self) -> Entities:
+        return Entities(
+            Looking(adapter=self.store, scope=Scope(), user=ME, clock=lambda: self.now, sleep=self._sleep), scenario="s"
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        """Let time go on, in which the agent does the next thing."""
+        self.now += max(seconds, 0.001)
+        if self.later:
+            self.later.popleft()()
+
+    def created(self, said: dict[str, Any], happens: list[Callable[[], None]]) -> Status:
+        """Return what a suite makes of an assertion about new rows; the first thing happens before the answer, the others after it."""
+        entities = self._looking()
+        before = entities.baseline(["tasks"])
+        happens[0]()
+        self.later = deque(happens[1:])
+        item = CreatedItem.model_validate(said)
+        wanted = Created(entity="tasks", fields=item.fields or {}, count=item.count, within=item.within or 0)
+        return worst(entities.created(before, [wanted]))
+
+    def verify(self, said: dict[str, Any]) -> Status:
+        """Return what a suite makes of an assertion about the rows that are there."""
+        item = Verification.model_validate(said)
+        wanted = VerifyItem(
+            entity="tasks",
+            id=item.id,
+            filters=item.filters or {},
+            fields=item.fields or {},
+            count=item.count,
+            exists=item.exists,
+        )
+        return worst(self._looking().verify(wanted))

@@ -1,11 +1,14 @@
 """What agents and models say to each other, written as bytes in six dialects, whole and streamed. Reads no code of the product.
 
-A conversation is a list of turns: ``("user", text)``, ``("model", Said)``, ``("results", [(Call, text, failed), ...])``.
+A conversation is a list of turns: ``("user", text)``, ``("model", Said)``, ``("results", [(Call, text, failed), ...])``; a first one
+``("system", text)`` says who the model is, if not the usual one.
 """
 
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 Json = dict[str, Any]
 Turn = tuple[str, Any]
 JSON_TYPE, SSE_TYPE, NDJSON_TYPE = "application/json", "text/event-stream", "application/x-ndjson"
+AWS_TYPE = "application/vnd.amazon.eventstream"
 
 
 @dataclass(eq=False)
@@ -51,12 +55,17 @@ class Dialect:
     operation: str
     path: str
     kind: str
-    """Content type of a stream; empty where it does not stream."""
+    """Content type of a stream."""
     has_ids: bool
     ask: Callable[[Sequence[Turn], Sequence[str], bool], Json]
     answer: Callable[[Said], Json]
     pieces: Callable[[Said], Iterable[tuple[str, Json]]]
     """Events of a stream, with their names."""
+
+    def address(self, *, stream: bool) -> str:
+        """Return where a request goes; some say in the path that they want a stream."""
+        streamed = {"gemini": "/v1beta/models/m:streamGenerateContent?alt=sse", "converse": "/model/m/converse-stream"}
+        return streamed.get(self.name, self.path) if stream else self.path
 
     def request(self, turns: Sequence[Turn], tools: Sequence[str], *, stream: bool) -> bytes:
         """Return the body of a request."""
@@ -68,12 +77,7 @@ class Dialect:
 
     def stream(self, said: Said) -> list[bytes]:
         """Return the pieces of a streamed answer."""
-        found = []
-        for name, value in self.pieces(said):
-            head = f"event: {name}\n" if name else ""
-            found.append(
-                dumps(value) + b"\n" if self.kind == NDJSON_TYPE else f"{head}data: ".encode() + dumps(value) + b"\n\n"
-            )
+        found = [_FRAMED[self.kind](name, value) for name, value in self.pieces(said)]
         if self.name == "chat":
             found.append(b"data: [DONE]\n\n")
         return found
@@ -82,6 +86,34 @@ class Dialect:
 def dumps(value: object) -> bytes:
     """Write JSON."""
     return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _event(name: str, value: Json) -> bytes:
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + dumps(value) + b"\n\n"
+
+
+def _aws_frame(name: str, value: Json) -> bytes:
+    """Write an event as AWS does: lengths, a checksum of them, headers (name, 7 for text, text), the payload, a checksum of it all."""
+    headers = b""
+    for key, text in ((":event-type", name), (":content-type", JSON_TYPE), (":message-type", "event")):
+        headers += struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(text)) + text.encode()
+    payload = dumps(value)
+    lengths = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
+    message = lengths + struct.pack("!I", zlib.crc32(lengths)) + headers + payload
+    return message + struct.pack("!I", zlib.crc32(message))
+
+
+_FRAMED: dict[str, Callable[[str, Json], bytes]] = {
+    SSE_TYPE: _event,
+    NDJSON_TYPE: lambda _, value: dumps(value) + b"\n",
+    AWS_TYPE: _aws_frame,
+}
+"""How an event of a stream is written, by its content type."""
+
+
+def told(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
+    """Return the system prompt, and the other turns."""
+    return (turns[0][1], turns[1:]) if turns and turns[0][0] == "system" else ("You keep tasks.", turns)
 
 
 def split(text: str) -> list[str]:
@@ -106,7 +138,8 @@ def _chat_message(said: Said) -> Json:
 
 
 def _chat_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
-    messages: list[Json] = [{"role": "system", "content": "You keep tasks."}]
+    system, turns = told(turns)
+    messages: list[Json] = [{"role": "system", "content": system}]
     for kind, what in turns:
         if kind == "user":
             messages.append({"role": "user", "content": what})
@@ -179,6 +212,7 @@ def _items(said: Said) -> list[Json]:
 
 
 def _responses_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
+    system, turns = told(turns)
     items: list[Json] = []
     for kind, what in turns:
         if kind == "user":
@@ -190,7 +224,7 @@ def _responses_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) ->
                 kind_of = "shell_call_output" if call.name == "shell" else "function_call_output"
                 items.append({"type": kind_of, "call_id": call.id, "output": text})
     offered = [{"type": "function", "name": name, "parameters": {}} for name in tools]
-    return {"model": "m", "instructions": "You keep tasks.", "input": items, "tools": offered} | (
+    return {"model": "m", "instructions": system, "input": items, "tools": offered} | (
         {"stream": True} if stream else {}
     )
 
@@ -229,6 +263,7 @@ def _blocks(said: Said) -> list[Json]:
 
 
 def _messages_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
+    system, turns = told(turns)
     messages: list[Json] = []
     for kind, what in turns:
         if kind == "user":
@@ -242,7 +277,7 @@ def _messages_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> 
             ]
             messages.append({"role": "user", "content": results})
     offered = [{"name": name, "input_schema": {}} for name in tools]
-    return {"model": "m", "max_tokens": 9, "system": "You keep tasks.", "messages": messages, "tools": offered} | (
+    return {"model": "m", "max_tokens": 9, "system": system, "messages": messages, "tools": offered} | (
         {"stream": True} if stream else {}
     )
 
@@ -288,6 +323,7 @@ def _parts(said: Said) -> list[Json]:
 
 
 def _gemini_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
+    system, turns = told(turns)
     contents: list[Json] = []
     for kind, what in turns:
         if kind == "user":
@@ -297,7 +333,8 @@ def _gemini_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Js
         else:
             parts = [{"functionResponse": {"name": call.name, "response": json.loads(text)}} for call, text, _ in what]
             contents.append({"role": "user", "parts": parts})
-    return {"contents": contents, "tools": [{"functionDeclarations": [{"name": name} for name in tools]}]}
+    told_as = {"systemInstruction": {"parts": [{"text": system}]}}
+    return {**told_as, "contents": contents, "tools": [{"functionDeclarations": [{"name": name} for name in tools]}]}
 
 
 def _candidates(parts: list[Json], reason: str | None) -> Json:
@@ -323,7 +360,8 @@ def _ollama_message(said: Said) -> Json:
 
 
 def _ollama_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
-    messages: list[Json] = [{"role": "system", "content": "You keep tasks."}]
+    system, turns = told(turns)
+    messages: list[Json] = [{"role": "system", "content": system}]
     for kind, what in turns:
         if kind == "user":
             messages.append({"role": "user", "content": what})
@@ -357,6 +395,7 @@ def _converse_blocks(said: Said) -> list[Json]:
 
 
 def _converse_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Json:
+    system, turns = told(turns)
     messages: list[Json] = []
     for kind, what in turns:
         if kind == "user":
@@ -375,15 +414,35 @@ def _converse_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> 
                 for call, text, failed in what
             ]
             messages.append({"role": "user", "content": content})
-    return {"messages": messages, "toolConfig": {"tools": [{"toolSpec": {"name": name}} for name in tools]}}
+    offered = {"tools": [{"toolSpec": {"name": name}} for name in tools]}
+    return {"system": [{"text": system}], "messages": messages, "toolConfig": offered}
 
 
 def _converse_answer(said: Said) -> Json:
     return {"output": {"message": {"role": "assistant", "content": _converse_blocks(said)}}, "stopReason": "end_turn"}
 
 
-def _nothing(said: Said) -> Iterable[tuple[str, Json]]:
-    return ()
+def _converse_pieces(said: Said) -> Iterable[tuple[str, Json]]:
+    yield "messageStart", {"role": "assistant"}
+    for index, block in enumerate(_converse_blocks(said)):
+        here: Json = {"contentBlockIndex": index}
+        if "text" in block:  # of a text no start is told
+            deltas: list[Json] = [{"text": text} for text in split(block["text"])]
+        elif "toolUse" in block:
+            use = block["toolUse"]
+            yield (
+                "contentBlockStart",
+                {"start": {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}, **here},
+            )
+            deltas = [{"toolUse": {"input": text}} for text in split(json.dumps(use["input"]))]
+        else:
+            yield "contentBlockStart", {"start": block, **here}
+            deltas = []
+        for delta in deltas:
+            yield "contentBlockDelta", {"delta": delta, **here}
+        yield "contentBlockStop", here
+    yield "messageStop", {"stopReason": "end_turn"}
+    yield "metadata", {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}, "metrics": {"latencyMs": 1}}
 
 
 DIALECTS = (
@@ -394,5 +453,5 @@ DIALECTS = (
             lambda said: _candidates(_parts(said), "STOP"), _gemini_pieces),
     Dialect("ollama", "ollama", "api.chat", "/ollama/api/chat", NDJSON_TYPE, False, _ollama_ask,
             lambda said: {"model": "m", "message": _ollama_message(said), "done": True, "done_reason": "stop"}, _ollama_pieces),
-    Dialect("converse", "bedrock", "converse", "/model/m/converse", "", True, _converse_ask, _converse_answer, _nothing),
+    Dialect("converse", "bedrock", "converse", "/model/m/converse", AWS_TYPE, True, _converse_ask, _converse_answer, _converse_pieces),
 )  # fmt: skip

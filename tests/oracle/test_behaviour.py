@@ -21,7 +21,7 @@ ASSERTIONS = 12
 def wrong(seed: int, tally: Counter[str]) -> list[str]:
     """Play an agent, assert things about it, and return where the product and the truth differ."""
     run, random = World(seed).play(), Random(seed)
-    wire, found = seen(run), list[str]()
+    wire, found = seen(run.exchanges), list[str]()
     for number, step in enumerate(run.steps):
         measured = wire.step(step.after, step.until)
         for _ in range(ASSERTIONS):

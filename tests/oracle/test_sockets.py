@@ -2,68 +2,26 @@
 
 from __future__ import annotations
 
-import http.client
 import os
-import threading
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from llmproxy.client.control.client import Control
 from llmproxy.report.events import Status
 from llmproxy.trace.observing.wire import Wire
-from tests.oracle.agents import Exchange, World
+from tests.oracle.agents import World
 from tests.oracle.product import judge
 from tests.oracle.truth import holds, in_sight, think_of
+from tests.oracle.upstream import NAMES, Upstream, send
 from tests.support import proxy
 
 RUNS = int(os.environ.get("ORACLE_SOCKET_RUNS", "12"))
 """How many agents; `scripts/lab/oracle` asks for hundreds."""
 ASSERTIONS = 12
-PREFIX = {"ollama": "", "gemini": "/gemini", "bedrock": "/bedrock"}
-"""What stands before a path where it alone does not say whose it is."""
-
-
-class Upstream(ThreadingHTTPServer):
-    """Answers requests as they were written down, by their bodies, in order."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: dict[bytes, deque[Exchange]] = defaultdict(deque)
-        super().__init__(("127.0.0.1", 0), _Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Upstream
-
-    def do_POST(self) -> None:
-        """Send the pieces, and break off where that is written."""
-        exchange = self.server.answers[self.rfile.read(int(self.headers["content-length"]))].popleft()
-        self.send_response(exchange.status)
-        self.send_header("content-type", exchange.kind)
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        for piece in exchange.pieces:
-            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-        if not exchange.cut:
-            self.wfile.write(b"0\r\n\r\n")
-        self.close_connection = exchange.cut
-
-    def log_message(self, *args: Any) -> None:  # noqa: ANN401
-        """Say nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -71,34 +29,10 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upstr
     """Share a proxy that records, and the provider behind it."""
     upstream = Upstream()
     store: Path = tmp_path_factory.mktemp("oracle") / "x.db"
-    names = ("openai", "anthropic", "gemini", "ollama", "bedrock")
-    with proxy("record", store, upstreams=dict.fromkeys(names, upstream.url)) as px:
+    with proxy("record", store, upstreams=dict.fromkeys(NAMES, upstream.url)) as px:
         yield px.url, upstream
     upstream.shutdown()
     upstream.server_close()
-
-
-def send(url: str, session: str, exchange: Exchange) -> None:
-    """Send a request as its agent does, and read as much of the answer as comes."""
-    place, dialect = urlsplit(url), exchange.dialect
-    path = dialect.path
-    if dialect.name == "gemini" and exchange.kind == dialect.kind:
-        path = path.replace(":generateContent", ":streamGenerateContent?alt=sse")
-    headers = {"content-type": "application/json", "authorization": "Bearer x", "anthropic-version": "2023-06-01"}
-    if dialect.name != "messages":
-        del headers["anthropic-version"]
-    if exchange.attempt is not None:
-        headers["x-stainless-retry-count"] = str(exchange.attempt)
-    if exchange.party != "agent":
-        headers["x-llmproxy-party"] = exchange.party
-    wire = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
-    try:
-        wire.request("POST", f"/s/{session}{PREFIX.get(dialect.provider, '')}{path}", exchange.request, headers)
-        wire.getresponse().read()
-    except (http.client.HTTPException, OSError):
-        assert exchange.cut
-    finally:
-        wire.close()
 
 
 def test_what_a_real_proxy_tells_is_judged_as_truly(wires: tuple[str, Upstream]) -> None:

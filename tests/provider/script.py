@@ -39,7 +39,7 @@ class Reply:
     call: tuple[Call, ...] = ()
     takes: Mapping[str, str] = field(default_factory=dict)
     """Values that the model names again, by name: the last match (first group) of each pattern in the tools' results
-    stands for ``{name}`` in what is said and in the arguments."""
+    stands for ``{name}`` in what is said and in the arguments; an argument ``{"number": "{name}"}`` is a whole number."""
 
     def filled(self, seen: Seen) -> Reply:
         """Return it with the values that this request holds; ValueError if one is nowhere."""
@@ -53,6 +53,8 @@ class Reply:
             values[f"{{{name}}}"] = found[-1]
 
         def fill(text: Any) -> Any:  # noqa: ANN401 - an argument may be anything
+            if isinstance(text, dict) and [*text] == ["number"]:
+                return int(fill(text["number"]))
             for name, value in values.items():
                 text = text.replace(name, value) if isinstance(text, str) else text
             return text

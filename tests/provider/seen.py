@@ -164,7 +164,11 @@ def _converse(fields: dict[str, Any]) -> list[tuple[str, str]]:
     for message in fields.get("messages", ()):
         for block in message.get("content", ()):
             result = block.get("toolResult")
-            said.append(("tool", json.dumps(result)) if result else (message["role"], block.get("text", "")))
+            said.append(
+                ("tool", _text(result.get("content")) or json.dumps(result))
+                if result
+                else (message["role"], block.get("text", ""))
+            )
     return said
 
 
@@ -173,8 +177,14 @@ def _contents(fields: dict[str, Any]) -> list[tuple[str, str]]:
     for content in fields.get("contents", ()):
         for part in content.get("parts", ()):
             result = part.get("functionResponse") or part.get("function_response")
-            said.append(("tool", json.dumps(result)) if result else (content.get("role", "user"), part.get("text", "")))
+            said.append(("tool", _answered(result)) if result else (content.get("role", "user"), part.get("text", "")))
     return said
+
+
+def _answered(result: dict[str, Any]) -> str:
+    """Text of a function's response: that of its only member, if it is one, as SDKs wrap texts."""
+    members = list((result.get("response") or {}).values())
+    return members[0] if len(members) == 1 and isinstance(members[0], str) else json.dumps(result)
 
 
 def _file(fields: dict[str, Any]) -> list[tuple[str, str]]:

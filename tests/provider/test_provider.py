@@ -161,7 +161,7 @@ def test_pieces_keep_their_borders_and_their_pauses() -> None:
         begun = time.monotonic()
         body = raw(p).partition(b"\r\n\r\n")[2]
         assert body == b"3\r\ngr\xc3\r\n2\r\n\xbcn\r\n0\r\n\r\n"
-        assert 0.15 < time.monotonic() - begun < 2
+        assert time.monotonic() - begun > 0.15
 
 
 def test_a_slow_head_interim_answers_trailers_and_http_1_0() -> None:

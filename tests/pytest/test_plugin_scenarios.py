@@ -245,7 +245,7 @@ def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: 
             "why: RuntimeError: boom",
         ]
     )
-    assert "scenario_executor.py" not in result.stdout.str()
+    assert "running/executor.py" not in result.stdout.str()
     result.stdout.no_fnmatch_line("*scenario/running/life.py*")
 
 

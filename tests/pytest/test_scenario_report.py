@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.pytest.scenario_report import (
-    Named,
+    NamedResult,
     ScenarioReporter,
     cost_of,
     packed,
@@ -29,7 +29,7 @@ def result(success: bool = True, **more: Any) -> ScenarioResult:  # noqa: ANN401
 def report(*results: ScenarioResult, colour: bool = False) -> list[str]:
     reporter, lines = ScenarioReporter(), list[str]()
     for each in results:
-        reporter.add_result(Named("refund"), each)
+        reporter.add_result(NamedResult("refund"), each)
     reporter.print_report(lines.append, colour=colour)
     return lines
 
@@ -83,9 +83,9 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 def test_a_run_travels_as_plain_values() -> None:
     """From a worker to whoever reports."""
-    sent = json.loads(json.dumps(packed(Named("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))))
+    sent = json.loads(json.dumps(packed(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))))
     who, back = unpacked(sent)
-    assert who == Named("refund", 2, 3)
+    assert who == NamedResult("refund", 2, 3)
     assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
 
 
@@ -97,7 +97,7 @@ def test_properties_leave_out_what_is_unknown() -> None:
         "judge": PartyUse(),
     }
     known = result(usage=used, cassette="refund", run_id="r1")
-    assert properties(Named("refund"), known, 1) == [
+    assert properties(NamedResult("refund"), known, 1) == [
         ("scenario.name", "refund"),
         ("scenario.status", "passed"),
         ("scenario.cassette", "refund"),
@@ -106,7 +106,7 @@ def test_properties_leave_out_what_is_unknown() -> None:
     ]
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
     assert cost_of(unknown) is None
-    assert properties(Named("refund"), unknown, 2) == [
+    assert properties(NamedResult("refund"), unknown, 2) == [
         ("scenario.2.name", "refund"),
         ("scenario.2.status", "passed"),
         ("scenario.2.run_id", "r2"),

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.client.control.client import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared import Asked, Shared, cassette_name, choose_mode
+from llmproxy.pytest.shared import PluginAsked, Shared, cassette_name, choose_mode
 from tests.client.control.test_client import ask
 from tests.support.process import clean_env
 from tests.support.proxy import Proxy
@@ -62,7 +62,7 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
     try:
         counts = []
         for name in ("a", "b"):
-            walk = one.begin(Asked(name, "replay"))
+            walk = one.begin(PluginAsked(name, "replay"))
             assert ask(session_url(one.url, "pytest-gw0")) == 404
             assert ask(walk.url) == 404
             assert walk.base_url == f"{one.url}/s/{name}/v1"
@@ -79,7 +79,7 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
     env = clean_env({"LLMPROXY_URL": px.url, "LLMPROXY_COMMAND": "/nosuch"})
     one = shared(tmp_path, env)
     one.prepare()
-    one.finish(one.begin(Asked("c", "replay")))
+    one.finish(one.begin(PluginAsked("c", "replay")))
     one.end()
     assert px.is_healthy()
     assert env["LLMPROXY_URL"] == px.url
@@ -92,7 +92,7 @@ def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_
     one.prepare()
     for _ in range(2):
         with pytest.raises(MachineError, match="out of luck"):
-            one.begin(Asked("a", "replay"))
+            one.begin(PluginAsked("a", "replay"))
     one.end()
 
 
@@ -100,9 +100,9 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
     """A second binding of a process is refused, and leaves nothing open."""
     one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
     one.prepare()
-    walk = one.begin(Asked("first", "replay"))
+    walk = one.begin(PluginAsked("first", "replay"))
     with pytest.raises(MachineError, match="bound"):
-        one.begin(Asked("second", "replay"))
+        one.begin(PluginAsked("second", "replay"))
     assert "second" not in [each["name"] for each in px.control("sessions")["sessions"]]
     one.finish(walk)
     one.end()

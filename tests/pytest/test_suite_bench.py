@@ -9,33 +9,33 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.pytest.suite_bench import Bench
+from llmproxy.pytest.suite_bench import SuiteBench
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
 
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:
     """Recordings in tests/cassettes, the database where nobody commits it; a folder that is not there yet only where it is needed."""
-    words = Bench(tmp_path, "replay")._options({})
+    words = SuiteBench(tmp_path, "replay")._options({})
     assert f"--store={tmp_path / '.llmproxy' / 'llmproxy.db'}" in words
     assert not [word for word in words if word.startswith("--cassette-dir")]
     assert "--allow-live" not in words
     assert (tmp_path / ".llmproxy" / ".gitignore").read_text() == "*\n"
-    recording = Bench(tmp_path, "record")._options({})
+    recording = SuiteBench(tmp_path, "record")._options({})
     assert {f"--cassette-dir={tmp_path / 'tests' / 'cassettes'}", "--allow-live"} <= set(recording)
-    assert f"--cassette-dir={tmp_path / 'mine'}" in Bench(tmp_path, "replay", "mine")._options({})
+    assert f"--cassette-dir={tmp_path / 'mine'}" in SuiteBench(tmp_path, "replay", "mine")._options({})
 
 
 def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
     """It reads the same settings itself."""
     (tmp_path / "pyproject.toml").write_text('[tool.llmproxy]\nstore = "x.db"\ncassette-dir = "c"\n')
-    words = Bench(tmp_path, "record")._options({})
+    words = SuiteBench(tmp_path, "record")._options({})
     assert not [word for word in words if word.startswith(("--store", "--cassette-dir"))]
 
 
 def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
     """No scenario waits for it again."""
-    bench = Bench(tmp_path, "replay")
+    bench = SuiteBench(tmp_path, "replay")
     with pytest.raises(MachineError, match="cannot start the proxy"):
         bench.proxy({"LLMPROXY_COMMAND": "/nosuch/llmproxy"})
     with pytest.raises(MachineError, match="cannot start the proxy"):
@@ -47,7 +47,7 @@ def test_a_running_proxy_is_used(tmp_path: Path) -> None:
     """The one that LLMPROXY_URL names; it is not ended with us."""
     px: Proxy
     with proxy("replay", tmp_path / "x.db") as px:
-        bench = Bench(tmp_path, "replay")
+        bench = SuiteBench(tmp_path, "replay")
         assert bench.proxy({"LLMPROXY_URL": px.url}) == px.url
         bench.close()
         assert px.is_healthy()
@@ -57,10 +57,10 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.pytest.suite_bench import Bench
+from llmproxy.pytest.suite_bench import SuiteBench
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
-    with Bench(root, "replay").alone():
+    with SuiteBench(root, "replay").alone():
         (root / "inside").mkdir()
         time.sleep(0.01)
         (root / "inside").rmdir()

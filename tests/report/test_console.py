@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.core.sessions.outcome import Outcome, Reporter, Started, Summary
+from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.console import Console, line, summary_lines, wants_colour
@@ -95,7 +95,7 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
     """What somebody must look at is never left out."""
     stream = io.StringIO()
     console: Reporter = Console(stream, quiet=True, zone=UTC)
-    console.started(Started(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
+    console.started(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
     console.outcome(HIT)
     console.outcome(MISS)
     console.finished(Summary(hits=1, misses=1))
@@ -124,7 +124,9 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     """Address, mode, store, cassette, upstreams with their source, variables."""
     stream = io.StringIO()
     upstreams = (("openai", "https://gateway.example/v1", "environment OPENAI_BASE_URL"),)
-    info = Started(url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams)
+    info = ProxyStarted(
+        url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams
+    )
     Console(stream).started(info)
     assert stream.getvalue() == (
         "llmproxy: http://127.0.0.1:8080  mode record  store x.db  cassette default\n"

@@ -71,7 +71,9 @@ def _agent(scenario: ModuleType, place: int, role_name: str, ways: list[str], ca
         async def call(self, input: Any) -> Any:
             new = [_brief(message) for message in input.new_messages]
             turn = input.scenario_state.current_turn
-            calls.append([place, turn, [_brief(message) for message in input.messages], new, input.judgment_request])
+            calls.append(
+                [place, turn, [_brief(message) for message in input.messages], new, bool(input.judgment_request)]
+            )
             way = ways[self.count % len(ways)]
             self.count += 1
             return _answer(scenario, way, f"{place}.{self.count}", role_name)

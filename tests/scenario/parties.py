@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy import scenario
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
-from llmproxy.scenario.types import AgentInput, Message
+from llmproxy.scenario.types import AgentInput, JudgmentRequest, Message
 from tests.provider import Provider, Step, step
 
 MODEL = "openai/gpt-4.1-mini"
@@ -75,9 +75,8 @@ def shown(*messages: Message, forced: bool = False, turn: int = 0, context: str 
         thread_id="t",
         messages=talk,
         new_messages=[],
-        judgment_request=forced,
+        judgment_request=JudgmentRequest(additional_context=context) if forced else None,
         scenario_state=state,
-        judgment_context=context,
     )
 
 

@@ -23,7 +23,7 @@ from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
 from llmproxy.scenario.caching.store import CacheCorrupt, CacheStore
-from llmproxy.scenario.config import Defaults, ScenarioConfig
+from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, User, play
 from tests.support.process import ROOT, clean_env
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give every test a cache of its own and the defaults of a fresh process."""
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, Defaults()
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield tmp_path
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.scenario.config import UNSET, UNSET_ZERO, Defaults, ModelConfig, ScenarioConfig
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.config import UNSET, UNSET_ZERO, ConfigDefaults, ModelConfig, ScenarioConfig
 from tests.scenario.people import Ear
 
 
@@ -18,7 +19,7 @@ from tests.scenario.people import Ear
 def untouched() -> Iterator[None]:
     """Give every test the defaults of a fresh process."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, Defaults()
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
 
@@ -80,10 +81,20 @@ def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
     ear = Ear()
     scenario.configure(proxy="http://127.0.0.1:1", handlers=(ear,))
     scenario.configure(max_turns=3)
-    assert ScenarioConfig.defaults == Defaults(proxy="http://127.0.0.1:1", handlers=(ear,))
+    assert ScenarioConfig.defaults == ConfigDefaults(proxy="http://127.0.0.1:1", handlers=(ear,))
     scenario.configure(handlers=(), proxy=False)
-    assert ScenarioConfig.defaults == Defaults(proxy=False)
-    assert set(ScenarioConfig().model_dump()) == {"default_model", "max_turns", "verbose", "cache_key", "debug"}
+    assert ScenarioConfig.defaults == ConfigDefaults(proxy=False)
+    documented = {
+        "default_model",
+        "max_turns",
+        "verbose",
+        "cache_key",
+        "debug",
+        "min_turns",
+        "headless",
+        "observability",
+    }
+    assert set(ScenarioConfig().model_dump()) == documented
 
 
 def test_the_exported_default_is_a_copy_from_import_time() -> None:
@@ -130,3 +141,25 @@ def test_what_is_unset_prints_as_the_documented_default() -> None:
     )
     assert not UNSET
     assert copy.deepcopy(UNSET) is copy.copy(UNSET) is UNSET
+
+
+def test_a_model_takes_any_keyword_of_litellm() -> None:
+    """They are kept apart, read as attributes, and `base_url` is the other name of `api_base`."""
+    model = ModelConfig(model="openai/x", timeout=3, base_url="http://h/v1", extra={"seed": 1})
+    assert (model.timeout, model.seed, model.api_base, dict(model.extra)) == (
+        3,
+        1,
+        "http://h/v1",
+        {"seed": 1, "timeout": 3},
+    )
+    assert not hasattr(model, "headers")
+    assert copy.deepcopy(model) == model
+
+
+def test_what_is_not_here_is_named() -> None:
+    """Voice and remote traces are refused with a reason; a slip is an error as in every call."""
+    with pytest.raises(SettingsError, match=r"configure\(fetch_remote_traces=...\) needs LangWatch's servers"):
+        scenario.configure(fetch_remote_traces=True)
+    scenario.configure(fetch_remote_traces=False)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'maxturns'"):
+        scenario.configure(maxturns=3)

@@ -273,7 +273,7 @@ def test_parameters_and_defaults_are_those_of_the_documentation() -> None:
     assert [(name, repr(parameters[name].default)) for name in documented] == [
         (name, "0.0" if name == "temperature" else "None") for name in documented
     ]
-    assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
+    assert all(each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} for each in parameters.values())
 
 
 def test_an_explicit_zero_is_not_overridden() -> None:

@@ -34,13 +34,13 @@ WEAKNESSES = {
     19: "models/test_models::test_the_api_key_is_sent",
     20: "models/test_models::test_calls_do_not_wait_for_each_other running/test_run::test_parallel_runs_do_not_serialise_on_a_loop",
     21: "running/test_worker::test_a_blocked_run_is_left_within_a_second_and_reported running/test_worker::test_context_variables_are_copied_into_the_thread "
-    "test_scenario_executor::test_a_run_has_a_limit_of_time",
+    "running/test_executor::test_a_run_has_a_limit_of_time",
     22: "running/test_scripted::test_succeed_and_fail_have_their_words running/test_conversation::test_any_agent_may_end_the_run",
-    23: "test_scenario_executor::test_langwatch_events_of_a_run running/test_narrator::test_the_events_of_a_run",
+    23: "running/test_executor::test_langwatch_events_of_a_run running/test_narrator::test_the_events_of_a_run",
     24: "../pytest/test_plugin_scenarios::test_every_run_is_in_the_report",
     25: "../pytest/test_plugin_scenarios::test_without_a_scenario_nothing_is_said "
     "../pytest/test_plugin_scenarios::test_debug_mode_needs_a_terminal_and_reports_need_a_file",
-    26: "test_scenario_executor::test_verbose_prints_the_conversation ../report/test_scenario_console::test_every_line_names_its_scenario_from_two_on "
+    26: "running/test_executor::test_verbose_prints_the_conversation ../report/test_scenario_console::test_every_line_names_its_scenario_from_two_on "
     "../report/test_scenario_console::test_colours_are_for_terminals",
     27: "running/test_scripted::test_text_for_the_judge_is_context_and_no_message running/test_scripted::test_empty_text_is_said_too "
     "test_script::test_every_way_to_fail_inside_a_step test_script::test_async_steps_and_steps_that_return_steps "
@@ -91,7 +91,7 @@ SECTIONS = {
     "../pytest/test_scenario_report::test_the_rate_has_a_colour_on_a_terminal",
     "1.17 events": "../report/langwatch/test_event_bus::test_without_an_endpoint_there_is_no_thread_and_no_word "
     "../report/langwatch/test_event_bus::test_an_event_is_tried_again ../report/langwatch/test_event_reporter::test_an_event_is_posted_with_the_key",
-    "1.18 errors": "running/test_worker::test_what_an_adapter_raises_comes_out_as_it_is test_scenario_executor::test_an_exception_is_told_before_it_comes_out",
+    "1.18 errors": "running/test_worker::test_what_an_adapter_raises_comes_out_as_it_is running/test_executor::test_an_exception_is_told_before_it_comes_out",
     "1.19 models and turns": "models/test_route::test_each_provider_has_its_base_url models/test_route::test_vertex_is_refused_with_what_to_write "
     "proxy/test_session::test_agents_in_one_process_land_in_their_own_runs_in_one_loop running/test_life::test_a_miss_is_an_error_whatever_the_agent_says "
     "values/test_fault::test_whose_fault repeats/test_statistics::test_pass_k_is_what_enumeration_counts "

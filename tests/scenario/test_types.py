@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult
+from llmproxy.report.events import PartyUse, Status
+from llmproxy.scenario import AgentInput, AgentRole, CriterionResult, ScenarioResult
 
 
 def given(*new: dict[str, Any]) -> AgentInput:
@@ -59,7 +59,7 @@ def test_the_llm_is_in_no_dump() -> None:
         "new_messages",
         "judgment_request",
         "scenario_state",
-        "judgment_context",
+        "propagation_headers",
     }
     assert given().llm is None
 
@@ -102,10 +102,22 @@ def test_a_result_can_be_dumped() -> None:
     result = ScenarioResult(
         success=True,
         messages=[{"role": "user", "content": "ü"}],
-        criteria=[Criterion(id="c1", text="polite", status="passed")],
+        criteria=[CriterionResult(id="c1", text="polite", status="passed")],
         usage={"agent": PartyUse(calls=1)},
     )
     dump = result.model_dump(exclude_none=True)
     assert dump["criteria"][0]["text"] == "polite"
     assert "total_time" not in dump
     assert json.loads(result.model_dump_json(indent=1))["usage"]["agent"]["calls"] == 1
+
+
+def test_a_criterion_survives_a_copy() -> None:
+    """Deep copies and pickles keep what the judge restated; without that it is the criterion."""
+    import copy
+    import pickle
+
+    made = CriterionResult(criterion="polite", requirement="is polite", reasoning="said please", status="passed")
+    for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), copy.copy(made)):
+        assert (again, again.requirement, again.reasoning) == (made, "is polite", "said please")
+    result = ScenarioResult(success=True, messages=[], criteria=[CriterionResult(criterion="c", status="passed")])
+    assert result.model_copy(deep=True).criteria[0].requirement == "c"

@@ -56,7 +56,7 @@ def test_parameters_and_defaults_are_those_of_the_documentation() -> None:
     assert [(name, repr(parameters[name].default)) for name in documented] == [
         (name, "0.0" if name == "temperature" else "None") for name in documented
     ]
-    assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
+    assert all(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters.values())
 
 
 def test_no_model_is_refused_when_it_is_made() -> None:
@@ -229,7 +229,7 @@ def test_lines_need_no_model() -> None:
     judge = Judge()
     result = play(Echo(), UserSimulatorAgent(lines=["one", "two"]), judge)
     assert said(result)[::2] == ["one", "two"]
-    assert [given.judgment_request for given in judge.inputs] == [False, False, True]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False, True]
 
 
 def test_every_run_begins_with_the_first_line() -> None:

@@ -30,7 +30,7 @@ KEYS = {
     "MISTRAL_API_KEY": f"{CANARY}mistral",
     "CO_API_KEY": f"{CANARY}cohere",
 }
-DRIVER_SECONDS = 60
+DRIVER_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)

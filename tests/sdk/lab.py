@@ -1,4 +1,4 @@
-"""One upstream, all drivers, four acts: record, upstream away, replay (twice), ask what was never recorded (behind the second replay).
+"""One upstream, all drivers, four acts: record, upstream away, replay everything twice, ask what was never recorded.
 
 The acts are run once for all drivers that pytest selected; the tests only look at what came out. All drivers share one
 recording proxy and one replaying proxy, each in a session of its own (`/s/<driver>`), two at a time. When the upstream has been
@@ -23,6 +23,8 @@ PROVIDERS = ("openai", "anthropic", "gemini", "ollama", "mistral", "cohere")
 TWIST = " (changed)"
 STAR = "*"
 """At the end of a case's name: with the prompt changed."""
+AGAIN = "+"
+"""At the end of a case's name: once more."""
 AT_ONCE = 2
 
 
@@ -31,9 +33,10 @@ def probes(driver: Driver, upstream: str) -> list[str]:
     return [case for case in driver.cases_on(upstream) if case.rpartition("_")[2] in ("plain", "stream")]
 
 
-def again(driver: Driver, upstream: str) -> list[str]:
-    """Cases of the second replay: all, and those that must be a miss."""
-    return [*driver.cases_on(upstream), *(case + STAR for case in probes(driver, upstream))]
+def replayed(driver: Driver, upstream: str) -> list[str]:
+    """Cases of the replay: all, all once more, and those that must be a miss. In one process: most of its time goes into imports."""
+    cases = driver.cases_on(upstream)
+    return [*cases, *(case + AGAIN for case in cases), *(case + STAR for case in probes(driver, upstream))]
 
 
 @dataclass
@@ -98,10 +101,16 @@ class Lab:
         with ExitStack() as stack:
             px = stack.enter_context(proxy("replay", self.store, upstreams=upstreams))
             self.proxies.append(px)
-            self.replayed = self._all("replay", lambda d: self._run(px, d, "replay", d.cases_on(self.upstream), {}))
-            last = self._all("again", lambda d: self._run(px, d, "again", again(d, self.upstream), {"TWIST": TWIST}))
-        self.again = {name: {c: line for c, line in each.items() if c[-1] != STAR} for name, each in last.items()}
-        self.missed = {name: {c[:-1]: line for c, line in each.items() if c[-1] == STAR} for name, each in last.items()}
+            told = self._all(
+                "replay", lambda d: self._run(px, d, "replay", replayed(d, self.upstream), {"TWIST": TWIST})
+            )
+        for mark, outcomes in ((AGAIN, self.again), (STAR, self.missed)):
+            outcomes |= {
+                name: {c[:-1]: line for c, line in each.items() if c[-1] == mark} for name, each in told.items()
+            }
+        self.replayed = {
+            name: {c: line for c, line in each.items() if c[-1] not in (AGAIN, STAR)} for name, each in told.items()
+        }
         # The printed lines, one for each request that arrived, so that a silent retry is seen; complete once the proxy ended.
         refused = [line.split() for line in px.stdout.splitlines() if line.split()[1:2] == ["MISS"]]
         self.misses = {d.name: sum(d.name in words for words in refused) for d in self.drivers}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,33 @@ from llmproxy.suite.run.runner import Tested, run_cases
 from llmproxy.suite.run.world import World
 from tests.support.process import ROOT
 
+
+class Meeting:
+    """Where agents of this process wait for each other: who goes on at the same time is asked of them, not of a clock."""
+
+    def __init__(self) -> None:
+        self.most = self._here = 0
+        self._guard = threading.Lock()
+        self._all = threading.Barrier(1)
+
+    @contextmanager
+    def expect(self, number: int) -> Iterator[Meeting]:
+        """Let so many come before any may go."""
+        self.most, self._all = 0, threading.Barrier(number)
+        yield self
+
+    def come(self) -> str:
+        """Come, wait for the others, go."""
+        with self._guard:
+            self._here += 1
+            self.most = max(self.most, self._here)
+        self._all.wait(60)
+        with self._guard:
+            self._here -= 1
+        return "x"
+
+
+MEETING = Meeting()
 AGENT = ROOT / "fixtures" / "agents" / "tasks.py"
 
 

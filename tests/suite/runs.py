@@ -12,7 +12,7 @@ from llmproxy.suite.checks.entities.items import Looking
 from llmproxy.suite.checks.entities.looking import Entities
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
-from llmproxy.suite.stores.memory import Shape
+from llmproxy.suite.stores.memory import MemoryShape
 
 COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 
@@ -61,7 +61,7 @@ class Flaky(MemoryStore):
 
 def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:  # noqa: ANN401 - as of Entities
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
-    store = Flaky({"tasks": Shape(user="userId", columns=tuple(columns)), "notes": Shape()})
+    store = Flaky({"tasks": MemoryShape(user="userId", columns=tuple(columns)), "notes": MemoryShape()})
     scope = Scope({"userId": user}, declared=names)
     cleaner = Cleaner(store, user=user)
     made: Run

@@ -16,7 +16,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem, Wait
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider
@@ -71,7 +71,7 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
         wrong += bad(entities.created(before, [Created(entity="tasks", alias="new", fields={"title": "Review PR"})]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
-        wrong += bad(entities.verify(Verify(entity="tasks", id="$new", fields={"status": "completed"})))
+        wrong += bad(entities.verify(VerifyItem(entity="tasks", id="$new", fields={"status": "completed"})))
         said.append(running.chat("Remind me to call mum"))
         wait = Wait(
             entity="reminders",

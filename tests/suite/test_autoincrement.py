@@ -16,7 +16,7 @@ from tests.suite.test_acceptance import llmproxy
 Json = Any
 
 AGENT = """
-import json, os, sqlite3, sys, urllib.request, urllib.error
+import json, os, sqlite3, sys, time, urllib.request, urllib.error
 
 DB = os.environ["TASKS_DB"]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
@@ -48,10 +48,21 @@ def ask(messages):
     with urllib.request.urlopen(sent) as answer:
         return json.loads(answer.read())["choices"][0]["message"]
 
+def meet(user):
+    "Wait until so many agents are at work."
+    open(os.path.join("here", user), "w").close()
+    for _ in range(1200):
+        if len(os.listdir("here")) >= int(os.environ["MEET"]):
+            return
+        time.sleep(0.05)
+    sys.exit("nobody came")
+
 messages = [{"role": "system", "content": "You keep tasks."}]
 for line in sys.stdin:
     asked = json.loads(line)
     USER = asked["userId"]
+    if "MEET" in os.environ:
+        meet(USER)
     messages.append({"role": "user", "content": asked["message"]})
     try:
         while (said := ask(messages)).get("tool_calls"):
@@ -76,6 +87,7 @@ scenarios:
 SCENARIO = """
   - id: task-{n}
     name: Task {n}
+    userId: user-{n}
     setup:
       - insert: tasks
         data: {{title: "old {n}", status: open}}
@@ -180,29 +192,54 @@ def _move(db: Path, by: int) -> None:
         made.execute("UPDATE sqlite_sequence SET seq = seq + ?", (by,))
 
 
+def _counter(db: Path) -> int:
+    with closing(sqlite3.connect(db)) as made:
+        return int(made.execute("SELECT seq FROM sqlite_sequence").fetchone()[0])
+
+
 def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
-    """Recorded one by one, replayed with four at once, the counter moved by 1,000: every id of this run is the tool's own."""
-    db = _folder(tmp_path, SUITE + "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES)))
+    """Recorded one by one, replayed at once, each waiting for the others, the counter moved by 1,000: every id is this run's own."""
+    cases = "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES))
+    db = _folder(tmp_path, SUITE + cases)
     with model() as url:
-        recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
+        words = ("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", "--parallel", "4")
+        recorded = llmproxy(*words, cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    assert "ran one at a time: the store counts the keys of tasks up" in recorded.stdout
     _move(db, 1000)
-    replayed = llmproxy("test", "tasks.suite.yaml", "--parallel", "4", cwd=tmp_path)
+    before = _counter(db)
+    (tmp_path / "here").mkdir()
+    replayed = llmproxy("test", "tasks.suite.yaml", "--parallel", "4", cwd=tmp_path, MEET=str(CASES))
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert f"{CASES} passed" in replayed.stdout
+    assert "one at a time" not in replayed.stdout
+    assert _counter(db) == before, "the counter has moved for good"
+    assert replayed.stdout.count("replayed, 5 bound: made.tasks.id, ") == CASES, (
+        "each line says how many of its answers were bound"
+    )
 
 
 def test_an_id_in_prose_is_not_bound(tmp_path: Path) -> None:
-    """A number in a sentence may be any number: it is a miss, never a guess."""
+    """A number in a sentence may be any number: side by side such a run is repeated alone; after the counter has moved it is a miss."""
     more = """
       - chat: "Describe it"
         continueConversation: true
 """
-    db = _folder(tmp_path, SUITE + SCENARIO.replace("{n}", "1") + more)
+    cases = SCENARIO.replace("{n}", "1") + more + SCENARIO.replace("{n}", "2")
+    db = _folder(tmp_path, SUITE + cases)
     with model() as url:
         recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    (tmp_path / "here").mkdir()
+    beside = llmproxy("test", "tasks.suite.yaml", "--parallel", "4", cwd=tmp_path, MEET="2")
+    assert beside.returncode == 0, beside.stdout + beside.stderr
+    assert "2 passed" in beside.stdout
+    assert "ran again, one at a time: task-1." in beside.stdout
     _move(db, 1000)
-    replayed = llmproxy("test", "tasks.suite.yaml", cwd=tmp_path)
+    replayed = llmproxy("test", "tasks.suite.yaml", "--id", "task-1", cwd=tmp_path)
     assert replayed.returncode == 4, replayed.stdout
-    assert "a request of the agent was never recorded" in replayed.stdout
+    assert (
+        "the store counts the keys of tasks up: if they are ids, its counter has moved since the recording"
+        in replayed.stdout
+    )
+    assert "$.messages[15].content: made.tasks.id ('2', now '1002') stands in prose" in replayed.stdout

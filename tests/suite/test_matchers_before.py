@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.matchers.table import MODIFIERS, REGISTRY, examine, examine_number
-from llmproxy.suite.yaml.places import Map, Place, Problems
+from llmproxy.suite.yaml.places import Map, Problems, YamlPlace
 from llmproxy.suite.yaml.reader import read
 
 
@@ -14,7 +14,7 @@ def objections(text: str) -> list[str]:
     made = read(text, "f", problems)[0][0]
     assert isinstance(made, Map)
     for key in made:
-        examine(made[key], problems, Place("f", 1, 1))
+        examine(made[key], problems, YamlPlace("f", 1, 1))
     return [str(problem) for problem in problems]
 
 

@@ -14,7 +14,7 @@ import re
 import struct
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -60,6 +60,18 @@ class World:
 
     def circumstances(self) -> list[Circumstance]:
         return [Circumstance(name, self.values[name]) for name in (*PATHS, "date")]
+
+
+class Forgetful(World):
+    """A run in which one id of the recorded run comes back wherever it is named; the tool that makes it made another."""
+
+    def __init__(self, world: World, old: str, value: str) -> None:
+        super().__init__(world.values, world.shuffled)
+        self._old, self._value = old, World({**world.values, old: value}, world.shuffled)
+
+    def write(self, text: list[str | Ref]) -> str:
+        return "".join(self._value.write([part]) if isinstance(part, Ref) and part.name == self._old else super(Forgetful, self).write([part])
+                       for part in text)  # fmt: skip
 
 
 SLOTS = (
@@ -152,6 +164,20 @@ def make_run(rng: random.Random) -> tuple[Run, list[str]]:
             {"note": _prose(rng, [Ref("cwd"), Ref("tmp", "below"), *known], 4), "path": [Ref("cwd", "below")]},
         )
     return run, made
+
+
+def list_alike(made: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield two ids of one kind, where there are."""
+    for kind in ("run", "mint", "commit"):
+        same = [name for name in made if name.startswith(kind)]
+        if len(same) > 1:
+            yield same[0], same[1]
+
+
+def is_named_again(run: Run, name: str) -> bool:
+    """Tell whether a later turn names an id that a tool made."""
+    texts = (text for turn in run.turns for text in turn.arguments.values())
+    return any(isinstance(part, Ref) and part.name == name for text in texts for part in text)
 
 
 def _result(kind: str, name: str, prose: Text) -> Callable[[World], str]:

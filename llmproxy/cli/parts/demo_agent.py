@@ -1,4 +1,4 @@
-"""The agent of `llmproxy demo`: three turns with the real OpenAI client, one plain, one with a tool, one streamed.
+"""The agent of `llmproxy demo`: three turns with an OpenAI client, one plain, one with a tool, one streamed.
 
 It knows nothing of llmproxy. `scripts/make-demo` records it against a scripted provider; the demo replays that recording to it. Its
 prompts are part of the recording's keys: after changing one, make the recording anew.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openai import OpenAI
     from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 MODEL = "gpt-4o-mini"
@@ -30,6 +29,7 @@ TOOLS: list[ChatCompletionToolParam] = [
 ]
 
 Say = Callable[[str], None]
+Create = Callable[..., Any]
 
 
 def get_weather(city: str) -> str:
@@ -37,29 +37,27 @@ def get_weather(city: str) -> str:
     return json.dumps({"city": city, "sky": "rain", "celsius": 7})
 
 
-def talk(client: OpenAI, say: Say, *, plain: str = PLAIN) -> None:
-    """Hold the whole conversation; `say` gets text as it arrives."""
+def talk(create: Create, say: Say, *, plain: str = PLAIN) -> None:
+    """Hold the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
     say(f"\nuser       {plain}\n")
-    answer = client.chat.completions.create(model=MODEL, messages=history).choices[0].message.content or ""
+    answer = create(model=MODEL, messages=history).choices[0].message.content or ""
     say(f"assistant  {answer}\n")
     history += [{"role": "assistant", "content": answer}, {"role": "user", "content": WEATHER}]
     say(f"\nuser       {WEATHER}\n")
-    _with_tool(client, history, say)
+    _with_tool(create, history, say)
     history.append({"role": "user", "content": STREAMED})
     say(f"\nuser       {STREAMED}\nassistant  ")
-    stream = client.chat.completions.create(
-        model=MODEL, messages=history, stream=True, stream_options={"include_usage": True}
-    )
+    stream = create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True})
     for chunk in stream:
         if chunk.choices and chunk.choices[0].delta.content:
             say(chunk.choices[0].delta.content)
     say("\n")
 
 
-def _with_tool(client: OpenAI, history: list[ChatCompletionMessageParam], say: Say) -> None:
+def _with_tool(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
     """Let the model call the tool, run it, and let the model answer."""
-    asked = client.chat.completions.create(model=MODEL, messages=history, tools=TOOLS).choices[0].message
+    asked = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message
     for call in asked.tool_calls or ():
         if call.type != "function":
             continue
@@ -78,6 +76,6 @@ def _with_tool(client: OpenAI, history: list[ChatCompletionMessageParam], say: S
             },
             {"role": "tool", "tool_call_id": call.id, "content": result},
         ]
-    answer = client.chat.completions.create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.content or ""
+    answer = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.content or ""
     say(f"assistant  {answer}\n")
     history.append({"role": "assistant", "content": answer})

@@ -33,7 +33,7 @@ _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ImportedPiece:
     """One file that is to come in."""
 
     path: Path
@@ -41,7 +41,7 @@ class Piece:
     """Known where it had to be looked at: in a folder, and where one was asked for. None: look when it is read."""
 
 
-def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[Piece]]:
+def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportedPiece]]:
     """Return the files of each cassette, in order; `form` is forced on all.
 
     Raises:
@@ -49,7 +49,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
         SettingsError: two files would become one cassette.
 
     """
-    found: dict[str, list[Piece]] = {}
+    found: dict[str, list[ImportedPiece]] = {}
     for path in paths:
         for piece, own in _expanded(path, form):
             found.setdefault(name or own, []).append(piece)
@@ -65,7 +65,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
     return found
 
 
-def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
+def _expanded(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
     """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the folders between.
 
     Where every exchange has a file of its own, the folder is the cassette.
@@ -76,7 +76,7 @@ def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield Piece(path, form), _inside(path) or slug(path.stem)
+        yield ImportedPiece(path, form), _inside(path) or slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = [piece for file in files if (piece := _piece(file, form)) is not None]
@@ -90,14 +90,14 @@ def _expanded(path: Path, form: Format | None) -> Iterator[tuple[Piece, str]]:
             yield piece, _inside(piece.path) or slug(own)
 
 
-def _piece(path: Path, form: Format | None) -> Piece | None:
+def _piece(path: Path, form: Format | None) -> ImportedPiece | None:
     """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
     if form is not None or path.suffix in _YAML:
-        return Piece(path, form)
+        return ImportedPiece(path, form)
     from llmproxy.core.cassettes.formats import open_source, recognise
 
     found = recognise(open_source(path))
-    return None if found is None else Piece(path, found)
+    return None if found is None else ImportedPiece(path, found)
 
 
 def _inside(path: Path) -> str:
@@ -111,21 +111,21 @@ def _inside(path: Path) -> str:
     return review.name_of(head) if review.recognises(head) else ""
 
 
-def read_pieces(pieces: Sequence[Piece]) -> list[Recorded]:
-    """Return the exchanges of one cassette's files. Raises CassetteError."""
+def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> list[Recorded]:
+    """Return the exchanges of one cassette's files; `models` are those that are asked where a file says none. Raises CassetteError."""
     from llmproxy.core.cassettes.formats import open_source
 
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
     for piece in pieces:
-        source = open_source(piece.path)
+        source = open_source(piece.path, models)
         form = piece.form or _recognised(source)
         forms[form.name] = form
         sources.setdefault(form.name, []).append(source)
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
 
 
-def _fork_in(pieces: Sequence[Piece]) -> Fork | None:
+def _fork_in(pieces: Sequence[ImportedPiece]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
     from llmproxy.core.cassettes.formats import open_source, review
 
@@ -157,7 +157,7 @@ def cassette_of(what: str, database: Store, rules: Rules, upstreams: Mapping[str
     from llmproxy.core.secrets.redact import Redactor
 
     if Path(what).is_file():
-        recorded = read_pieces([Piece(Path(what), None)])
+        recorded = read_pieces([ImportedPiece(Path(what), None)])
         adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     name, tilde, sample = what.rpartition("~")
@@ -177,7 +177,7 @@ def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
     return CassetteNotFound(f"The store {database.path} holds nothing of {which}.", hint=there)
 
 
-def progress(work: Mapping[str, list[Piece]]) -> Iterator[tuple[str, list[Piece]]]:
+def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
     """Go through the work, with a bar on a terminal if it is much."""
     if len(work) < _MANY or not sys.stderr.isatty():
         yield from work.items()
@@ -206,13 +206,15 @@ class Importer:
 
     rules: Rules
     upstreams: Mapping[str, str]
+    models: Sequence[str] = ()
+    """Those that are asked where a file says none."""
     hosts: dict[str, _Host] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     failed: list[CassetteError] = field(default_factory=list)
     cassettes: int = 0
     seconds: float = 0.0
 
-    def take(self, database: Store, name: str, pieces: Sequence[Piece]) -> None:
+    def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.cassettes.adopt import adopt, slots_in
         from llmproxy.core.forks.table import put
@@ -221,7 +223,7 @@ class Importer:
 
         started = time.perf_counter()
         try:
-            recorded, fork = read_pieces(pieces), _fork_in(pieces)
+            recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
             slots = slots_in(recorded)
         except CassetteError as error:
             self.failed.append(error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.printing import line
-from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call, Report
@@ -28,7 +28,7 @@ SHOWN_RESULT = 60
 
 
 @dataclass(slots=True)
-class Ending:
+class ReplayEnding:
     """What is said and returned after the agent."""
 
     proxy: Attached
@@ -53,7 +53,6 @@ class Ending:
 
     def tell(self, code: int, seconds: float) -> int:
         """Say what became of the run, and return the exit code."""
-        from llmproxy.cli.run import ENDED_BY_USER
         from llmproxy.client.control.summary import one_line
 
         report = self.report
@@ -124,7 +123,7 @@ class Ending:
     def changed(self) -> list[str]:
         """Say what the run did otherwise than its parent."""
         from llmproxy.trace import Cassette, ReplayDiff, render
-        from llmproxy.trace.reading.told import cassette
+        from llmproxy.trace.files.told import cassette
 
         report = self.report
         if report is None or report.overrides is None:

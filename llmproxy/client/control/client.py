@@ -102,6 +102,7 @@ class Control:
         fork: Mapping[str, Any] | None = None,
         circumstances: Sequence[Mapping[str, str]] | None = None,
         bind: str | None = None,
+        faults: Mapping[str, Any] | None = None,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Report:
@@ -109,6 +110,7 @@ class Control:
 
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
         `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them counts: all, paths, none.
+        `faults` are faults on purpose (docs/faults.md).
         `patience` is how many seconds to try again while another client has it open.
 
         Raises:
@@ -123,6 +125,7 @@ class Control:
             "upstreams": upstreams,
         }
         given |= {"overrides": overrides, "fork": fork, "circumstances": circumstances or None, "bind": bind}
+        given["faults"] = faults
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
         while True:
@@ -132,6 +135,11 @@ class Control:
                 if error.status != CONFLICT or clock() >= deadline:
                     raise
             time.sleep(PAUSE)
+
+    def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Let a session meet other faults on purpose (``{"faults": [...]}``), or only ask; returns what it has, and what struck."""
+        path = _session(name, "faults")
+        return self._ask("GET", path) if given is None else self._ask("POST", path, given)
 
     def declare(self, name: str, circumstances: Sequence[Mapping[str, str]]) -> Report:
         """Declare circumstances of an open session's run, from the next request on. Raises ControlError."""

@@ -33,6 +33,7 @@ def add(reports: Iterable[Report]) -> Report:
         refused=sum(each.refused for each in found),
         failed=sum(each.failed for each in found),
         served_failures=sum(each.served_failures for each in found),
+        struck=sum(each.struck for each in found),
         live_calls=sum(each.live_calls for each in found),
         unpriced=sum(each.unpriced for each in found),
         tokens_in=sum(each.tokens_in for each in found),
@@ -64,6 +65,7 @@ def one_line(report: Report) -> str:
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
+    counts += [f"{_count(report.struck, 'fault')} on purpose"] if report.struck else []
     money = []
     if report.cost_not_spent is not None:
         money.append(f"{_dollars(report.cost_not_spent)} not spent")

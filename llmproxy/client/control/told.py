@@ -15,7 +15,7 @@ from llmproxy.protocol import AGENT, Decision
 
 _NUMBERS = (
     "sample", "hits", "bound", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced",
-    "served_failures",
+    "served_failures", "struck",
 )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ class Report:
     """Answers that should have been recorded and were lost."""
     served_failures: int = 0
     """Hits whose answer had failed, or was cut, when it was recorded."""
+    struck: int = 0
+    """Calls that a fault on purpose struck."""
     arrived: int = 0
     """Number of the last call that arrived, ended or not: where :meth:`Control.walk` can go on."""
     live_calls: int = 0
@@ -87,11 +89,18 @@ class Report:
     miss_texts: tuple[str, ...] = ()
     overrides: Mapping[str, Any] | None = None
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
+    faults: Mapping[str, Any] | None = None
+    """The faults on purpose and how often each struck, as the proxy says it; None for a session without."""
+
+    @property
+    def unstruck(self) -> tuple[str, ...]:
+        """Why rules of its faults struck nothing that were to strike whatever chance says; each in a line."""
+        return find_unstruck(self.faults or {})
 
     @property
     def calls(self) -> int:
         """Requests of all kinds that arrived."""
-        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Report:
@@ -107,6 +116,7 @@ class Report:
             cost_spent=_money(value.get("cost_spent")),
             unused=None if unused is None else tuple(_unused(each) for each in unused),
             overrides=value.get("overrides"),
+            faults=value.get("faults"),
             parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
             bound_names=tuple(str(name) for name in value.get("bound_names") or ()),
             miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
@@ -121,13 +131,14 @@ class Report:
             "mode": self.mode,
             **{name: getattr(self, name) for name in _NUMBERS},
             "tokens": {"input": self.tokens_in, "output": self.tokens_out},
-            "cost_not_spent": _text(self.cost_not_spent),
-            "cost_spent": _text(self.cost_spent),
+            "cost_not_spent": _number(self.cost_not_spent),
+            "cost_spent": _number(self.cost_spent),
             "unused": None if self.unused is None else [asdict(row) for row in self.unused],
-            "parties": {name: asdict(each) | {"cost": _text(each.cost)} for name, each in self.parties.items()},
+            "parties": {name: asdict(each) | {"cost": _number(each.cost)} for name, each in self.parties.items()},
             "bound_names": list(self.bound_names),
             "miss_texts": list(self.miss_texts),
             "overrides": self.overrides,
+            **({} if self.faults is None else {"faults": self.faults}),
         }
 
 
@@ -165,7 +176,7 @@ class Call:
     party: str
     """``agent``, ``user``, ``judge``, ``judge.2``."""
     decision: str
-    """``REPLAY``, ``RECORD``, ``PASS``, ``REFUSE``."""
+    """``REPLAY``, ``RECORD``, ``PASS``, ``REFUSE``, ``FAULT``."""
     status: int
     """What the client got; 0 if the connection ended before."""
     miss: bool
@@ -180,6 +191,8 @@ class Call:
     """Its row in the store."""
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself; None if it does not."""
+    fault: str | None = None
+    """Kind of the fault on purpose that struck it; None for nearly every call."""
     recording: dict[str, Any] | None = field(default=None, repr=False)
     """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.reading.told` reads it."""
 
@@ -196,6 +209,14 @@ class Call:
         given |= {name: int(given[name] or 0) for name in ("seq", "status")}
         given |= {name: str(given[name] or "") for name in ("party", "decision", "note", "provider", "operation")}
         return cls(**given | {"miss": bool(given["miss"])})
+
+
+def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return why rules struck nothing that no probability could spare, of what a proxy says of a session's faults."""
+    rows = enumerate(faults.get("faults") or (), 1)
+    certain = [number for number, row in rows if not row.get("struck") and row.get("probability", 1) == 1]
+    idle = [str(text) for text in faults.get("idle") or ()]
+    return tuple(text for number in certain for text in idle if f"(rule {number})" in text)
 
 
 def never_reached(calls: Iterable[Call]) -> str:
@@ -218,8 +239,8 @@ def _money(value: object) -> Decimal | None:
         return None
 
 
-def _text(cost: Decimal | None) -> str | None:
-    return None if cost is None else format(cost, "f")
+def _number(cost: Decimal | None) -> float | None:
+    return None if cost is None else float(cost)
 
 
 def _party(value: Mapping[str, Any]) -> Party:

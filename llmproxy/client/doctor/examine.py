@@ -10,18 +10,28 @@ from urllib.parse import urlsplit
 
 from llmproxy.client.control.client import Report
 from llmproxy.client.control.summary import add, one_line
-from llmproxy.client.doctor.witness import Address, Seen
+from llmproxy.client.doctor.witness import Address, WitnessedCall
 from llmproxy.client.environment.build import is_ours
 from llmproxy.client.environment.certificates import trouble
 from llmproxy.client.environment.runtimes import OTHER, runtime_of
-from llmproxy.client.environment.variables import BASE_URLS, BUNDLES, LOOPBACK, NO_PROXIES, NODE_CA, NODE_PROXY, PROXIES
+from llmproxy.client.environment.variables import BASE_URLS, LOOPBACK, NO_PROXIES
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
-__all__ = ["Finding", "Verdict", "addresses_of", "certificates", "no_proxy", "processes", "traffic", "variables"]
+__all__ = [
+    "Diagnosis",
+    "DoctorVerdict",
+    "addresses_of",
+    "certificates",
+    "no_proxy",
+    "processes",
+    "traffic",
+    "variables",
+]
 
 _LONG = 80
 
 
-class Verdict(StrEnum):
+class DoctorVerdict(StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -30,15 +40,15 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was found, and what to do about it."""
 
-    verdict: Verdict
+    verdict: DoctorVerdict
     text: str
     advice: tuple[str, ...] = ()
 
 
-def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Finding]:
+def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
     """Look at base-URL and proxy variables: do they point to the proxy at `url`?"""
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_ours(value, url)]
@@ -46,27 +56,31 @@ def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) ->
     proxied = [name for name in PROXIES if env.get(name) and is_ours(env[name], url)]
     found = []
     if ours:
-        found.append(Finding(Verdict.OK, f"{len(ours)} base-URL variables point to {url}: {_some(ours)}"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"{len(ours)} base-URL variables point to {url}: {_some(ours)}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
-        found.append(Finding(Verdict.NOTE if proxied else Verdict.BAD, text, ('eval "$(llmproxy env)" sets it',)))
+        found.append(
+            Diagnosis(DoctorVerdict.NOTE if proxied else DoctorVerdict.BAD, text, ('eval "$(llmproxy env)" sets it',))
+        )
     if proxied:
-        found.append(Finding(Verdict.OK, f"{' '.join(proxied)} point to the proxy"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"{' '.join(proxied)} point to the proxy"))
         if env.get(NODE_PROXY) != "1":
             found.append(
-                Finding(
-                    Verdict.BAD, f"{NODE_PROXY} is not 1: Node ignores the proxy variables", (f"export {NODE_PROXY}=1",)
+                Diagnosis(
+                    DoctorVerdict.BAD,
+                    f"{NODE_PROXY} is not 1: Node ignores the proxy variables",
+                    (f"export {NODE_PROXY}=1",),
                 )
             )
     elif intercepted:
-        found.append(Finding(Verdict.BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
+        found.append(Diagnosis(DoctorVerdict.BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
     if not ours and not proxied:
         advice = ('eval "$(llmproxy env)"          for this shell', "llmproxy run -- COMMAND         for one command")
-        found.append(Finding(Verdict.BAD, "no variable points to the proxy: nothing will use it", advice))
+        found.append(Diagnosis(DoctorVerdict.BAD, "no variable points to the proxy: nothing will use it", advice))
     return found
 
 
-def no_proxy(env: Mapping[str, str], url: str) -> list[Finding]:
+def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     """See that nobody asks our address through a company's proxy, and that nothing exempts the providers from ours."""
     foreign = [
         name
@@ -77,33 +91,41 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Finding]:
     host = (urlsplit(url).hostname or "").lower()
     if foreign and not words & {host, "*"}:
         text = f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never arrive"
-        return [Finding(Verdict.BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
+        return [
+            Diagnosis(DoctorVerdict.BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))
+        ]
     ours = any(env.get(name) and is_ours(env[name], url) for name in PROXIES)
     if ours and "*" in words:
-        return [Finding(Verdict.BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
-    return [Finding(Verdict.OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
+        return [
+            Diagnosis(DoctorVerdict.BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))
+        ]
+    return [Diagnosis(DoctorVerdict.OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
 
 
-def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Finding]:
+def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
     """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
     if ca is None:
-        return [Finding(Verdict.NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
+        return [Diagnosis(DoctorVerdict.NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
     if problem := trouble(Path(ca), now):
-        return [Finding(Verdict.BAD, problem)]
+        return [Diagnosis(DoctorVerdict.BAD, problem)]
     mark = _body(Path(ca))
     found = []
     for name in (*BUNDLES, NODE_CA):
         value = env.get(name, "")
         if value and not Path(value).is_file():
-            found.append(Finding(Verdict.BAD, f"{name} names {value}, which does not exist"))
+            found.append(Diagnosis(DoctorVerdict.BAD, f"{name} names {value}, which does not exist"))
         elif value and mark not in _body(Path(value)):
             advice = ("llmproxy run --intercept makes a bundle of both",)
-            found.append(Finding(Verdict.BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
+            found.append(
+                Diagnosis(DoctorVerdict.BAD, f"{name} names {value}, which lacks the proxy's certificate", advice)
+            )
     trusting = [name for name in (*BUNDLES, NODE_CA) if env.get(name)]
     if not trusting:
-        found.append(Finding(Verdict.NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
+        found.append(
+            Diagnosis(DoctorVerdict.NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work")
+        )
     elif not found:
-        found.append(Finding(Verdict.OK, f"the certificate {ca} is trusted by {_some(trusting)}"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"the certificate {ca} is trusted by {_some(trusting)}"))
     return found
 
 
@@ -114,26 +136,31 @@ def _body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def traffic(reports: Iterable[Report]) -> Finding:
+def traffic(reports: Iterable[Report]) -> Diagnosis:
     """Say what arrived."""
     total = add(reports)
     if not total.calls:
-        return Finding(Verdict.BAD, "no request arrived at the proxy")
-    return Finding(Verdict.OK, f"traffic arrived: {one_line(total)}")
+        return Diagnosis(DoctorVerdict.BAD, "no request arrived at the proxy")
+    return Diagnosis(DoctorVerdict.OK, f"traffic arrived: {one_line(total)}")
 
 
 def processes(
-    seen: Mapping[int, Seen], past: Mapping[int, Sequence[Address]], url: str, *, intercepted: bool, arrived: bool
-) -> list[Finding]:
+    seen: Mapping[int, WitnessedCall],
+    past: Mapping[int, Sequence[Address]],
+    url: str,
+    *,
+    intercepted: bool,
+    arrived: bool,
+) -> list[Diagnosis]:
     """Say which program went past the proxy, which lost its variables, and what to do for its runtime."""
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
         places = ", ".join(f"{host}:{port}" for host, port in addresses[:5])
         found.append(
-            Finding(
-                Verdict.BAD,
-                f"{who.program} ({pid}) connected to {places} itself, past the proxy",
+            Diagnosis(
+                DoctorVerdict.BAD,
+                f"{who.program} ({pid}) went to {places} itself, past the proxy",
                 _advice([who], intercepted=intercepted),
             )
         )
@@ -142,11 +169,11 @@ def processes(
             advice = (
                 "sudo, env -i, docker, ssh and systemd give their children another environment; a .env file may override it",
             )
-            found.append(Finding(Verdict.BAD, f"{who.program} ({pid}) runs without our variables", advice))
+            found.append(Diagnosis(DoctorVerdict.BAD, f"{who.program} ({pid}) runs without our variables", advice))
     if not arrived and not past:
         found.append(
-            Finding(
-                Verdict.NOTE,
+            Diagnosis(
+                DoctorVerdict.NOTE,
                 "no connection to elsewhere was seen either",
                 _advice(seen.values(), intercepted=intercepted),
             )
@@ -159,7 +186,7 @@ def _has_ours(env: Mapping[str, str], url: str) -> bool:
     return any(is_ours(env[name], url) for name in names if env.get(name))
 
 
-def _advice(who: Iterable[Seen], *, intercepted: bool) -> tuple[str, ...]:
+def _advice(who: Iterable[WitnessedCall], *, intercepted: bool) -> tuple[str, ...]:
     """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
     runtimes = list(dict.fromkeys(runtime_of(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Address", "Seen", "Witness"]
+__all__ = ["Address", "Witness", "WitnessedCall"]
 
 PAUSE = 0.02
 """Seconds between two looks."""
@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Seen:
+class WitnessedCall:
     """What was seen of one process."""
 
     pid: int
@@ -42,7 +42,7 @@ class Witness:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         """Look into `proc`."""
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, WitnessedCall] = {}
         self._proc = proc
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class Witness:
         seen = self.seen.get(pid)
         if seen is None or seen.program != program:  # a shell became what it executes
             before = seen.connected if seen else set()
-            seen = self.seen[pid] = Seen(pid, program, None, before)
+            seen = self.seen[pid] = WitnessedCall(pid, program, None, before)
         seen.looks += 1
         seen.env = seen.env or _environ(folder)
         seen.connected |= set(self._connections(folder))

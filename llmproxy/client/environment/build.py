@@ -20,22 +20,19 @@ from llmproxy.client.environment.variables import (
     AWS_REGION,
     AZURE,
     BASE_URLS,
-    BUNDLES,
     JAVA_OPTIONS,
     JAVA_PASSWORD,
     KEYS,
     LOOPBACK,
     NO_PROXIES,
-    NODE_CA,
-    NODE_PROXY,
     OPENAI,
     PLACEHOLDER,
-    PROXIES,
     PROXY_PASSWORD,
     QUIET,
 )
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
-__all__ = ["URL_VARIABLE", "Interception", "Plan", "is_ours", "plan", "upstreams_of"]
+__all__ = ["URL_VARIABLE", "EnvironmentPlan", "Interception", "is_ours", "plan", "upstreams_of"]
 
 URL_VARIABLE = "LLMPROXY_URL"
 """Where the running proxy is, for whoever wants to ask it."""
@@ -54,7 +51,7 @@ class Interception:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnvironmentPlan:
     """What to change in an environment."""
 
     base_urls: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +81,7 @@ def plan(
     base_urls: bool = True,
     interception: Interception | None = None,
     aws_files: bool = False,
-) -> Plan:
+) -> EnvironmentPlan:
     """Return what a child of `env` needs.
 
     Args:
@@ -109,7 +106,7 @@ def plan(
     if interception:
         others |= _interception(url, session, env, interception)
     others |= _no_proxy(url, env, intercepted=interception is not None, loopback=base_urls)
-    return Plan(urls, _keys(env, urls, aws_files=aws_files) if replay else {}, others, tuple(notes))
+    return EnvironmentPlan(urls, _keys(env, urls, aws_files=aws_files) if replay else {}, others, tuple(notes))
 
 
 def is_ours(value: str, url: str) -> bool:

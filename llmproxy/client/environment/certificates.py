@@ -13,8 +13,9 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from llmproxy.client.environment.variables import BUNDLES, JAVA_PASSWORD, NODE_CA
+from llmproxy.client.environment.variables import JAVA_PASSWORD
 from llmproxy.errors import MachineError
+from llmproxy.protocol import BUNDLES, NODE_CA
 
 __all__ = ["combine", "java_truststore", "presets", "trouble"]
 

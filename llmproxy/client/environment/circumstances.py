@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 Declared = list[dict[str, str]]
 """As the control API takes them."""
@@ -30,7 +31,7 @@ def gather_circumstances(
 
     `git`: the folder's branch, status and last commits too, which three processes tell.
     """
-    here = (now or datetime.now(UTC)).astimezone()
+    here = (now or datetime.now(UTC)).astimezone(_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
     found: Declared = [_path("cwd", _named(cwd, env))]
     found.append(_path("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
@@ -45,6 +46,14 @@ def gather_circumstances(
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
     return [*(each for each in found if each["value"] not in ("", "/")), *(_git(cwd) if git else [])]
+
+
+def _zone(env: Mapping[str, str]) -> ZoneInfo | None:
+    """Return the child's time zone; None for that of this process."""
+    try:
+        return ZoneInfo(env["TZ"].removeprefix(":")) if env.get("TZ") else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # ``EST5EDT,M3.2.0`` and the like: the C library knows
+        return None
 
 
 def _named(cwd: Path, env: Mapping[str, str]) -> Path:
@@ -73,7 +82,9 @@ def _git(cwd: Path) -> Declared:
     if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
         return []
     status = _asked(cwd, "status", "--short")
+    who = _asked(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
     found = {
+        "git_user": who and " ".join(who.split(" ")[:-2]),
         "git_branch": _asked(cwd, "branch", "--show-current"),
         "git_status": None if status is None else status or "(clean)",
         "git_commits": _asked(cwd, "log", "--oneline", "-n", str(_COMMITS)),
@@ -115,3 +126,17 @@ def read_circumstances(given: list[str]) -> Declared:
             raise SettingsError(f"--circumstance {each!r}: it is NAME=VALUE, as in task=1007.")
         found.append({"name": name, "value": value})
     return found
+
+
+_ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
+"""Twenty-six hours apart: in one of them it is always another day than any that is given."""
+
+
+def zone_of_another_day(day: str, now: datetime | None = None) -> str:
+    """Return a time zone in which it is not that day (``2026-11-22``), and so not the same hour as where it is; empty where none is known."""
+    moment = now or datetime.now(UTC)
+    for name in _ZONES:
+        zone = _zone({"TZ": name})
+        if zone is not None and moment.astimezone(zone).strftime("%Y-%m-%d") != day:
+            return name
+    return ""

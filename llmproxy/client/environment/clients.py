@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CLIENTS", "Client", "advise", "find_clients"]
+__all__ = ["CLIENTS", "Client", "advise", "find_clients", "warn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ CLIENTS = (
     ),
 )  # fmt: skip
 
+_RUNS = r"(?:^|[;|&(]\s*|\b(?:npx|exec|env|nice)\s+)(?:[^\s;|&()]*[/\\])?(?:{0})(?=\s|$)"
+"""Where a command begins: a prompt may hold the name as well."""
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 """Files that name what a project depends on."""
 
@@ -79,6 +81,18 @@ def is_configured(client: Client, command: Sequence[str]) -> bool:
 def advise(clients: Sequence[Client]) -> list[str]:
     """Return a line for each client: who, and what to set."""
     return [f"  {client.name}: {client.advice}" for client in clients]
+
+
+def warn(command: Sequence[str]) -> list[str]:
+    """Return what to say before a command runs: a program of the table that is not configured goes past the proxy."""
+    shell = len(command) > 2 and command[1] == "-c"
+    text = command[2] if shell else " ".join(command[:2])
+    known = [
+        each
+        for each in CLIENTS
+        if each.program and re.search(_RUNS.format(each.program), text) and not is_configured(each, command)
+    ]
+    return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 
 
 def _depends(text: str, package: str) -> bool:

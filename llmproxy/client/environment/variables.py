@@ -116,25 +116,9 @@ QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
 """What in replay by base URL ends traffic that is no call of a model and would go past the proxy: the Agents SDK sends its traces to
 api.openai.com whatever the base URL."""
 
-PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-BUNDLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "AWS_CA_BUNDLE",
-    "CODEX_CA_CERTIFICATE",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "DENO_CERT",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-)
-"""Each replaces what its program trusts, so it must name everything, not our certificate alone."""
-NODE_CA = "NODE_EXTRA_CA_CERTS"
-"""Adds to what Node trusts, so it names our certificate alone."""
-NODE_PROXY = "NODE_USE_ENV_PROXY"
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 JAVA_PASSWORD = "changeit"  # noqa: S105 (of a file of public certificates: Java's own default)
 PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session, only if there is a password)

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from llmproxy.client.control.client import Control
 from llmproxy.client.environment.build import URL_VARIABLE
-from llmproxy.client.process.proxy import Proxy, find_command, installed, spawn
+from llmproxy.client.process.command import find_command
+from llmproxy.client.process.proxy import Proxy, spawn
 
 __all__ = ["TOKEN_VARIABLE", "Attached", "attached", "reachable", "running_at"]
 
@@ -67,7 +68,7 @@ def attached(
         control.health()
         yield Attached(url, control, None)
         return
-    process = spawn(find_command(env, installed), options, env, log=log, started_by=started_by)
+    process = spawn(find_command(env), options, env, log=log, started_by=started_by)
     mine: Attached | None = None
     try:
         url = reachable(process.wait_ready())

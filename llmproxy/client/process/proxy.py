@@ -1,9 +1,9 @@
-"""A proxy of our own: found, started on a port, waited for until it serves, and ended whatever becomes of us.
+"""A proxy of our own: started on a port, waited for until it serves, and ended whatever becomes of us.
 
-mitmproxy pins its dependencies strictly, so the proxy often lives in an environment of its own; :func:`find_command` says how it is
-called from here. Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that we picked
-ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell watches us and ends the
-proxy if we are killed.
+mitmproxy pins its dependencies strictly, so the proxy often lives in an environment of its own; :mod:`llmproxy.client.process.command`
+says how it is called from here. Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that
+we picked ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell watches us and
+ends the proxy if we are killed.
 """
 
 from __future__ import annotations
@@ -17,75 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmproxy.client.control.client import Control, ControlError
+from llmproxy.client.process.command import COMMAND_VARIABLE, Command
 from llmproxy.errors import MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE
 
-__all__ = ["COMMAND_VARIABLE", "Command", "Proxy", "find_command", "spawn"]
+__all__ = ["Proxy", "spawn"]
 
-COMMAND_VARIABLE = "LLMPROXY_COMMAND"
-"""How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
-EXTRA = "llmproxy-replay[proxy]"
-PATIENCE = 30.0
-"""Seconds until a proxy must serve; a cold disk takes its time to load mitmproxy."""
-DOWNLOAD_PATIENCE = 300.0
-"""The same where uvx or pipx may have to install it first."""
 ENDING = 15.0
 """Seconds that a proxy gets to store what is open."""
 PAUSE = 0.02
 _TAIL = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """How the proxy is called from here."""
-
-    words: tuple[str, ...]
-    source: str
-    """Why this one, in a few words."""
-    patience: float = PATIENCE
-
-
-def find_command(
-    env: Mapping[str, str], importable: Callable[[str], bool], which: Callable[[str], str | None] = shutil.which
-) -> Command:
-    """Find out how to call a proxy that can run.
-
-    Args:
-        env: Where LLMPROXY_COMMAND may be set.
-        importable: Tells whether a module is installed in this environment.
-        which: Finds programs.
-
-    Raises:
-        MachineError: there is no way, and what to install.
-
-    """
-    if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
-        return Command(words, COMMAND_VARIABLE)
-    if importable("mitmproxy"):
-        return Command((sys.executable, "-m", "llmproxy"), "this environment")
-    if uvx := which("uvx"):
-        return Command((uvx, "--from", EXTRA, "llmproxy"), "uvx", DOWNLOAD_PATIENCE)
-    if pipx := which("pipx"):
-        return Command((pipx, "run", "--spec", EXTRA, "llmproxy"), "pipx", DOWNLOAD_PATIENCE)
-    hint = (
-        f"Give it an environment of its own:  uv tool install '{EXTRA}'\n"
-        f'and say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/llmproxy-replay/bin/llmproxy"'
-    )
-    raise MachineError(
-        "the proxy needs mitmproxy, which is not installed here, and neither is uvx nor pipx.", hint=hint
-    )
-
-
-def installed(module: str) -> bool:
-    """Tell whether a module is installed in this environment."""
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 class Proxy:
@@ -155,11 +100,15 @@ class Proxy:
     def end(self, seconds: float = ENDING) -> int:
         """Ask it to end, wait, and kill what does not; return its exit code."""
         if self.alive:
-            self.popen.terminate()
+            if os.name != "posix" and self.url:  # no signal there lets a program end in order
+                with contextlib.suppress(ControlError):
+                    self.control.stop()
+            else:
+                self.popen.terminate()
             try:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
-                _to_group(self.popen.pid, signal.SIGKILL)
+                self._kill()
                 self.popen.wait()
         _to_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
         if self._guard is not None:
@@ -167,6 +116,12 @@ class Proxy:
             self._guard.communicate()
             self._guard = None
         return self.popen.returncode
+
+    def _kill(self) -> None:
+        if os.name == "posix":
+            _to_group(self.popen.pid, signal.SIGKILL)
+        else:
+            self.popen.kill()
 
 
 def spawn(
@@ -181,7 +136,7 @@ def spawn(
     """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see `Proxy.wait_ready`).
 
     `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes its output,
-    `started_by` is what a user types to start it so again.
+    `started_by` is what a user types to start it so again. What the command's notice says is written to stderr before it runs.
 
     Raises:
         MachineError: the command cannot be executed.
@@ -202,6 +157,9 @@ def spawn(
         name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     }
     clean[STARTED_BY_VARIABLE] = started_by
+    if command.notice:
+        sys.stderr.write(f"llmproxy: {command.notice}\n")
+        sys.stderr.flush()
     try:
         with log.open("wb") as out:
             popen = subprocess.Popen(

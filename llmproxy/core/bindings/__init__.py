@@ -6,12 +6,16 @@ whose value is known to vary (`Slot`). The exact key is asked first, and no exac
     bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag ``b1:``)
     bindings = Bindings(recorded circumstances, present circumstances, slots, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
+    expect(bindings) -> Expectations, a fifth argument that makes the next comparisons with the same recorded trees quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
 
 `Fit.names` are the bindings whose values differ (what a log line says), `Fit.identities` what tools made in this pair of requests: add them
 to the session's `Identities` (`known`) once the answer is served; it only checks, and a conflict is a `Mismatch`. `str(mismatch)` is a line
 for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
+
+    rename_request(bindings, tree)                          -> a recorded request in other words
+    list_slot_values(slots, tree)                           -> what stands in slots of one request
 
 For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and `Slot.to_dict` (plain values,
 as in the cassette), `find_slots` (the values of text slots in a result), `split_json`, `bind_arguments` (a call's arguments as a slot's
@@ -20,18 +24,21 @@ as in the cassette), `find_slots` (the values of text slots in a result), `split
 Pure: no I/O, no clock, nothing of the engine.
 """
 
-from llmproxy.core.bindings.answers.rewrite import rebind_answer, rename_tree, rewrite_answer
+from llmproxy.core.bindings.answers.rewrite import rebind_answer, rewrite_answer
 from llmproxy.core.bindings.fitting.candidates import bound_key
-from llmproxy.core.bindings.fitting.fits import fit_request
+from llmproxy.core.bindings.fitting.expecting import Expectations
+from llmproxy.core.bindings.fitting.fits import expect, fit_request
+from llmproxy.core.bindings.fitting.renaming import rename_request
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.fitting.slot_values import find_slots
+from llmproxy.core.bindings.fitting.slot_places import find_slots
+from llmproxy.core.bindings.fitting.slot_values import SlotValue, list_slot_values
 from llmproxy.core.bindings.learning.captures import find_captured
 from llmproxy.core.bindings.values.circumstances import (
     PERSONAL,
     BadCircumstance,
     Circumstance,
+    CircumstancePair,
     Nature,
-    Pair,
     check_circumstance,
     pair_circumstances,
     read_circumstances,
@@ -39,7 +46,18 @@ from llmproxy.core.bindings.values.circumstances import (
 )
 from llmproxy.core.bindings.values.identities import Conflict, Identities, Identity
 from llmproxy.core.bindings.values.json_texts import split_json
-from llmproxy.core.bindings.values.slots import KINDS, LINE, OUTSIDE, TEXT, BadSlot, Kind, Slot, is_of_kind, read_slot
+from llmproxy.core.bindings.values.slots import (
+    KINDS,
+    LINE,
+    OUTSIDE,
+    SYSTEM,
+    TEXT,
+    BadSlot,
+    Slot,
+    SlotKind,
+    is_of_kind,
+    read_slot,
+)
 from llmproxy.core.bindings.values.table import Bindings, bind_arguments
 from llmproxy.protocol import Scope
 
@@ -48,34 +66,39 @@ __all__ = [
     "LINE",
     "OUTSIDE",
     "PERSONAL",
+    "SYSTEM",
     "TEXT",
     "BadCircumstance",
     "BadSlot",
     "Bindings",
     "Circumstance",
+    "CircumstancePair",
     "Conflict",
+    "Expectations",
     "Fit",
     "Identities",
     "Identity",
-    "Kind",
     "Mismatch",
     "Nature",
-    "Pair",
     "Scope",
     "Slot",
+    "SlotKind",
+    "SlotValue",
     "Why",
     "bind_arguments",
     "bound_key",
     "check_circumstance",
+    "expect",
     "find_captured",
     "find_slots",
     "fit_request",
     "is_of_kind",
+    "list_slot_values",
     "pair_circumstances",
     "read_circumstances",
     "read_slot",
     "rebind_answer",
-    "rename_tree",
+    "rename_request",
     "rewrite_answer",
     "split_json",
     "write_circumstances",

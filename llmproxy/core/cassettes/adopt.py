@@ -73,7 +73,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _AdoptedPlace:
     scheme: str
     host: str
     port: int | None
@@ -107,7 +107,7 @@ def adopt(
     return [adopter.one(each, place) for each, place in zip(recorded, places, strict=True)]
 
 
-def _place(uri: str) -> _Place | None:
+def _place(uri: str) -> _AdoptedPlace | None:
     """Take a URI apart; None if it is not an HTTP one. User info and fragment are left out."""
     try:
         parts = urlsplit(uri)
@@ -119,7 +119,7 @@ def _place(uri: str) -> _Place | None:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Some clients' stubs write URIs for people to read; on the wire there are neither blanks nor letters beyond ASCII.
     legal = re.sub(r"[^\x21-\x7e]+", lambda match: quote(match[0], errors="surrogatepass"), target)
-    return _Place(parts.scheme, parts.hostname, port, legal)
+    return _AdoptedPlace(parts.scheme, parts.hostname, port, legal)
 
 
 class _Adopter:
@@ -130,7 +130,7 @@ class _Adopter:
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
         self.made: dict[tuple[int, str], Origin] = {}
 
-    def one(self, each: Recorded, place: _Place | None) -> Adopted:
+    def one(self, each: Recorded, place: _AdoptedPlace | None) -> Adopted:
         if each.problem:
             return Adopted(each, place.name if place else "", None, each.problem)
         if place is None:
@@ -140,7 +140,7 @@ class _Adopter:
         interaction = self.interaction(each, place, route, extra)
         return Adopted(each, place.name, interaction, known=known, first=interaction.occurrence == 1)
 
-    def route(self, each: Recorded, place: _Place, extra: _Extra) -> tuple[Route, bool]:
+    def route(self, each: Recorded, place: _AdoptedPlace, extra: _Extra) -> tuple[Route, bool]:
         where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
         provider = extra.text("provider")
         if provider and (ours := route_host(*where, {provider: place.origin})):
@@ -154,7 +154,7 @@ class _Adopter:
             raise AssertionError(msg)
         return made_up, False
 
-    def interaction(self, each: Recorded, place: _Place, route: Route, extra: _Extra) -> Interaction:
+    def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
         headers, body = _decoded(each.headers, each.body)
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)

@@ -77,7 +77,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ChangedTotals:
     """One cassette in numbers; what is unknown counts as nothing."""
 
     turns: int
@@ -93,8 +93,8 @@ class Totals:
 class CassetteDiff:
     """The difference of two cassettes."""
 
-    old: Totals
-    new: Totals
+    old: ChangedTotals
+    new: ChangedTotals
     pairs: tuple[Pair, ...] = field(default=())
 
     @property
@@ -233,8 +233,8 @@ def _parsed(arguments: str) -> object:
         return arguments
 
 
-def _sum(turns: Sequence[Turn]) -> Totals:
-    return Totals(
+def _sum(turns: Sequence[Turn]) -> ChangedTotals:
+    return ChangedTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),
         tokens_in=sum(each.tokens_in or 0 for each in turns),
@@ -248,12 +248,12 @@ def _number(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-def _totals(side: Totals) -> str:
+def _totals(side: ChangedTotals) -> str:
     price = f"{_number(side.cost)}" + (f" (+ {side.unpriced} of unknown price)" if side.unpriced else "")
     return f"{side.turns} turns, {side.calls} tool calls, {side.tokens_in} tokens in, {side.tokens_out} out, {price}"
 
 
-def _change(old: Totals, new: Totals) -> str:
+def _change(old: ChangedTotals, new: ChangedTotals) -> str:
     cost = new.cost - old.cost
     return (
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"

@@ -59,7 +59,7 @@ _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND supe
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedFile:
     """What a start found in the folder."""
 
     imported: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class CassetteDir:
         rules: Rules,
         upstreams: Mapping[str, str] | None = None,
         wait: Callable[[float], None] | None = None,
-    ) -> Loaded:
+    ) -> LoadedFile:
         """Bring every file that differs from the store into it; a store that is in step is not written to.
 
         `wait` (seconds) is called between tries while another process brings in the same cassette.
@@ -174,7 +174,7 @@ class CassetteDir:
         for path, text in merged.items():
             write_text(path, text)
         aside = sum(_replace(store, name, new, self._now, wait) for name, new in differing.items())
-        return Loaded(
+        return LoadedFile(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
             interactions=sum(len(new.interactions) for new in differing.values()),

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.core.cassettes.adopt import release
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import AGENT
@@ -57,7 +57,7 @@ def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
     try:
         each = of_line(dict(line), number)
         return _interaction(each, str(line.get("cassette") or "default"))
-    except (Problem, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
 
 

@@ -1,13 +1,15 @@
 """Recordings as they may stand in a pull request: without the name of a person or a machine that a circumstance could have taken.
 
 A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit renames it for its run.
-`home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one; `user` and `host` are left out. Kept as it is:
-what nobody may rewrite (signed thinking), and names in prose, which `llmproxy scan` shows.
+`home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one, `user` and `host` are called so, also as the owner
+of rows of ``ls -l`` and inside of other values (a branch, an id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose,
+which `llmproxy scan` shows.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +21,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     Nature,
     read_circumstances,
-    rename_tree,
+    rename_request,
     rewrite_answer,
     write_circumstances,
 )
@@ -29,7 +31,11 @@ from llmproxy.core.traffic.interaction import Interaction
 HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})
 _NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folder of this machine
-_LEFT_OUT = frozenset({"user", "host"})
+_CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
+"""Circumstances that are called by their names, and values that name nobody."""
+
+_LEFT_OUT = ("git_user",)
+"""Circumstances that are nothing but a person's name: replayed without one, any author may be this run's user."""
 
 
 def without_names(interaction: Interaction) -> Interaction:
@@ -39,10 +45,14 @@ def without_names(interaction: Interaction) -> Interaction:
     said, bindings = _renaming(interaction.circumstances)
     if not bindings.changed:
         return replace(interaction, circumstances=said)
+    return replace(rename(interaction, bindings), circumstances=said)
+
+
+def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
+    """Return a recording with the present value of each circumstance for the recorded one, in request and answer."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response)
     return replace(
         interaction,
-        circumstances=said,
         request=replace(request, body=_renamed(request.body, bindings)),
         response=interaction.response if isinstance(response, Mismatch) else response,
     )
@@ -51,19 +61,29 @@ def without_names(interaction: Interaction) -> Interaction:
 @lru_cache(64)
 def _renaming(said: str) -> tuple[str, Bindings]:
     recorded = read_circumstances(said)
-    kept = [each for each in recorded if each.name not in _LEFT_OUT]
-    renamed = [_stand_in(each, recorded) for each in kept]
-    return write_circumstances(renamed), Bindings(kept, renamed)
+    renamed = [_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
+    return write_circumstances(renamed), Bindings(recorded, renamed)
 
 
 def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circumstance:
+    if each.name in _CALLED:
+        return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
     if each.nature is not Nature.PATH:
-        return each
+        return replace(each, value=_called(each.value, all_of_them), other=_called(each.other, all_of_them))
     home = next((one for one in all_of_them if one.name == "home"), None)
     user = next((one.value for one in all_of_them if one.name == "user"), "")
     return replace(
         each, value=_nameless(each.name, each.value, home, user), other=_nameless(each.name, each.other, home, user)
     )
+
+
+def _called(text: str, all_of_them: Sequence[Circumstance]) -> str:
+    """Return a value with ``user`` and ``host`` for their names, where these are words of it."""
+    for each in all_of_them:
+        if each.name in _CALLED and each.value not in _CALLED[each.name]:
+            pattern = rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])"
+            text = re.sub(pattern, each.name, text, flags=re.IGNORECASE)
+    return text
 
 
 def _nameless(name: str, path: str, home: Circumstance | None, user: str) -> str:
@@ -82,5 +102,5 @@ def _renamed(body: bytes, bindings: Bindings) -> bytes:
         tree = json.loads(body)
     except (ValueError, RecursionError):
         return body
-    renamed = rename_tree(bindings, tree)
+    renamed = rename_request(bindings, tree)
     return body if renamed == tree else write_json(renamed, like=body)

@@ -20,6 +20,7 @@ from llmproxy.core.control.values import (
     BadControl,
     Json,
     circumstances_of,
+    faults_of,
     forking_of,
     maybe_flag_of,
     name_of,
@@ -30,7 +31,7 @@ from llmproxy.core.control.values import (
     speed_of,
     upstreams_of,
 )
-from llmproxy.core.control.walk import LISTED, SpansOf, number, report, spans, walk
+from llmproxy.core.control.walk import LISTED, SpansOf, faults_told, number, report, spans, walk
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import canonical
@@ -64,7 +65,7 @@ class WrongMethod(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ControlAsked:
     """One control request."""
 
     method: str
@@ -75,13 +76,16 @@ class Asked:
     """Whether the peer is on this machine, and that is enough to trust it."""
     guard: Guard = field(default_factory=Guard)
     """Knows our names."""
+    scheme: str = "http"
+    """Of the way to us."""
 
 
 def answer(
     engine: Engine,
-    asked: Asked,
+    asked: ControlAsked,
     *,
     token: str = "",
+    page_token: str = "",
     ca: str = "",
     ca_bundle: str = "",
     spans_of: SpansOf | None = None,
@@ -89,10 +93,10 @@ def answer(
 ) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too.
 
-    `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code.
+    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code.
     """
     try:
-        status, value = _serve(engine, asked, token, (ca, ca_bundle), (spans_of, stop))
+        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop))
     except LLMProxyError as error:
         status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     if isinstance(value, bytes):
@@ -101,7 +105,7 @@ def answer(
     return status, json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n", "application/json"
 
 
-def about(engine: Engine, asked: Asked) -> Session | None:
+def about(engine: Engine, asked: ControlAsked) -> Session | None:
     """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
     try:
         words, shape = _split(asked.target)
@@ -127,16 +131,16 @@ def _query(target: str) -> dict[str, str]:
 
 def _serve(
     engine: Engine,
-    asked: Asked,
-    token: str,
+    asked: ControlAsked,
+    tokens: tuple[str, str],
     ca: tuple[str, str],
     able: tuple[SpansOf | None, Callable[[], int] | None],
 ) -> tuple[int, Json]:
     words, shape = _split(asked.target)
     path = asked.target.partition("?")[0]
-    refusal = _refusal(asked, token)
-    if refusal is not None and shape not in OPEN:
-        raise refusal
+    refusing = refusal(asked, *tokens)
+    if refusing is not None and shape not in OPEN:
+        raise refusing
     handlers = TABLE.get(shape)
     if handlers is None:
         known = ", ".join(sorted("/".join(row) for row in TABLE))
@@ -145,16 +149,17 @@ def _serve(
     if handler is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    call = _Call(name, read_object(asked.body), _query(asked.target), ("", "") if refusal else ca, *able)
+    call = _ControlCall(name, read_object(asked.body), _query(asked.target), ("", "") if refusing else ca, *able)
     return handler(engine, call)
 
 
-def _refusal(asked: Asked, token: str) -> Forbidden | None:
-    """Return why a peer may not do this; None if it may."""
+def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden | None:
+    """Return why a peer may not do this; None if it may.
+
+    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it opens.
+    """
     given = header(asked.headers, TOKEN_HEADER) or ""
-    if token and hmac.compare_digest(
-        given.encode("utf-8", "surrogateescape"), token.encode("utf-8", "surrogateescape")
-    ):
+    if _equal(given, token):
         return None  # no page knows it
     if not asked.loopback:
         why = "it needs the header" if token else "start the proxy with a token, and send it in the header"
@@ -164,11 +169,19 @@ def _refusal(asked: Asked, token: str) -> Forbidden | None:
         asked.guard.check_host(asked.headers)
     except ForeignHost:
         page = True
+    if page and _equal(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
+        return None
     return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
+def _equal(given: str, token: str) -> bool:
+    """Compare a token; an empty one is none."""
+    sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
+    return bool(token) and hmac.compare_digest(*sides)
+
+
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ControlCall:
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
@@ -195,13 +208,13 @@ class _Call:
         return engine.sessions.named(name)
 
 
-def _health(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _health(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     ca, bundle = call.ca
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _sessions(engine: Engine, _call: _Call) -> tuple[int, Json]:
+def _sessions(engine: Engine, _call: _ControlCall) -> tuple[int, Json]:
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
 
@@ -216,10 +229,11 @@ OPEN_MEMBERS = (
     "fork",
     "circumstances",
     "bind",
+    "faults",
 )
 
 
-def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(shown(name) for name in unknown[:5])
@@ -235,22 +249,37 @@ def _open(engine: Engine, call: _Call) -> tuple[int, Json]:
         child=child,
         circumstances=circumstances_of(body.get("circumstances")),
         bind=one_of(Scope, body.get("bind"), "bind"),
+        faults=faults_of(body.get("faults")),
     )
     return 201, report(engine, session)
 
 
-def _declare(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _declare(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
         raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
     return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
-def _try_out(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+    if set(call.body) - {"faults", "seed"} or "faults" not in call.body:
+        raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
+    seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
+    session, given = engine.sessions.named(call.name), faults_of(call.body["faults"], **seed)
+    engine.sessions.set_faults(session, engine.config.faults if given is None else given)
+    return _faults(engine, call)
+
+
+def _faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+    session = engine.sessions.named(call.name)
+    return 200, {**faults_told(session), "idle": engine.idle_faults(session)}
+
+
+def _try_out(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     engine.sessions.try_out(engine.sessions.named(call.name))
     return _lessons(engine, call)
 
 
-def _lessons(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _lessons(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     bound = engine.sessions.named(call.name).bound
     trial = bound.trial if bound is not None else None
     if trial is None:
@@ -269,33 +298,36 @@ def _lessons(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, {"served": trial.served, "lessons": rows}
 
 
-def _get(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _get(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.named(call.name))
 
 
-def _reset(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _reset(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.reset(call.name))
 
 
-def _close(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     complete = maybe_flag_of(call.body.get("complete"), "complete")
-    last = report(engine, engine.sessions.named(call.name))
+    session = engine.sessions.named(call.name)
+    last = report(engine, session)
+    if idle := engine.idle_faults(session):
+        last["faults"]["idle"] = idle
     engine.sessions.close(call.name, complete=complete)
     return 200, last
 
 
-def _bind(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _bind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
     engine.sessions.bind(call.name, session)
     return 200, {"name": call.name, "session": session}
 
 
-def _unbind(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _unbind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     engine.sessions.unbind(call.name)
     return 200, {"name": call.name, "session": None}
 
 
-def _interactions(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _interactions(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     rows = engine.listed(call.session(), call.limit())
     names = (
         "id",
@@ -314,7 +346,7 @@ def _interactions(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 
-def _misses(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _misses(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
@@ -322,29 +354,29 @@ def _misses(engine: Engine, call: _Call) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
-def _refused(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _refused(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
-def _walk(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _walk(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
-def _spans(engine: Engine, call: _Call) -> tuple[int, Json]:
+def _spans(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
 
 
-def _openapi(_engine: Engine, _call: _Call) -> tuple[int, Json]:
+def _openapi(_engine: Engine, _call: _ControlCall) -> tuple[int, Json]:
     return 200, (files("llmproxy") / "data" / "openapi.json").read_bytes()
 
 
-def _stop(_engine: Engine, call: _Call) -> tuple[int, Json]:
+def _stop(_engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     if call.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
     return 200, {"stopping": True, "exit_code": call.stop()}
 
 
-Handler = Callable[[Engine, _Call], tuple[int, Json]]
+Handler = Callable[[Engine, _ControlCall], tuple[int, Json]]
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("health",): {"GET": _health},
@@ -352,6 +384,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions",): {"GET": _sessions, "POST": _open},
     ("sessions", "*"): {"GET": _get},
     ("sessions", "*", "circumstances"): {"POST": _declare},
+    ("sessions", "*", "faults"): {"GET": _faults, "POST": _set_faults},
     ("sessions", "*", "lessons"): {"GET": _lessons, "POST": _try_out},
     ("sessions", "*", "reset"): {"POST": _reset},
     ("sessions", "*", "close"): {"POST": _close},

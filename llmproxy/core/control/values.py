@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.bindings import Circumstance, check_circumstance
+from llmproxy.core.faults import Faults
+from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.overrides import read
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
@@ -150,6 +153,17 @@ def forking_of(overrides: Json, fork: Json) -> tuple[Forking | None, str | None]
         if split_name(child) != (child, 1):
             raise BadControl(f"llmproxy: fork.as is {shown(child)}; a fork is a first sample.")
     return Forking(given=read(overrides), live=bool(live), at=at), child
+
+
+def faults_of(value: Json, seed: Json = None) -> Faults | None:
+    """Return the faults of a session: rules, the name of a preset, ``http-429@2``, or what a file holds. Never a file of ours.
+
+    Raises BadFaults.
+    """
+    if value is None:
+        return None
+    found = faults_for_session(value)
+    return found if seed is None else replace(found, seed=read_seed(seed))
 
 
 def upstreams_of(value: Json) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Mode
@@ -42,9 +42,17 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
         "circumstances": [] if session.bound is None else [each.to_dict() for each in session.bound.declared.values()],
         "overrides": None if session.forking is None else session.forking.to_json(),
+        **({} if session.faulting is None else {"faults": faults_told(session)}),
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),
     }
+
+
+def faults_told(session: Session) -> dict[str, Json]:
+    """Return the faults of a session and how often each struck."""
+    return (
+        {"name": "", "seed": 0, "faults": [], "struck": 0} if session.faulting is None else session.faulting.to_json()
+    )
 
 
 def number(text: str) -> int:
@@ -65,7 +73,7 @@ def walk(engine: Engine, session: Session, after: int) -> dict[str, Json]:
     }
 
 
-def _call(engine: Engine, session: Session, call: Ended) -> dict[str, Json]:
+def _call(engine: Engine, session: Session, call: CallEnded) -> dict[str, Json]:
     interaction = engine.told(session, call)
     return {
         **call._asdict(),

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _PRELUDE = struct.Struct(">III")
 _WORD = struct.Struct(">I")
@@ -50,6 +50,17 @@ def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
         payload = start + 12 + header_length
         yield _frame_headers(bytes(view[start + 12 : payload])), bytes(view[payload : end - 4])
         start = end
+
+
+def write_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Write one frame; every header is a string (type 7)."""
+    packed = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(text.encode())) + text.encode()
+        for name, text in headers.items()
+    )
+    prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
+    frame = prelude + _WORD.pack(binascii.crc32(prelude)) + packed + payload
+    return frame + _WORD.pack(binascii.crc32(frame))
 
 
 def _frame_headers(data: bytes) -> dict[str, str]:

@@ -124,10 +124,10 @@ def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> 
     makes = operation.startswith(_MAKERS)
     if not makes and family != "gemini" and operation not in ("messages", "threads.runs"):
         return ()
-    values = [value for value in events_once(content_type, body) if isinstance(value, dict)]
     found: dict[str, None] = {}
-    for value in values:
-        found.update(dict.fromkeys(_ids(value, family, makes=makes)))
+    for value in events_once(content_type, body):
+        if isinstance(value, dict):
+            found.update(dict.fromkeys(_ids(value, family, makes=makes)))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ JSON: Headers = (("content-type", "application/json"),)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SaidTurn:
     """One answer."""
 
     model: str
@@ -29,11 +29,13 @@ class Said:
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Token counts under the names of any provider."""
     finish: str = ""
-    """OpenAI's name for why it ended; empty: what fits."""
+    """OpenAI's name for why it ended, or ``refusal``; empty: what fits."""
 
     @property
     def why(self) -> str:
         """OpenAI's finish reason."""
+        if self.finish == "refusal":
+            return "stop"
         return self.finish or ("tool_calls" if self.message.tool_calls else "stop")
 
     @property
@@ -52,8 +54,8 @@ class Dialect:
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     """(model, messages, stream) -> URL, body."""
-    answer: Callable[[Said], Json]
-    stream: Callable[[Said], list[tuple[str, object]]]
+    answer: Callable[[SaidTurn], Json]
+    stream: Callable[[SaidTurn], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 
@@ -111,7 +113,7 @@ def _openai_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _openai_usage(said: Said) -> Json | None:
+def _openai_usage(said: SaidTurn) -> Json | None:
     asked = said.tokens("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.tokens("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -122,14 +124,16 @@ def _openai_usage(said: Said) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _openai_answer(said: Said) -> Json:
+def _openai_answer(said: SaidTurn) -> Json:
     message = {**_openai_message(said.message), "role": "assistant", "refusal": None}
+    if said.finish == "refusal":
+        message |= {"content": None, "refusal": said.message.text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": said.why}
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion", "created": 0, "model": said.model}
     return head | {"choices": [choice]} | _given(usage=_openai_usage(said))
 
 
-def _openai_stream(said: Said) -> list[tuple[str, object]]:
+def _openai_stream(said: SaidTurn) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -137,7 +141,7 @@ def _openai_stream(said: Said) -> list[tuple[str, object]]:
 
     events = [chunk({"role": "assistant", "content": ""})]
     if said.message.text:
-        events.append(chunk({"content": said.message.text}))
+        events.append(chunk({"refusal" if said.finish == "refusal" else "content": said.message.text}))
     for n, call in enumerate(said.message.tool_calls):
         events.append(chunk({"tool_calls": [{"index": n, **_openai_call(n, call)}]}))
     return [*events, chunk({}, said.why), ("", "[DONE]")]
@@ -149,7 +153,8 @@ def _openai_error(error: Json, status: int) -> Json:  # noqa: ARG001
 
 # -- Anthropic's messages
 
-_ANTHROPIC_WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
+_ANTHROPIC_WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",
+                  "content_filter": "refusal"}  # fmt: skip
 
 
 def _anthropic_blocks(message: Message) -> list[Json]:
@@ -176,27 +181,27 @@ def _anthropic_ask(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if stream else {})
 
 
-def _anthropic_usage(said: Said) -> Json:
+def _anthropic_usage(said: SaidTurn) -> Json:
     return {
         "input_tokens": said.tokens("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.tokens("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _anthropic_answer(said: Said) -> Json:
+def _anthropic_answer(said: SaidTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
         "role": "assistant",
         "model": said.model,
         "content": _anthropic_blocks(said.message),
-        "stop_reason": _ANTHROPIC_WHY.get(said.why, said.why),
+        "stop_reason": "refusal" if said.finish == "refusal" else _ANTHROPIC_WHY.get(said.why, said.why),
         "stop_sequence": None,
         "usage": _anthropic_usage(said),
     }
 
 
-def _anthropic_stream(said: Said) -> list[tuple[str, object]]:
+def _anthropic_stream(said: SaidTurn) -> list[tuple[str, object]]:
     answer, usage = _anthropic_answer(said), _anthropic_usage(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
@@ -205,7 +210,9 @@ def _anthropic_stream(said: Said) -> list[tuple[str, object]]:
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
             empty = {**block, "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": written(block["input"]).decode()}
+            given = block["input"]  # a text only where it is no JSON: as the model wrote it
+            partial = given if isinstance(given, str) else written(given).decode()
+            delta = {"type": "input_json_delta", "partial_json": partial}
         events += [
             {"type": "content_block_start", "index": n, "content_block": empty},
             {"type": "content_block_delta", "index": n, "delta": delta},
@@ -255,14 +262,22 @@ def _gemini_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _gemini_answer(said: Said) -> Json:
+def _gemini_answer(said: SaidTurn) -> Json:
     content = {"role": "model", "parts": _gemini_parts(said.message)}
     asked = said.tokens("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.tokens("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = _given(promptTokenCount=asked, candidatesTokenCount=replied)
     total = {"totalTokenCount": (asked or 0) + (replied or 0)}
     return {
-        "candidates": [{"content": content, "finishReason": _GEMINI_WHY.get(said.why, said.why), "index": 0}],
+        "candidates": [
+            {
+                "content": content,
+                "finishReason": "PROHIBITED_CONTENT"
+                if said.finish == "refusal"
+                else _GEMINI_WHY.get(said.why, said.why),
+                "index": 0,
+            }
+        ],
         "usageMetadata": counts | total if counts else {},
         "modelVersion": said.model,
         "responseId": said.id,

@@ -12,18 +12,21 @@ its content (:func:`ending`), since clients hang up right after the terminator. 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.core.dialects.aws_eventstream import frames, iter_frames
+from llmproxy.core.dialects.long import LONG, elements, shortened
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers.table import Family
 
@@ -178,27 +181,80 @@ def events_of(content_type: str, body: bytes) -> list[object]:
 
 
 _remembered = threading.local()
-LONGEST_REMEMBERED = 4 << 20
+LONGEST_REMEMBERED = LONG
 """Bytes of the bodies, all together, whose values are remembered."""
+BEGINNING = 1 << 20
+"""Bytes of a stream that are read for its first words: parsed they take many times as much."""
 MOST_REMEMBERED = 32
 """Bodies; answers that are stored together are all asked about twice."""
 
 
-def events_once(content_type: str, body: bytes) -> list[object]:
-    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the values."""
+def events_once(content_type: str, body: bytes) -> Iterable[object]:
+    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the values.
+
+    Of a body that is too long for that what `events_in` gives.
+    """
+    if len(body) > LONG:
+        return events_in(content_type, body)
     known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})
     if (values := known.get((content_type, body))) is None:
         values = events_of(content_type, body)
-        if len(body) <= LONGEST_REMEMBERED:
-            known[content_type, body] = values
-            while len(known) > MOST_REMEMBERED or sum(len(each) for _, each in known) > LONGEST_REMEMBERED:
-                del known[next(iter(known))]
+        known[content_type, body] = values
+        while len(known) > MOST_REMEMBERED or sum(len(each) for _, each in known) > LONGEST_REMEMBERED:
+            del known[next(iter(known))]
     return values
 
 
+def events_in(content_type: str, body: bytes) -> Iterator[object]:
+    """Yield the JSON values of a stream one after the other; of one document that as `long.shortened` leaves it. Never raises."""
+    kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
+    if content_type.startswith(CONTENT_TYPE):
+        values: Iterable[object] = server_events(body)
+    elif kind == "sse":
+        values = (parsed(event.data) for event in _sse_in(body))
+    elif kind == "ndjson":
+        values = (parsed(line) for line in _lines(body))
+    elif kind == "aws":
+        values = _aws_events(body)
+    elif kind == "array":
+        values = (parsed(element) for element in elements(body))
+    else:
+        values = _document(kind, body)
+    return (value for value in values if value is not None)
+
+
+def _document(kind: Framing, body: bytes) -> Iterator[object]:
+    """Yield the one value of a long document, or those of its lines where it has many."""
+    whole = parsed(shortened(body)) if kind == "json" else None
+    if whole is None and kind == "json":  # NDJSON under a wrong name
+        yield from (parsed(line) for line in _lines(body))
+    yield whole
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    for line in io.BytesIO(body):  # shares the bytes
+        yield from line.splitlines()
+
+
+def _sse_in(body: bytes) -> Iterator[Event]:
+    """Yield the events of a long body."""
+    if b"\r" in body or _BOM in body:
+        parser, view = SSEParser(), memoryview(body)
+        for at in range(0, len(body), _TAIL):
+            yield from parser.feed(bytes(view[at : at + _TAIL]))
+        yield from parser.finish()
+        return
+    at = 0
+    while at < len(body):
+        end = body.find(b"\n\n", min(at + _TAIL, len(body)))
+        end = len(body) if end < 0 else end + 2
+        yield from _sse(body[at:end])
+        at = end
+
+
 def beginning(content_type: str, body: bytes) -> bytes:
-    """Return the first megabytes of a stream, which say how its answer begins; of what is no stream the whole body."""
-    return body[:LONGEST_REMEMBERED] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
+    """Return the first megabyte of a stream, which says how its answer begins; of what is no stream the whole body."""
+    return body[:BEGINNING] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 
 def _elements(body: bytes) -> list[Any]:
@@ -271,7 +327,7 @@ def _last_sse(body: bytes) -> list[Event]:
         tail = _sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
         if len(tail) >= _LOOK_BACK:
             return tail[-_LOOK_BACK:]
-    return _sse(body)[-_LOOK_BACK:]
+    return list(deque(_sse_in(body), _LOOK_BACK))
 
 
 def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
@@ -281,14 +337,16 @@ def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
         return [parsed(event.data) or ({"type": "error"} if event.event == "error" else None) for event in tail], done
     if kind == "ndjson":
-        return [parsed(line) for line in body.rstrip().splitlines()[-_LOOK_BACK:]], False
-    return events_of("application/vnd.amazon.eventstream" if kind == "aws" else "", body)[-_LOOK_BACK:], False
+        lines = body[-LONG:].rstrip().splitlines()
+        whole = len(body) <= LONG or len(lines) > _LOOK_BACK
+        return [parsed(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
+    return list(deque((value for value in _aws_events(body) if value is not None), _LOOK_BACK)), False
 
 
 def _gemini(content_type: str, body: bytes, *, http_ended: bool) -> Ending:
     """Decide for a stream that has no terminator but the end of HTTP after a `finishReason`."""
     finished = False
-    for value in events_of(content_type, body):
+    for value in events_of(content_type, body) if len(body) <= LONG else events_in(content_type, body):
         if _is_error(value):
             return Ending.COMPLETE
         if isinstance(value, dict):

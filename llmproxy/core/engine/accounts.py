@@ -68,13 +68,15 @@ def outcome_of(
     decision = exchange.decision or Decision.REFUSE
     bound = exchange.bound.names if exchange.bound is not None and decision is Decision.REPLAY else ()
     cost: Decimal | None = None
-    if exchange.made is not None:
+    if decision is Decision.FAULT:
+        cost = Decimal(0)
+    elif exchange.made is not None and exchange.struck is None:
         usage, cost = Usage(input=0, output=0), Decimal(0)
     elif priced is not None:
         usage, cost = priced.usage, priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
-    first = exchange.first_offset
+    first, fault = exchange.first_offset, "" if exchange.struck is None else str(exchange.struck.fault)
     return Outcome(
         decision=decision,
         method=exchange.method,
@@ -93,11 +95,12 @@ def outcome_of(
         interaction=exchange.interaction,
         occurrence=exchange.nth or None,
         nearest=exchange.nearest,
-        note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", exchange.note])),
+        note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", fault, exchange.note])),
+        fault=exchange.struck.fault.kind.name if exchange.struck is not None else "",
         bound=bound,
         attempt=attempt_of(exchange.headers),
         at=exchange.started_at,
-        miss=isinstance(exchange.error, MissError),
+        miss=isinstance(exchange.error, MissError) and not exchange.repeats,
         lost=lost,
         seq=exchange.seq,
     )

@@ -1,6 +1,6 @@
 """Bound hits: a request without a recording of its own is held against those that it may be, in this run's words.
 
-    exchange, canonical request -> the recording that fits (`Found`), or why none does
+    exchange, canonical request -> the recording that fits (`FoundRecording`), or why none does
     the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
 
 The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`). Where two fit, their
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from shlex import quote
 
 from llmproxy.core.bindings import (
@@ -25,6 +26,7 @@ from llmproxy.core.bindings import (
     rebind_answer,
     rewrite_answer,
 )
+from llmproxy.core.bindings.fitting.results import ON_TRIAL
 from llmproxy.core.bindings.learning.lessons import find_lessons
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
@@ -32,10 +34,11 @@ from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rederive import canonical_of
-from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import Mode, Scope
 
@@ -52,15 +55,35 @@ _MOST_ADVISED = 3
 _LOOKS = frozenset({Mode.REPLAY, Mode.AUTO, Mode.ONCE})
 
 
+_MOST_KINDS = 64
+_Kind = tuple[str, int, str, str, str, bool]
+"""Cassette, sample, party, provider, operation, whether it streams."""
+_Index = dict[str, dict[Key, list[int]]]
+"""By bound key, and by exact key: ids, in the order in which they were requested."""
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecording:
     """A recording that fits."""
 
     key: Key
     """Exact key of the recordings."""
-    slots: tuple[Slot, ...]
+    slots: tuple[RecordingSlot, ...]
     fit: Fit
     table: Bindings
+
+
+def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
+    """Say why nothing is learned from a request: which recordings would both fit, or where the nearest one parts from it."""
+    if teaching:
+        return (
+            f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
+        )
+    rule = "a slot stands in what a tool answered, never in the question"
+    if outside:
+        id_, mismatch = outside[0]
+        return f"{rule}; recording #{id_}, {mismatch}"
+    return f"{rule}; no recording that is not used yet asks the like"
 
 
 class Binder:
@@ -72,38 +95,49 @@ class Binder:
         self._keys: dict[int, str] = {}
         self._requests: OrderedDict[int, Canonical] = OrderedDict()
         self._bytes = 0
+        self._shared: dict[tuple[str, bytes], object] = {}
+        """Messages by their list and their canonical writing."""
+        self._shared_bytes = 0
+        self._declared: dict[int, str] = {}
+        """Circumstances by recording, as the store writes them: the same text for the same ones."""
+        self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
     def forget(self) -> None:
         """Forget everything; ids are another store's from now on."""
         self._keys.clear()
         self._requests.clear()
         self._bytes = 0
+        self._shared.clear()
+        self._shared_bytes = 0
+        self._declared.clear()
+        self._indexes.clear()
 
     # --- which recording? ----------------------------------------------------------------------------------------
 
-    def find(self, exchange: Exchange, store: Store, canonical: Callable[[], Canonical]) -> Found | None:
+    def find(self, exchange: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
         """Return the recording that a request without one of its own fits; else the exchange's `unbound` says why none does."""
         session = exchange.session
         bound = session.bound
         if bound is None or session.mode not in _LOOKS or exchange.route.not_llm or exchange.key is None:
             return None
         wanted = canonical()
-        fitting: list[Found] = []
+        fitting: list[FoundRecording] = []
         for key, ids in self._candidates(exchange, store, wanted):
-            table = bound.table(store.declared(ids[:1]).get(ids[0], ""))
+            table = bound.table(self._said(store, ids[0]))
             if not table or (recorded := self._request(store, ids[0])) is None:
                 continue
-            result = fit_request(table, recorded.tree, wanted.tree, bound.known)
+            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
             if isinstance(result, Mismatch):
                 exchange.unbound = exchange.unbound or f"recording #{ids[0]}, bound: {result}"
                 continue
             slots = store.slots(session.cassette, session.sample, exchange.party, key)
             if playable(session.mode, slots, complete=session.complete):
-                fitting.append(Found(key, slots, result, table))
+                fitting.append(FoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
             return self._try(exchange, store, wanted)
         if not fitting and session.mode is Mode.REPLAY:
-            exchange.unbound = self._advise(exchange, store, wanted) or exchange.unbound
+            advice = self._advise(exchange, store, wanted)
+            exchange.unbound = "; ".join(filter(None, (exchange.unbound, advice)))
         return self._choose(exchange, store, fitting) if fitting else None
 
     def _advise(self, exchange: Exchange, store: Store, wanted: Canonical) -> str:
@@ -116,7 +150,7 @@ class Binder:
         for id_ in fresh[:_MOST_ADVISED]:
             if (recorded := self._request(store, id_)) is None:
                 continue
-            table = bound.table(store.declared([id_]).get(id_, ""))
+            table = bound.table(self._said(store, id_))
             lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
                 named = ", ".join(
@@ -129,26 +163,25 @@ class Binder:
                 )
         return ""
 
-    def _try(self, exchange: Exchange, store: Store, wanted: Canonical) -> Found | None:
+    def _try(self, exchange: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
         """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
         session = exchange.session
         bound = session.bound
         if bound is None or bound.trial is None:
             return None
         teaching = []
+        outside: list[tuple[int, Mismatch]] = []
         for key, ids in self._candidates(exchange, store, wanted):
             if ids[0] in session.served or (recorded := self._request(store, ids[0])) is None:
                 continue
-            said = store.declared(ids[:1]).get(ids[0], "")
+            said = self._said(store, ids[0])
             lessons = find_lessons(bound.table(said), recorded.tree, wanted.tree, bound.known)
-            if not isinstance(lessons, Mismatch):
+            if isinstance(lessons, Mismatch):
+                outside.append((ids[0], lessons))
+            else:
                 teaching.append((key, ids[0], said, recorded, lessons))
         if len(teaching) != 1:
-            if teaching:
-                named = " and ".join(f"#{each[1]}" for each in teaching[:2])
-                exchange.unbound = (
-                    f"recordings {named} would both fit on trial: nothing is learned where that is not clear"
-                )
+            exchange.unbound = ON_TRIAL + _why_not([each[1] for each in teaching], outside)
             return None
         key, _, said, recorded, lessons = teaching[0]
         bound.teach(lessons)
@@ -159,24 +192,46 @@ class Binder:
             return None
         bound.trial.served += 1
         exchange.unbound = ""
-        return Found(key, slots, result, table)
+        return FoundRecording(key, slots, result, table)
 
     def _candidates(self, exchange: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
         """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
         session, where = exchange.session, exchange.route
         if wanted.kind != "json":
             return []
-        looked_for = bound_key(wanted)
-        found: dict[Key, list[int]] = {}
-        place = (session.cassette, session.sample)
-        for each in list_candidates(
-            store, place, exchange.party, where.provider.name, exchange.operation, stream=wanted.stream
-        ):
-            if (exchange.party, each.key) not in session.recorded_here and self._bound_key(
-                store, each.id
-            ) == looked_for:
-                found.setdefault(each.key, []).append(each.id)
-        return list(found.items())[:_MOST_COMPARED]
+        kind = (
+            session.cassette,
+            session.sample,
+            exchange.party,
+            where.provider.name,
+            exchange.operation,
+            wanted.stream,
+        )
+        alike = self._index(store, kind).get(bound_key(wanted), {})
+        fresh = ((key, ids) for key, ids in alike.items() if (exchange.party, key) not in session.recorded_here)
+        return list(islice(fresh, _MOST_COMPARED))
+
+    def _index(self, store: Store, kind: _Kind) -> _Index:
+        """Return the recordings of one kind of request by their bound keys; remembered until anybody commits."""
+        generation = store.generation
+        if (known := self._indexes.get(kind)) is not None and known[0] == generation:
+            return known[1]
+        made: _Index = {}
+        cassette, sample, party, provider, operation, stream = kind
+        for each in list_candidates(store, (cassette, sample), party, provider, operation, stream=stream):
+            made.setdefault(self._bound_key(store, each.id), {}).setdefault(each.key, []).append(each.id)
+        if len(self._indexes) >= _MOST_KINDS:
+            self._indexes.clear()
+        self._indexes[kind] = (generation, made)
+        return made
+
+    def _said(self, store: Store, id_: int) -> str:
+        """Return what was declared of the run that made a recording."""
+        if (known := self._declared.get(id_)) is None:
+            if len(self._declared) >= REMEMBERED_KEYS:
+                self._declared.clear()
+            known = self._declared[id_] = store.declared([id_]).get(id_, "")
+        return known
 
     def _bound_key(self, store: Store, id_: int) -> str:
         if (known := self._keys.get(id_)) is None:
@@ -195,6 +250,7 @@ class Binder:
             made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
         except (CassetteError, RefusedError):
             return None
+        self._share(made.tree)
         self._requests[id_] = made
         self._bytes += len(made.body) + 1000
         while self._bytes > REMEMBERED_BYTES and len(self._requests) > 1:
@@ -202,7 +258,18 @@ class Binder:
             self._bytes -= len(gone.body) + 1000
         return made
 
-    def _choose(self, exchange: Exchange, store: Store, fitting: Sequence[Found]) -> Found | None:
+    def _share(self, tree: object) -> None:
+        """Let a conversation's requests hold the same objects for the messages that they have in common, so that these are compared once."""
+        for name, messages in tree.items() if isinstance(tree, dict) else ():
+            for n, message in enumerate(messages if isinstance(messages, list) else ()):
+                written = dump(message)
+                self._shared_bytes += len(written)
+                messages[n] = self._shared.setdefault((name, written), message)
+        if self._shared_bytes > REMEMBERED_BYTES:
+            self._shared.clear()
+            self._shared_bytes = 0
+
+    def _choose(self, exchange: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
         """Return the one that fits; of several whose answers differ after binding, the one that comes next in the walk."""
         if len(fitting) == 1:
             return fitting[0]
@@ -246,7 +313,9 @@ class Binder:
 
     # --- its answer ----------------------------------------------------------------------------------------------
 
-    def answer(self, exchange: Exchange, store: Store, found: Found, slot: Slot) -> BoundAnswer | None:
+    def answer(
+        self, exchange: Exchange, store: Store, found: FoundRecording, slot: RecordingSlot
+    ) -> BoundAnswer | None:
         """Return the answer of a recording that fits; None, and why in `unbound`, where it cannot be written."""
         result = self._rewrite(exchange, store, found, slot)
         if isinstance(result, Mismatch):
@@ -255,7 +324,9 @@ class Binder:
         return result
 
     @staticmethod
-    def _rewrite(exchange: Exchange, store: Store, found: Found, slot: Slot) -> BoundAnswer | Mismatch:
+    def _rewrite(
+        exchange: Exchange, store: Store, found: FoundRecording, slot: RecordingSlot
+    ) -> BoundAnswer | Mismatch:
         bound = exchange.session.bound
         if bound is None:
             raise AssertionError("found without bindings")
@@ -265,7 +336,7 @@ class Binder:
         return BoundAnswer(response, found.fit.names, found.fit.identities)
 
     def exact(
-        self, exchange: Exchange, store: Store, slot: Slot, canonical: Callable[[], Canonical]
+        self, exchange: Exchange, store: Store, slot: RecordingSlot, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
         """Return what an exact hit's answer must be in this run; None where it is the recorded one, byte for byte.
 
@@ -274,7 +345,7 @@ class Binder:
         bound = exchange.session.bound
         if bound is None or slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
-        table = bound.table(store.declared([slot.id]).get(slot.id, ""))
+        table = bound.table(self._said(store, slot.id))
         if not table.only_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None

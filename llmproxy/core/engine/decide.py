@@ -23,7 +23,7 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision, Exhausted, Mode, is_good
 
 
-class Recorded(Protocol):
+class RecordedSlot(Protocol):
     """What must be known of a recording to choose it."""
 
     @property
@@ -43,7 +43,7 @@ class MissReason(StrEnum):
     UNBOUND = "its answer cannot be told in this run's words"
 
 
-class Situation[R: Recorded](NamedTuple):
+class Situation[R: RecordedSlot](NamedTuple):
     """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
 
     mode: Mode
@@ -58,7 +58,7 @@ class Situation[R: Recorded](NamedTuple):
     """`auto`: the key was first recorded in this very session, so that a first run equals `record`."""
 
 
-class Verdict[R: Recorded](NamedTuple):
+class Decided[R: RecordedSlot](NamedTuple):
     """The decision; which recording answers; why not."""
 
     decision: Decision
@@ -66,25 +66,25 @@ class Verdict[R: Recorded](NamedTuple):
     reason: MissReason | None = None
 
 
-def decide[R: Recorded](situation: Situation[R]) -> Verdict[R]:
+def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
     """Say what becomes of a request."""
     match situation.mode:
         case Mode.REPLAY:
             return _play(situation, situation.recordings)
         case Mode.PASSTHROUGH:
-            return Verdict(Decision.PASS)
+            return Decided(Decision.PASS)
         case Mode.RECORD:
-            return Verdict(Decision.RECORD)
+            return Decided(Decision.RECORD)
         case Mode.ONCE if situation.complete:
             return _play(situation, situation.recordings)
         case Mode.AUTO | Mode.ONCE:
             good = playable(situation.mode, situation.recordings, complete=situation.complete)
             if situation.recorded_here or situation.nth > len(good):
-                return Verdict(Decision.RECORD)
-            return Verdict(Decision.REPLAY, good[situation.nth - 1])
+                return Decided(Decision.RECORD)
+            return Decided(Decision.REPLAY, good[situation.nth - 1])
 
 
-def playable[R: Recorded](mode: Mode, recordings: Sequence[R], *, complete: bool) -> Sequence[R]:
+def playable[R: RecordedSlot](mode: Mode, recordings: Sequence[R], *, complete: bool) -> Sequence[R]:
     """Return the recordings that this mode may play; `complete`: the cassette was, when the session opened."""
     if mode is Mode.AUTO or (mode is Mode.ONCE and not complete):
         return [each for each in recordings if is_perfect(each)]
@@ -98,30 +98,30 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_failure(recording: Recorded) -> str:
+def describe_failure(recording: RecordedSlot) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"{SERVED_FAILURE}: {_SAID[recording.ending]}"
     return "" if is_good(recording.status) else f"{SERVED_FAILURE}: {recording.status}"
 
 
-def is_perfect(recording: Recorded) -> bool:
+def is_perfect(recording: RecordedSlot) -> bool:
     """Tell whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good(recording.status)
 
 
-def _play[R: Recorded](situation: Situation[R], tape: Sequence[R]) -> Verdict[R]:
+def _play[R: RecordedSlot](situation: Situation[R], tape: Sequence[R]) -> Decided[R]:
     if not tape:
-        return Verdict(Decision.REFUSE, reason=MissReason.NEVER)
+        return Decided(Decision.REFUSE, reason=MissReason.NEVER)
     if situation.nth <= len(tape):
-        return Verdict(Decision.REPLAY, tape[situation.nth - 1])
+        return Decided(Decision.REPLAY, tape[situation.nth - 1])
     match situation.exhausted:
         case Exhausted.MISS:
-            return Verdict(Decision.REFUSE, reason=MissReason.EXHAUSTED)
+            return Decided(Decision.REFUSE, reason=MissReason.EXHAUSTED)
         case Exhausted.CYCLE:
-            return Verdict(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
+            return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
             for each in reversed(tape):
                 if is_perfect(each):
-                    return Verdict(Decision.REPLAY, each)
-            return Verdict(Decision.REPLAY, tape[-1])
+                    return Decided(Decision.REPLAY, each)
+            return Decided(Decision.REPLAY, tape[-1])

@@ -16,40 +16,45 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from llmproxy.core.bindings import Circumstance, Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import Prices, outcome_of
-from llmproxy.core.engine.binding import Binder, Found
-from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, describe_failure, playable
+from llmproxy.core.engine.binding import Binder, FoundRecording
+from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
+from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, playable
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
+from llmproxy.core.faults.idle import explain_idle
+from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import Known, Memory, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
 from llmproxy.core.misses.explain import Miss
+from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Place
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.journal import Asked, Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.sessions.sessions import Defaults, Sessions
+from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
 from llmproxy.core.store.questions import count_unused
 from llmproxy.core.store.rederive import derive
-from llmproxy.core.store.rows import Summary
-from llmproxy.core.store.store import Addition, Slot, Store
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.store import Addition, RecordingSlot, Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
-from llmproxy.core.traffic.response_bytes import Client, Plan, Plans, plan
+from llmproxy.core.traffic.response_bytes import ClientHttp, Plans, SendingPlan, plan
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import (
     AGENT,
@@ -60,8 +65,12 @@ from llmproxy.protocol import (
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
+REPEATED = "asked again without a stream: the miss before"
+"""Note of a request that is no second miss: Claude Code asks so when its first question failed."""
 SHOWN_TARGETS = 1000
 """Targets whose redacted form is remembered."""
+ROTATING = 8
+"""Credentials from which on it is worth knowing what more of them cannot change."""
 STRAYS, LONGEST_STRAY = 200, 200
 """How many refused requests are remembered, and how many characters of each target."""
 STALE = (
@@ -106,7 +115,7 @@ class Engine:
         self.journal = journal
         self.now, self.clock = now, clock
         self.sessions = Sessions(
-            Defaults(config.mode, config.speed, config.exhausted, config.allow_live, config.bind),
+            SessionDefaults(config.mode, config.speed, config.exhausted, config.allow_live, config.bind, config.faults),
             self._store_for,
             holder,
             self._keep_file,
@@ -121,7 +130,7 @@ class Engine:
         """The short way, for whole requests."""
         self._under_way: dict[tuple[str, int], dict[int, Exchange]] = {}
         """By cassette and sample: exchanges that are to be recorded and are not yet over, by `id`."""
-        self._targets: tuple[int, dict[str, str]] = (0, {})
+        self._targets: dict[str, tuple[str, int, bool]] = {}
         self.strays: deque[Stray] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
         self._store: Store | None = None
@@ -282,6 +291,8 @@ class Engine:
             found = self.binder.find(exchange, store, canonical)
             key, slots = (found.key, found.slots) if found is not None else (key, slots)
         walker = (exchange.party, key)
+        if session.faulting is not None and self._struck(exchange, session.faulting, slots, store, found, canonical):
+            return
         exchange.nth = session.arrive(walker, len(playable(session.mode, slots, complete=session.complete)))
         if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
             self._reserve(exchange, slots)
@@ -317,7 +328,7 @@ class Engine:
             check_upstream(exchange)
             self._reserve(exchange, slots)
 
-    def _reserve(self, exchange: Exchange, slots: Sequence[Slot]) -> None:
+    def _reserve(self, exchange: Exchange, slots: Sequence[RecordingSlot]) -> None:
         """Give an answer that will be recorded its occurrence now: ids in it may come back in a request before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
@@ -333,10 +344,10 @@ class Engine:
         self,
         exchange: Exchange,
         store: Store,
-        verdict: Verdict[Slot],
-        found: Found | None,
+        verdict: Decided[RecordingSlot],
+        found: FoundRecording | None,
         canonical: Callable[[], Canonical],
-    ) -> Verdict[Slot]:
+    ) -> Decided[RecordingSlot]:
         """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
         slot = verdict.recording
         if slot is None:
@@ -351,10 +362,48 @@ class Engine:
             exchange.bound = answer
             return verdict
         if exchange.session.writes:
-            return Verdict(Decision.RECORD)
-        return Verdict(Decision.REFUSE, reason=MissReason.UNBOUND)
+            return Decided(Decision.RECORD)
+        return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
 
-    def _account(self, store: Store | None, exchange: Exchange, slot: Slot) -> None:
+    def _struck(
+        self,
+        exchange: Exchange,
+        faulting: Faulting,
+        slots: Sequence[RecordingSlot],
+        store: Store | None,
+        found: FoundRecording | None,
+        canonical: Callable[[], Canonical],
+    ) -> bool:
+        """Tell whether a fault on purpose strikes this call; then it is decided, and was not counted."""
+        if exchange.decision is not None:
+            return False
+
+        def read(slot: RecordingSlot) -> Response | None:
+            """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
+            if store is None:
+                return None
+            if exchange.session.bound is not None:
+                hit = Decided(Decision.REPLAY, slot)
+                if self._bind(exchange, store, hit, found, canonical) is not hit:
+                    return None
+            return exchange.bound.response if exchange.bound is not None else store.response(slot.id)
+
+        key = found.key if found is not None else exchange.key or Key("")
+        if not strike(exchange, faulting, (exchange.party, key), slots, read, now=self.now()):
+            return False
+        check_upstream(exchange)
+        self._keep_struck(exchange)
+        return True
+
+    def _keep_struck(self, exchange: Exchange) -> None:
+        """Let the walk tell what the client of a struck call got; nothing of it is stored."""
+        faulting, struck, response = exchange.session.faulting, exchange.struck, exchange.made
+        if faulting is not None and struck is not None and response is not None:
+            response, redacted = self.redactor.response(response)
+            made = self._interaction(exchange, response, Usage(input=0, output=0), redacted=redacted)
+            faulting.keep(exchange.seq, replace(made, occurrence=struck.call.nth))
+
+    def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:
         """Keep a question whose key had to be derived beside the recording that answers it: `llmproxy audit` compares the two."""
         if self.journal.asks <= 0 or store is None or exchange.redacted is None or exchange.bound is not None:
             return
@@ -362,7 +411,7 @@ class Engine:
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
         self.journal.asked(Asked(exchange.started_at, slot.id, request, same))
 
-    def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[Slot, ...]:
+    def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""
         session = exchange.session
         place = (session.cassette, session.sample)
@@ -393,34 +442,42 @@ class Engine:
             exchange.session.served.add(exchange.interaction)
         return True
 
-    def _part(self, forking: Forking, exchange: Exchange, why: MissReason | None, recordings: int) -> Verdict[Slot]:
+    def _part(
+        self, forking: Forking, exchange: Exchange, why: MissReason | None, recordings: int
+    ) -> Decided[RecordingSlot]:
         """Let the run fork with this request: from here on it is recorded in the child."""
         if (store := self._store) is None:
             raise AssertionError("a fork without a store")
         miss = None if why is None else self._explained(exchange, why, recordings)
         part(forking, exchange, miss, store=store, hide=self.redactor.text, now=self.now())
-        return Verdict(Decision.RECORD)
+        return Decided(Decision.RECORD)
 
-    def told(self, session: Session, call: Ended) -> Interaction | None:
+    def told(self, session: Session, call: CallEnded) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
-        if session.forking is not None and (made := session.forking.made.get(call.seq)) is not None:
-            return made
+        for each in (session.forking, session.faulting):
+            if each is not None and (made := each.made.get(call.seq)) is not None:
+                return made
         return self.recorded(call.interaction)
 
     def _known(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         digest = self._memory.digest(exchange.counted, body)
-        if (known := self._memory.get(digest, self.redactor.learned)) is not None:
+        learned = self.redactor.learned
+        if (known := self._memory.get(digest, learned)) is not None:
             return known, None
-        canonical = self._canonical(exchange, body)
+        if learned.count > ROTATING and exchange.redacted is None:
+            derive = partial(self._canonical, exchange, body)
+            canonical, noted = self.redactor.noted(derive, exchange.counted)
+        else:
+            canonical, noted = self._canonical(exchange, body), False
         model = canonical.model or named_model(canonical)
-        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation)
-        self._memory.put(digest, known)
+        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
+        self._memory.put(digest, known, learned)
         return known, canonical
 
     def _request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
-        learned, headers = self.redactor.learned, own_length(exchange.headers, len(exchange.body or b""))
+        learned, headers = self.redactor.learned.count, own_length(exchange.headers, len(exchange.body or b""))
         if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
             return exchange.redacted[1]
         coding = header(headers, "content-encoding")
@@ -465,7 +522,11 @@ class Engine:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
         miss = self._explained(exchange, why, recordings)
         exchange.nearest = miss.nearest.id if miss.nearest else None
-        self.journal.miss(miss.to_dict(), at=exchange.started_at)
+        if exchange.session.misses_again(self._canonical(exchange, exchange.body or b"")):
+            exchange.repeats, exchange.note = True, REPEATED
+            return MissError(self.redactor.text(miss.text))
+        places = miss.nearest.places if miss.nearest else ()
+        self.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
         forking = exchange.session.forking
         more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
         return MissError(self.redactor.text(miss.text + more))
@@ -492,7 +553,7 @@ class Engine:
         self._serve(exchange, exchange.slot)
         return response
 
-    def plan(self, exchange: Exchange, client: Client, *, extra: Headers = ()) -> Plan:
+    def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
         if exchange.made is not None:
             return plan(exchange.made, client, speed=0, now=self.now(), extra=extra)
@@ -510,10 +571,14 @@ class Engine:
             raise ValueError("a recording without a store")
         laid = self._plans.at_once(slot.id, client, now=now, extra=extra, read=self._store.response)
         self._serve(exchange, slot)
-        return Plan(((0, laid.data),), laid.close)
+        return SendingPlan(((0, laid.data),), laid.close)
+
+    def plan_broken(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+        """Lay out what the client sees of a call that a fault struck: decided FAULT, or passed and over."""
+        return lay_out(exchange, client, now=self.now(), extra=extra)
 
     @staticmethod
-    def _serve(exchange: Exchange, slot: Slot) -> None:
+    def _serve(exchange: Exchange, slot: RecordingSlot) -> None:
         exchange.session.served.add(slot.id)
         exchange.interaction = slot.id
         if exchange.bound is not None and exchange.session.bound is not None:
@@ -619,6 +684,9 @@ class Engine:
         if where.not_llm:
             return Usage()
         response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        if exchange.struck is not None:
+            break_passed(exchange, exchange.struck, response)
+            self._keep_struck(exchange)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
 
@@ -644,7 +712,7 @@ class Engine:
             usage=usage,
             lost=lost,
         )
-        said = exchange.error.message if exchange.error is not None else ""
+        said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
         self._under_way.get((exchange.session.cassette, exchange.session.sample), {}).pop(id(exchange), None)
         exchange.session.tally.add(outcome, said if outcome.miss else "")
         exchange.session.calls.add(outcome, said)
@@ -655,11 +723,13 @@ class Engine:
 
     def shown(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
-        learned, known = self._targets
-        if learned != self.redactor.learned or len(known) > SHOWN_TARGETS:
-            learned, known = self._targets = self.redactor.learned, {}
-        if (text := known.get(target)) is None:
-            text = known[target] = self.redactor.line(target)
+        learned, known = self.redactor.learned, self._targets
+        if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
+            return seen[0]
+        if len(known) > SHOWN_TARGETS:
+            known.clear()
+        text, noted = self.redactor.noted(partial(self.redactor.line, target), target.encode("utf-8", "replace"))
+        known[target] = text, learned.count, noted
         return text
 
     def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
@@ -677,6 +747,38 @@ class Engine:
         self.strays.append(
             Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
         )
+        return outcome
+
+    def meet_handshake(self, host: str, port: int, user: str | None) -> Outcome | None:
+        """Return what became of an intercepted connection whose handshake a fault on purpose strikes; None if none does.
+
+        `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such a session.
+        """
+        name = user or self.config.cassette
+        session = self.sessions.known(name)
+        if session is None and self.config.faults is not None:
+            session = self.sessions.get(name)
+        if session is None or session.faulting is None:
+            return None
+        provider = provider_of_host(host, port)
+        named = "" if provider is None else provider.name
+        if (struck := session.faulting.strike_handshake(session.name, named, f"{host}:{port}")) is None:
+            return None
+        outcome = Outcome(
+            decision=Decision.FAULT,
+            method="CONNECT",
+            target=self.redactor.line(f"{host}:{port}"),
+            status=0,
+            session=session.name,
+            provider=named,
+            note=str(struck.fault),
+            fault=struck.fault.kind.name,
+            at=self.now(),
+            seq=session.calls.begin(),
+        )
+        session.tally.add(outcome)
+        session.calls.add(outcome)
+        self.journal.decision(outcome)
         return outcome
 
     def listen_on(self, port: int) -> None:
@@ -721,12 +823,27 @@ class Engine:
             self.binder.note_captured(session, self._store, circumstances)
         return session
 
-    def unused_of(self, session: Session) -> list[Summary] | None:
+    def unused_of(self, session: Session) -> list[RowSummary] | None:
         """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
         store = self.store
         return store.unused(session.cassette, session.sample, session.served) if store else None
 
-    def listed(self, name: str | None, limit: int) -> list[Summary]:
+    def idle_faults(self, session: Session | None = None) -> list[str]:
+        """Say of each rule that struck nothing why: of a session's faults, or of the proxy's over all its sessions."""
+        faulting = None if session is None else session.faulting
+        faults, strikes = self.config.faults, self.sessions.struck
+        if session is not None:
+            faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.strikes)
+        if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):
+            return []
+        walks = list(self.sessions.walks.values()) if session is None else [session]
+        came = sum(each.calls.arrived for each in walks) + sum(strikes.values())
+        places = {(each.cassette, each.sample) for each in (*walks, *(self.sessions.closed if session is None else ()))}
+        store = self.store
+        calls = [] if store is None else [call for place in sorted(places) for call in recorded_calls(store, *place)]
+        return explain_idle(faults, strikes, calls, came=came + len(self.sessions.closed))
+
+    def listed(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""
         store = self.store
         if store is None:

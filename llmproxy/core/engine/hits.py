@@ -7,24 +7,25 @@ makes no `Exchange`, and puts together once what is said of hits that are alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from llmproxy.core.engine.accounts import Prices
 from llmproxy.core.engine.decide import Situation, decide, describe_failure, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.keys.memory import Known, Memory
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.alike import Alike
 from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.store import Slot, Store
+from llmproxy.core.sessions.sessions import Sessions
+from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.redirects import REDIRECTS
-from llmproxy.core.traffic.response_bytes import Client, Plans
+from llmproxy.core.traffic.response_bytes import ClientHttp, Plans
 from llmproxy.protocol import KEY_HEADER, Decision
-
-if TYPE_CHECKING:
-    from llmproxy.core.engine.engine import Engine
 
 REMEMBERED_KINDS = 4_096
 """Kinds of hits; about a kilobyte each."""
@@ -47,10 +48,29 @@ class Hit(NamedTuple):
     """Unix seconds."""
 
 
+class Whole(Protocol):
+    """What is used of the engine."""
+
+    now: Callable[[], float]
+    """Unix seconds."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    redactor: Redactor
+    sessions: Sessions
+    journal: Journal
+
+    @property
+    def opened(self) -> Store | None:
+        """The store if it is open already."""
+
+    def shown(self, target: str) -> str:
+        """Return a request's target, redacted."""
+
+
 class Hits:
     """The short way through one engine."""
 
-    def __init__(self, engine: Engine, memory: Memory, plans: Plans, prices: Prices) -> None:
+    def __init__(self, engine: Whole, memory: Memory, plans: Plans, prices: Prices) -> None:
         """Share what the long way remembers."""
         self._engine, self._memory, self._plans, self._prices = engine, memory, plans, prices
         self._kinds: dict[tuple[int, bytes, int | None], Alike] = {}
@@ -59,7 +79,7 @@ class Hits:
         """Forget everything; ids are another store's from now on."""
         self._kinds.clear()
 
-    def answer(self, place: Place, client: Client, body: bytes) -> Hit | None:
+    def answer(self, place: Place, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer to a whole request, counted; None, and nothing counted, if the long way must say what it is.
 
         Raises LLMProxyError if the store is damaged; nothing is counted then.
@@ -67,12 +87,19 @@ class Hits:
         engine = self._engine
         store = engine.opened
         arrived, learned, session = engine.clock(), engine.redactor.learned, engine.sessions.known(place.name)
-        if store is None or session is None or session.forking is not None or session.speed or session.first is None:
+        if (
+            store is None
+            or session is None
+            or session.forking is not None
+            or session.faulting is not None
+            or session.speed
+            or session.first is None
+        ):
             return None
-        if place.learned != learned or place.upstreams != session.upstreams or at_the_head(place, session) is not None:
+        if place.upstreams != session.upstreams or at_the_head(place, session) is not None:
             return None
         known = self._memory.get(self._memory.digest(place.counted, body), learned)
-        if known is None:
+        if known is None or not learned.changes_nothing(place.learned, noted=known.noted):
             return None
         walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
@@ -95,15 +122,19 @@ class Hits:
         if session.bound is not None and slot.id not in session.bound.untouched:
             return None  # its answer may name a folder of the recorded run
         alike = self._kinds.get((slot.id, place.counted, place.attempt))
-        if alike is None or alike.tally is not session.tally or alike.learned != learned or alike.said.key != known.key:
+        if alike is None or alike.tally is not session.tally or alike.said.key != known.key:
             alike = self._kind(place, session, known, slot, store)
+        elif alike.learned != learned.count:
+            if not learned.changes_nothing(alike.learned, noted=known.noted):
+                alike = self._kind(place, session, known, slot, store)
+            alike.learned = learned.count
         at = engine.now()
         laid = self._plans.at_once(slot.id, client, now=at, extra=alike.extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(slot.id)
         return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
 
-    def _kind(self, place: Place, session: Session, known: Known, slot: Slot, store: Store) -> Alike:
+    def _kind(self, place: Place, session: Session, known: Known, slot: RecordingSlot, store: Store) -> Alike:
         """Put together what is said of such hits."""
         priced = self._prices.of(store, slot.id)
         said = Outcome(
@@ -123,7 +154,9 @@ class Hits:
             attempt=place.attempt,
             note=describe_failure(slot),
         )
-        made = Alike(said, tally=session.tally, learned=place.learned, extra=((KEY_HEADER, known.key),))
+        made = Alike(
+            said, tally=session.tally, learned=self._engine.redactor.learned.count, extra=((KEY_HEADER, known.key),)
+        )
         if len(self._kinds) >= REMEMBERED_KINDS:
             self._kinds.clear()
         self._kinds[slot.id, place.counted, place.attempt] = made

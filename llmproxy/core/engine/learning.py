@@ -6,11 +6,24 @@ slots -> the recordings of which one would answer the other's question with othe
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, Slot, bound_key, fit_request, rewrite_answer
+from llmproxy.core.bindings import (
+    OUTSIDE,
+    SYSTEM,
+    Bindings,
+    Expectations,
+    Fit,
+    Mismatch,
+    Slot,
+    bound_key,
+    expect,
+    fit_request,
+    rewrite_answer,
+)
 from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons
 from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.bindings.values.circumstances import read_circumstances
@@ -32,14 +45,17 @@ MOST_COMPARED = 200
 
 
 class Merge(NamedTuple):
-    """Two recordings of which one would be served for the other's request, although they were answered differently."""
+    """Two recordings of which one would be served for the other's request."""
 
     slots: tuple[str, ...]
+    """Names of those that make it so."""
     first: int
     second: int
+    alike: bool
+    """Whether they were answered alike, in this run's words."""
 
 
-class _Read(NamedTuple):
+class _LearnedRun(NamedTuple):
     row: Interaction
     canonical: Canonical
 
@@ -73,29 +89,44 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_merges(
     store: Store, cassette: str, slots: Sequence[Slot], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
-    """Return the recordings that these slots would merge although their answers differ."""
+    """Return the recordings that slots would merge: these (of a cassette that need not have them yet), its own, and those that ship."""
+    slots = tuple(dict.fromkeys((*slots, *slots_of(store, cassette), *list_shipped())))
     names = {slot.name for slot in slots}
+    tables: dict[tuple[str, str], tuple[Bindings, Expectations]] = {}
     found = []
     for group in _groups(store, cassette, rules, upstreams).values():
-        for n, present in enumerate(group):
-            for recorded in group[:n]:
+        held = [each for each in group if _may_hold(slots, each.canonical.body)]
+        for n, present in enumerate(held):
+            for recorded in held[:n]:
                 if recorded.row.key == present.row.key:
                     continue
-                table = _table(recorded.row, present.row, (*slots, *slots_of(store, cassette), *list_shipped()))
-                fit = fit_request(table, recorded.canonical.tree, present.canonical.tree)
-                if not isinstance(fit, Fit) or not (guilty := names & set(fit.names)):
-                    continue
-                answer = rewrite_answer(table, fit, recorded.row.response)
-                if isinstance(answer, Mismatch) or _said(recorded.row, answer) != _said(present.row):
-                    found.append(Merge(tuple(sorted(guilty)), recorded.row.id or 0, present.row.id or 0))
+                which = recorded.row.circumstances, present.row.circumstances
+                if which not in tables:
+                    table = _table(recorded.row, present.row, slots)
+                    tables[which] = table, expect(table)
+                table, expectations = tables[which]
+                fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
+                if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
+                    found.append(_merged(table, fit, recorded.row, present.row, guilty))
     return found
+
+
+def _merged(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> Merge:
+    answer = rewrite_answer(table, fit, recorded.response)
+    alike = not isinstance(answer, Mismatch) and _said(recorded, answer) == _said(present)
+    return Merge(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
+
+
+def _may_hold(slots: Sequence[Slot], body: bytes) -> bool:
+    """Tell at little cost whether a request has results of tools with slots, or may have slots elsewhere."""
+    return any(slot.tool in (OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
 def _groups(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
-) -> dict[tuple[object, ...], list[_Read]]:
+) -> dict[tuple[object, ...], list[_LearnedRun]]:
     """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
-    groups: dict[tuple[object, ...], list[_Read]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_LearnedRun]] = defaultdict(list)
     rows = sorted(store.summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]
     for row in rows:
         try:
@@ -105,7 +136,7 @@ def _groups(
             continue
         if canonical.kind == "json":
             key = (one.sample, one.party, one.provider, one.operation, one.stream, bound_key(canonical))
-            groups[key].append(_Read(one, canonical))
+            groups[key].append(_LearnedRun(one, canonical))
     return groups
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmproxy.core.bindings import rename_tree
+from llmproxy.core.bindings import rename_request
 from llmproxy.core.dialects.conversation import asked
 from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.explain import Miss, MissContext, Place, explain
+from llmproxy.core.misses.explain import Miss, MissContext, MissPlace, explain
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
@@ -58,7 +58,7 @@ def explain_miss(
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=tuple(Place(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
+        elsewhere=tuple(MissPlace(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
         other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
         if store
         else False,
@@ -94,5 +94,5 @@ def _rename(exchange: Exchange, store: Store, id_: int, recorded: Canonical, wan
     table = bound.table(store.declared([id_]).get(id_, ""))
     if not table.only_paths.changed:
         return recorded
-    renamed = rename_tree(table, recorded.tree)
+    renamed = rename_request(table, recorded.tree)
     return recorded if renamed == wanted.tree else replace(recorded, tree=renamed)

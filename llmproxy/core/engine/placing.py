@@ -53,14 +53,14 @@ class Placing:
             headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=Memory.counted(where.provider.name, method, where.target, kept, known=where.known),
-            learned=self._redactor.learned,
+            learned=self._redactor.learned.count,
             upstreams=own,
             attempt=attempt_of(kept),
         )
 
     def holds(self, place: Place) -> bool:
         """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
-        return place.learned == self._redactor.learned and place.upstreams == self._upstreams_of(place.name)
+        return place.learned == self._redactor.learned.count and place.upstreams == self._upstreams_of(place.name)
 
     def _upstreams_of(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""
@@ -126,11 +126,13 @@ def at_the_head(place: Place, session: Session) -> Decision | None:
     mode = session.mode
     if mode is Mode.REPLAY:
         return None if place.in_scope else Decision.PASS
-    if not place.in_scope or mode is Mode.PASSTHROUGH or place.route.not_llm:
+    if not place.in_scope or place.route.not_llm:
         return Decision.PASS
-    if mode is Mode.RECORD and session.forking is None:  # what may be overridden must be seen whole
-        return Decision.RECORD
-    return None
+    if (
+        session.forking is not None or session.faulting is not None
+    ):  # what may be overridden, or broken, must be seen whole
+        return None
+    return {Mode.PASSTHROUGH: Decision.PASS, Mode.RECORD: Decision.RECORD}.get(mode)
 
 
 def check_upstream(exchange: Exchange) -> None:

@@ -19,14 +19,14 @@ from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
 
 Node = dict[str, Any]
-Known = Callable[[str], "Place | None"]
+Known = Callable[[str], "ResultPlace | None"]
 """Tells which call an id belongs to that is not in the request's history."""
 _LISTS = ("chat_history", "messages", "contents", "input")
 _WRAPPERS = ("result", "output")
 """Members in which SDKs wrap a result for a dialect that wants an object."""
 
 
-class Place(NamedTuple):
+class ResultPlace(NamedTuple):
     """A call of a tool: the n-th of its name, from 1."""
 
     tool: str
@@ -38,7 +38,7 @@ class Swap:
     """One result that was swapped."""
 
     override: ToolOverride
-    place: Place
+    place: ResultPlace
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Swapped:
     swaps: tuple[Swap, ...] = ()
     seen: tuple[str, ...] = ()
     """Names of the tools whose calls or results are in the request."""
-    calls: dict[str, Place] = field(default_factory=dict)
+    calls: dict[str, ResultPlace] = field(default_factory=dict)
     """By id, the calls in its history."""
 
 
@@ -61,24 +61,24 @@ def swap(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> 
         return Swapped(body)
     if not isinstance(tree, dict):
         return Swapped(body)
-    reader = _Reader(overrides, known)
+    reader = _ResultReader(overrides, known)
     reader.body(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
     if reader.swaps:
         body = json.dumps(tree, separators=(",", ":")).encode()
     return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
 
 
-class _Reader:
+class _ResultReader:
     """Goes through one request's history in its order."""
 
     def __init__(self, overrides: Overrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
         self.swaps: list[Swap] = []
         self.seen: list[str] = []
-        self.calls: dict[str, Place] = {}
+        self.calls: dict[str, ResultPlace] = {}
         self._counts: dict[str, int] = {}
         self._results: dict[str, int] = {}
-        self._open: list[Place] = []
+        self._open: list[ResultPlace] = []
 
     def body(self, tree: Node) -> None:
         for name in _LISTS:
@@ -101,7 +101,7 @@ class _Reader:
 
     def _call(self, call_id: str | None, name: str) -> None:
         self._counts[name] = nth = self._counts.get(name, 0) + 1
-        place = Place(name, nth)
+        place = ResultPlace(name, nth)
         self.seen.append(name)
         self._open.append(place)
         if call_id:
@@ -122,14 +122,14 @@ class _Reader:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _place(self, call_id: object, name: object) -> Place | None:
+    def _place(self, call_id: object, name: object) -> ResultPlace | None:
         if isinstance(call_id, str) and call_id:
             place = self.calls.get(call_id) or self._known(call_id)
             if place is not None:
                 return place
         for tool in (name, call_id):  # where there are no ids, some clients send the tool's name as one
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
-                return next((each for each in self._open if each.tool == tool), None) or Place(
+                return next((each for each in self._open if each.tool == tool), None) or ResultPlace(
                     tool, self._results.get(tool, 0) + 1
                 )
         return self._open[0] if self._open and not call_id else None

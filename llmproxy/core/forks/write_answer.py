@@ -11,14 +11,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import struct
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmproxy.core.dialects.aws_eventstream import write_frame
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, Said, sse, written
+from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SaidTurn, sse, written
 from llmproxy.core.dialects.streams import parsed
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 
@@ -29,7 +28,7 @@ LINES: Headers = (("content-type", "application/x-ndjson"),)
 AWS: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
-Writer = Callable[[Said, Json, bool, str], tuple[Headers, list[bytes]]]
+Writer = Callable[[SaidTurn, Json, bool, str], tuple[Headers, list[bytes]]]
 """(what is said, request, stream, target) -> header fields, pieces of the body."""
 
 
@@ -38,16 +37,33 @@ def can_write(operation: str) -> bool:
     return operation in WRITERS
 
 
+def writes_text_arguments(operation: str, *, stream: bool) -> bool:
+    """Tell whether the arguments of a tool call stand there as text, which may break off, and not as an object."""
+    return operation not in _OBJECTS or (stream and operation in ("messages", "invoke", "converse"))
+
+
 def write(
-    operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int
+    operation: str,
+    body: bytes,
+    target: str,
+    model: str | None,
+    said: Message,
+    *,
+    stream: bool,
+    call: int,
+    finish: str = "",
+    usage: Mapping[str, int] | None = None,
 ) -> Response:
-    """Return the answer to a request, for the agent's `call`-th call of a model. Only for what `can_write`."""
+    """Return the answer to a request, for the agent's `call`-th call of a model. Only for what `can_write`.
+
+    `finish` is why it ended, as `speak.Said` has it; `usage` is told by the dialects that do not always say 0.
+    """
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(
         replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
         for n, each in enumerate(said.tool_calls)
     )
-    answer = Said(model or "", replace(said, tool_calls=calls), _NONE)
+    answer = SaidTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
     headers, pieces = WRITERS[operation](answer, as_dict(parsed(body)), stream, target)
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
@@ -57,23 +73,23 @@ def _arguments(text: str) -> object:
     return text if value is None else value
 
 
-def _openai(said: Said, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     if not stream:
         return WHOLE, [written(OPENAI.answer(said))]
     events = OPENAI.stream(said)
     if as_dict(tree.get("stream_options")).get("include_usage"):
         head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
-        events.insert(-1, ("", {**head, "choices": [], "usage": _NONE}))
+        events.insert(-1, ("", {**head, "choices": [], "usage": said.usage}))
     return SSE, [sse([event]) for event in events]
 
 
-def _anthropic(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _anthropic(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     if not stream:
         return WHOLE, [written(ANTHROPIC.answer(said))]
     return SSE, [sse([event]) for event in ANTHROPIC.stream(said)]
 
 
-def _invoke(said: Said, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     """Bedrock's invoke, in Anthropic's words."""
     if not stream:
         return _anthropic(said, tree, stream, target)
@@ -82,7 +98,7 @@ def _invoke(said: Said, tree: Json, stream: bool, target: str) -> tuple[Headers,
     return AWS, [_frame("chunk", {"bytes": base64.b64encode(written(event)).decode()}) for event in events]
 
 
-def _gemini(said: Said, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     answer = GEMINI.answer(said)
     if not stream:
         return WHOLE, [written(answer)]
@@ -94,21 +110,28 @@ def _gemini(said: Said, _tree: Json, stream: bool, target: str) -> tuple[Headers
 # -- OpenAI's responses
 
 
-def _responses(said: Said, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     final = _response(said, tree)
+    if said.finish in INCOMPLETE:
+        final |= {"status": "incomplete", "incomplete_details": {"reason": INCOMPLETE[said.finish]}}
     if not stream:
         return WHOLE, [written(final)]
     events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
     for index, item in enumerate(final["output"]):
         events += _item_events(index, item)
-    events.append(("response.completed", {"response": final}))
+    events.append((f"response.{final['status']}", {"response": final}))
     return SSE, [sse([(name, {"type": name, "sequence_number": n, **data})]) for n, (name, data) in enumerate(events)]
 
 
-def _response(said: Said, tree: Json) -> Json:
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def _response(said: SaidTurn, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
-        part = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
+        part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
+        if said.finish == "refusal":
+            part = {"type": "refusal", "refusal": said.message.text}
         item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
         output.append({**item, "content": [part]})
     for call in said.message.tool_calls:
@@ -142,10 +165,12 @@ def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
     ]
     if spoken:
         part, here = item["content"][0], {**where, "content_index": 0}
+        name = "text" if part["type"] == "output_text" else "refusal"
+        logged: Json = {"logprobs": []} if name == "text" else {}
         events += [
-            ("response.content_part.added", {**here, "part": {**part, "text": ""}}),
-            ("response.output_text.delta", {**here, "delta": part["text"], "logprobs": []}),
-            ("response.output_text.done", {**here, "text": part["text"], "logprobs": []}),
+            ("response.content_part.added", {**here, "part": {**part, name: ""}}),
+            (f"response.{part['type']}.delta", {**here, "delta": part[name], **logged}),
+            (f"response.{part['type']}.done", {**here, name: part[name], **logged}),
             ("response.content_part.done", {**here, "part": part}),
         ]
     else:
@@ -160,25 +185,21 @@ def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
 
 
 def _frame(kind: str, value: object) -> bytes:
-    """Write one message of AWS's event stream: lengths, CRC-32, headers (a text has type 7), payload, CRC-32."""
+    """Write one message of AWS's event stream."""
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
-    packed = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(text)) + text.encode()
-        for name, text in fields.items()
-    )
-    payload = written(value)
-    prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
-    message = prelude + struct.pack("!I", zlib.crc32(prelude)) + packed + payload
-    return message + struct.pack("!I", zlib.crc32(message))
+    return write_frame(fields, written(value))
 
 
-def _converse(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+_CONVERSE_WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
+
+
+def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": _arguments(call.arguments)}
         for call in said.message.tool_calls
     ]
-    why = "tool_use" if uses else "end_turn"
+    why = _CONVERSE_WHY.get(said.finish, "tool_use" if uses else "end_turn")
     usage = {"usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}, "metrics": {"latencyMs": 0}}
     if not stream:
         message = {"role": "assistant", "content": [*blocks, *({"toolUse": use} for use in uses)]}
@@ -189,7 +210,8 @@ def _converse(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Head
         frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
     for index, use in enumerate(uses, len(blocks)):
         start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
-        delta = {"toolUse": {"input": json.dumps(use["input"], ensure_ascii=False)}}
+        given = use["input"]  # a text only where it is no JSON: as the model wrote it
+        delta = {"toolUse": {"input": given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)}}
         frames.append(_frame("contentBlockStart", {"start": start, "contentBlockIndex": index}))
         frames.append(_frame("contentBlockDelta", {"delta": delta, "contentBlockIndex": index}))
         frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
@@ -199,13 +221,19 @@ def _converse(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Head
 # -- Ollama, Cohere
 
 
-def _ollama(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _ollama(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": _arguments(call.arguments)}} for call in said.message.tool_calls
     ]
     message = {"role": "assistant", "content": said.message.text, **({"tool_calls": calls} if calls else {})}
-    end: Json = {"done": True, "done_reason": "stop", "total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
+    end: Json = {
+        "done": True,
+        "done_reason": "length" if said.finish == "length" else "stop",
+        "total_duration": 0,
+        "load_duration": 0,
+        "prompt_eval_count": 0,
+    }
     end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
     if not stream:
         return WHOLE, [written({**head, "message": message, **end})]
@@ -214,23 +242,24 @@ def _ollama(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Header
     return LINES, [written(line) + b"\n" for line in lines]
 
 
+_COHERE_WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _COHERE_USAGE = {
     "billed_units": {"input_tokens": 0, "output_tokens": 0},
     "tokens": {"input_tokens": 0, "output_tokens": 0},
 }
 
 
-def _cohere_calls(said: Said) -> list[Json]:
+def _cohere_calls(said: SaidTurn) -> list[Json]:
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in said.message.tool_calls
     ]
 
 
-def _cohere(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     """Cohere v2."""
     calls, text = _cohere_calls(said), said.message.text
-    why = "TOOL_CALL" if calls else "COMPLETE"
+    why = _COHERE_WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not stream:
         message: Json = {
             "role": "assistant",
@@ -258,13 +287,13 @@ def _cohere(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Header
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _cohere_1(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
     calls = [{"name": call.name, "parameters": _arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
         "generation_id": said.id,
         "text": said.message.text,
-        "finish_reason": "COMPLETE",
+        "finish_reason": {"length": "MAX_TOKENS", "content_filter": "ERROR_TOXIC"}.get(said.finish, "COMPLETE"),
     }
     whole |= {"tool_calls": calls} if calls else {}
     whole |= {"meta": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}
@@ -275,9 +304,14 @@ def _cohere_1(said: Said, _tree: Json, stream: bool, _target: str) -> tuple[Head
         events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
     if calls:
         events.append({"event_type": "tool-calls-generation", "is_finished": False, "tool_calls": calls})
-    events.append({"event_type": "stream-end", "is_finished": True, "finish_reason": "COMPLETE", "response": whole})
+    events.append(
+        {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"], "response": whole}
+    )
     return (("content-type", "application/stream+json"),), [written(event) + b"\n" for event in events]
 
+
+_OBJECTS = frozenset({"messages", "invoke", "converse", "generateContent", "api.chat", "v1.chat"})
+"""Operations whose tool calls have objects as arguments, at least where they are not streamed."""
 
 WRITERS: Mapping[str, Writer] = {
     "chat.completions": _openai,

@@ -37,7 +37,7 @@ _PROJECT = re.compile(r"/projects/[^/]+/")
 Path = tuple[str | int, ...]
 
 
-class Difference(NamedTuple):
+class KeyDifference(NamedTuple):
     """One place in which two requests with one key differ."""
 
     place: str
@@ -48,7 +48,7 @@ class Difference(NamedTuple):
     """Why that is sound; empty if nothing says so."""
 
 
-def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[Difference]:
+def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
     """Return in what two requests with the same key differ, each with its reason."""
     return [
         *_path(old, new, routes),
@@ -61,10 +61,10 @@ def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rule
 # -- the head ----------------------------------------------------------------------------------------------------------------
 
 
-def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[Difference]:
+def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     if one != other:
-        yield Difference("path", one, other, _why_path(unquote(one), unquote(other), routes))
+        yield KeyDifference("path", one, other, _why_path(unquote(one), unquote(other), routes))
 
 
 def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
@@ -80,7 +80,7 @@ def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
     return "two names of one API version" if bare[0] == bare[1] else ""
 
 
-def _query(old: Request, new: Request, where: Route) -> Iterator[Difference]:
+def _query(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
     one, other = (_members(each.target) for each in (old, new))
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
@@ -93,7 +93,9 @@ def _query(old: Request, new: Request, where: Route) -> Iterator[Difference]:
                 ),
                 "",
             )
-            yield Difference(f"query {name}", ",".join(left), ",".join(right), why or (ID if name in ID_QUERY else ""))
+            yield KeyDifference(
+                f"query {name}", ",".join(left), ",".join(right), why or (ID if name in ID_QUERY else "")
+            )
 
 
 def _members(target: str) -> dict[str, list[str]]:
@@ -103,12 +105,12 @@ def _members(target: str) -> dict[str, list[str]]:
     return found
 
 
-def _headers(old: Request, new: Request, where: Route) -> Iterator[Difference]:
+def _headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
     one, other = (_fields(each.headers) for each in (old, new))
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, ""), other.get(name, "")
         if left != right:
-            yield Difference(f"header {name}", left, right, _why_header(name, where))
+            yield KeyDifference(f"header {name}", left, right, _why_header(name, where))
 
 
 def _why_header(name: str, where: Route) -> str:
@@ -127,12 +129,12 @@ def _fields(headers: Headers) -> dict[str, str]:
 # -- the body ------------------------------------------------------------------------------------------------------------------
 
 
-def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[Difference]:
+def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:
     if old.body == new.body:
         return
     kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]
     if any(kind.startswith("multipart/") for kind in kinds):
-        yield Difference(
+        yield KeyDifference(
             "body", "...", "...", "a form: its boundary, and names and types of parts that the server forgets"
         )
         return
@@ -140,12 +142,12 @@ def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules)
         trees = parse(old.body), parse(new.body)
     except NotLossless:
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
-        yield Difference("body", "...", "...", why)
+        yield KeyDifference("body", "...", "...", why)
         return
     touched = [_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
     differ = list(_changed(*trees))
     for path, left, right in differ[:MOST]:
-        yield Difference(_shown(path), _short(left), _short(right), _why(path, touched))
+        yield KeyDifference(_shown(path), _short(left), _short(right), _why(path, touched))
 
 
 def _why(path: Path, touched: Iterable[dict[Path, str]]) -> str:

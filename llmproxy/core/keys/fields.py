@@ -160,7 +160,7 @@ UNNAMED = ""
 """No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
 
 
-class Verdict(NamedTuple):
+class FieldVerdict(NamedTuple):
     """Whether a header field counts, and why (not)."""
 
     counts: bool
@@ -171,23 +171,23 @@ _REMEMBERED = 4096
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def judge(name: str, *, known: bool) -> Verdict:
+def judge(name: str, *, known: bool) -> FieldVerdict:
     """Say whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
     if (why := KEYED.get(name)) is not None:
-        return Verdict(counts=True, why=why)
+        return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:
-        return Verdict(counts=True, why="chooses who answers; as a fingerprint")
+        return FieldVerdict(counts=True, why="chooses who answers; as a fingerprint")
     if (why := IGNORED.get(name)) is not None:
-        return Verdict(counts=False, why=why)
+        return FieldVerdict(counts=False, why=why)
     if why := _beginning(name, IGNORED_PREFIXES):
-        return Verdict(counts=False, why=why)
+        return FieldVerdict(counts=False, why=why)
     if SECRET_HEADER.search(name):
-        return Verdict(counts=False, why=CREDENTIAL)
+        return FieldVerdict(counts=False, why=CREDENTIAL)
     if why := _beginning(name, KEYED_PREFIXES):
-        return Verdict(counts=True, why=why)
+        return FieldVerdict(counts=True, why=why)
     if KEYED_WORDS.search(name):
-        return Verdict(counts=True, why=KEYED_WORDS_WHY)
-    return Verdict(counts=False, why=UNNAMED) if known else Verdict(counts=True, why=STRANGE)
+        return FieldVerdict(counts=True, why=KEYED_WORDS_WHY)
+    return FieldVerdict(counts=False, why=UNNAMED) if known else FieldVerdict(counts=True, why=STRANGE)
 
 
 class Counting(dict[str, bool]):

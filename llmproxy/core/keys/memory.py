@@ -1,7 +1,7 @@
 """The memory of keys: a digest of what arrived -> the key that was derived from it.
 
 Never to an answer: recordings are looked up every time. A request that names server state is not remembered, since what that means
-depends on the store; and everything is forgotten when a new credential is learned, since what was derived before did not know it.
+depends on the store; and what was derived before a credential was learned is forgotten, unless that cannot stand in the request.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from llmproxy.core.keys.fields import Counting
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
 
 REMEMBERED_KEYS = 20_000
@@ -33,6 +34,17 @@ class Known:
     """Ids of server state that the request names."""
     path: str = ""
     """Of an operation that nobody knows: its path, redacted."""
+    noted: bool = False
+    """Whether it can be told which new credentials change nothing of this; see `secrets.learned`."""
+
+
+class _Entry:
+    """What is known of a request, and how many credentials were learned when that was last true."""
+
+    __slots__ = ("known", "learned")
+
+    def __init__(self, known: Known, learned: int) -> None:
+        self.known, self.learned = known, learned
 
 
 class Memory:
@@ -40,8 +52,7 @@ class Memory:
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._entries: OrderedDict[bytes, Known] = OrderedDict()
-        self._learned = 0
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     @staticmethod
     def counted(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
@@ -59,20 +70,23 @@ class Memory:
         digest.update(body)
         return digest.digest()
 
-    def get(self, digest: bytes, learned: int) -> Known | None:
-        """Return what is known; `learned` is how many credentials the redactor has learned."""
-        if learned != self._learned:
-            self._entries.clear()
-            self._learned = learned
-        if (known := self._entries.get(digest)) is not None:
-            self._entries.move_to_end(digest)
-        return known
+    def get(self, digest: bytes, learned: Learned) -> Known | None:
+        """Return what is known and still true after all that was learned."""
+        if (entry := self._entries.get(digest)) is None:
+            return None
+        if entry.learned != learned.count:
+            if not learned.changes_nothing(entry.learned, noted=entry.known.noted):
+                del self._entries[digest]
+                return None
+            entry.learned = learned.count
+        self._entries.move_to_end(digest)
+        return entry.known
 
-    def put(self, digest: bytes, known: Known) -> None:
+    def put(self, digest: bytes, known: Known, learned: Learned) -> None:
         """Remember, unless the request names server state."""
         if known.refs:
             return
-        self._entries[digest] = known
+        self._entries[digest] = _Entry(known, learned.count)
         if len(self._entries) > REMEMBERED_KEYS:
             self._entries.popitem(last=False)
 

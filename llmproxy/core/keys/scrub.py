@@ -38,9 +38,16 @@ class Scrub:
 
 _ENVIRONMENT = r"(<environment_context>(?:(?!</environment_context>).)*?<%s>)[^<]*"
 _ISO = r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?: ?(?:Z\b|[+-]\d\d:?\d\d\b))?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? )?"
+_HOUR = r"(?:,?(?: at)? \d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp][Mm]\b)?)?"
 
 PACKS: dict[str, tuple[Scrub, ...]] = {
     "dates": (Scrub(_ISO, "[date-time]", "system"),),
+    "days": (
+        Scrub(rf"\b{_DAY}(?:\d{{1,2}} {_MONTH} \d{{4}}|{_MONTH} \d{{1,2}},? \d{{4}})\b{_HOUR}", "[day]", "system"),
+        Scrub(r"\b\d{4}-\d\d-\d\d\b(?!T)" + _HOUR, "[day]", "system"),
+    ),
     "uuids": (Scrub(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "[uuid]", "system"),),
     "temp-paths": (
         Scrub(r"(?:/private)?/var/folders/[\w+]+/[\w+]+/[A-Z]/[^\s\"'`<>:/]+", "[temp-path]", "system"),

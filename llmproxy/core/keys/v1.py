@@ -75,7 +75,7 @@ def says_target(target: str, where: Route) -> bool:
 
 
 def _canonical(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
-    made = canonicalize(request, route, rules, made_by, walk=_Walk)
+    made = canonicalize(request, route, rules, made_by, walk=_WalkV1)
     if made.kind == "multipart":
         _, fields = read_body(
             request.body, header(request.headers, "content-type") or "", named=False if route.known else None
@@ -84,7 +84,7 @@ def _canonical(request: Request, route: Route, rules: Rules, made_by: MadeBy) ->
             [_plain(field) for field in fields] if isinstance(fields, list) else fields, compiled(rules)
         )
         made = replace(made, tree=tree, body=dump(tree))
-    walk = _Walk(made_by)
+    walk = _WalkV1(made_by)
     query = _query(request.target, walk, known=route.known)
     return replace(made, headers=_headers(request), query=query)
 
@@ -133,7 +133,7 @@ def _vanished(name: str, value: str) -> bool:
     return lower in _CREDENTIALS
 
 
-class _Walk(Walk):
+class _WalkV1(Walk):
     """The walk of version 1."""
 
     def says_stream(self, value: object) -> bool:

@@ -27,8 +27,8 @@ __all__ = [
     "Difference",
     "Miss",
     "MissContext",
+    "MissPlace",
     "Nearest",
-    "Place",
     "Suggestion",
     "differences",
     "explain",
@@ -42,7 +42,7 @@ LIMIT = 2000  # characters of the whole text: an error message, not a page
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MissPlace:
     """Somewhere else where this very key is recorded."""
 
     cassette: str
@@ -79,7 +79,7 @@ class MissContext:
     """Of those: of this provider and operation."""
     played: int = 0
     """Recordings of this very key that were all served already (``--exhausted miss``)."""
-    elsewhere: tuple[Place, ...] = ()
+    elsewhere: tuple[MissPlace, ...] = ()
     """Where else this key is recorded."""
     other_rules: bool = False
     """Recordings of this cassette were keyed under other normalisation rules."""
@@ -97,6 +97,12 @@ class Miss:
     nearest: Nearest | None
     text: str
     """What the client reads; at most 2,000 characters, starts with ``llmproxy:``."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What to do, a sentence each that ends with the command; the likeliest first."""
+        case = _Case(self.context, self.nearest)
+        return tuple(_steps(case))
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
@@ -155,8 +161,6 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         asked += f', last user text "{short(context.last_user, width)}"'
     cause = why.cause(case) if callable(why.cause) else why.cause
     first = f"llmproxy: no recorded response for this request ({what}) in cassette {_name(context.cassette)}: {cause}."
-    look = f"llmproxy why{_store(case)}" + (f"   llmproxy show {case.near.id}{_store(case)}" if case.near else "")
-    todo = [*why.steps(case), f"look closer: {look}"]
     return [
         first,
         f"{', '.join(which)}; nothing was sent to the provider.",
@@ -164,8 +168,13 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         *([short(context.unbound, 4 * width)] if context.unbound else []),
         *(_about(case.near, shown, width) if case.near else ()),
         "What to do:",
-        *(f"  {n}. {step}" for n, step in enumerate(todo, 1)),
+        *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
     ]
+
+
+def _steps(case: _Case) -> list[str]:
+    look = f"llmproxy why{_store(case)}" + (f"   llmproxy show {case.near.id}{_store(case)}" if case.near else "")
+    return [*_reason(case).steps(case), f"look closer: {look}"]
 
 
 def _about(near: Nearest, shown: int, width: int) -> list[str]:
@@ -216,6 +225,12 @@ def _elsewhere(case: _Case) -> list[str]:
     return [step, *_append(case)]
 
 
+_DECLARED = (
+    "or let the recording know its day, and it replays on every other: llmproxy run --mode record -- YOUR COMMAND"
+)
+"""Of a day in system text: `run`, the pytest plugin and suites declare it, and bind it."""
+
+
 def _adapt(case: _Case) -> list[str]:
     suggestion = case.near.suggestion if case.near else None
     if suggestion is None:
@@ -226,9 +241,11 @@ def _adapt(case: _Case) -> list[str]:
         if suggestion.left
         else ""
     )
-    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{_store(case)}{rest}"
+    again = "" if case.context.again.runs else ", and start the proxy again"
+    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{_store(case)}{again}{rest}"
     # A rule that does not do it alone is not the first thing to try.
-    return [*_append(case), step] if suggestion.left else [step, *_append(case)]
+    steps = [step, *([_DECLARED] if '"days"' in rule or '"dates"' in rule else [])]
+    return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 
 def _place(case: _Case) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
 from llmproxy.core.traffic.differences import Difference, changed, count, differences
 from llmproxy.core.traffic.volatile import common_prefix
@@ -48,6 +49,8 @@ class Nearest:
     """Of the last texts of the conversations, 0..1."""
     suggestion: Suggestion | None = None
     """A rule that takes volatile differences away."""
+    places: tuple[Told, ...] = ()
+    """The same differences with more of their values; for who looks, not for the journal."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -74,7 +77,14 @@ def nearest(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> N
     _, (id_, best) = max(ranked, key=lambda pair: _score(wanted, *pair))
     found = _differences(best, wanted)
     similarity = _similarity(best, wanted)
-    return Nearest(id_, _same_operation(wanted, best), tuple(found), similarity, suggest(best, wanted))
+    return Nearest(
+        id_,
+        _same_operation(wanted, best),
+        tuple(found),
+        similarity,
+        suggest(best, wanted),
+        tuple(places(best, wanted)),
+    )
 
 
 _Rank = tuple[bool, int, bool, float]

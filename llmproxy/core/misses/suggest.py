@@ -35,7 +35,7 @@ _ROUNDS = 5
 """Kinds of volatile values in one text."""
 
 _PACKS = {
-    "date/time": ("dates",),
+    "date/time": ("days", "dates"),
     "uuid": ("uuids",),
     "temporary path": ("temp-paths",),
 }

@@ -22,7 +22,7 @@ from llmproxy.core.providers.table import (
 )
 
 
-class Found(NamedTuple):
+class FoundPath(NamedTuple):
     """A path of one provider, understood."""
 
     operation: Operation
@@ -62,20 +62,22 @@ _WORDS = frozenset({
 
 
 @cache
-def _static(provider: Provider) -> dict[str, Found]:
+def _static(provider: Provider) -> dict[str, FoundPath]:
     """Return the provider's plain paths: under each of its versions, and under a version left out or wrong."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundPath] = {}
     first: dict[
         str, str
     ] = {}  # two paths of one operation are two requests: Gemini's own models, and those of its OpenAI dialect
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
-            found[version + tail] = Found(operation, operation.name, len(version), provider.versions[0], variant=other)
+            found[version + tail] = FoundPath(
+                operation, operation.name, len(version), provider.versions[0], variant=other
+            )
     for tail, operation in provider.operations.items():  # second, so that the true paths win
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
-            found[version + tail] = Found(operation, operation.name, variant=_other(provider, version) + other)
+            found[version + tail] = FoundPath(operation, operation.name, variant=_other(provider, version) + other)
     return found
 
 
@@ -84,7 +86,7 @@ def _other(provider: Provider, version: str) -> str:
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
-def _tree(provider: Provider, path: str) -> Found | None:
+def _tree(provider: Provider, path: str) -> FoundPath | None:
     """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
     table = _static(provider)
     end = len(path)
@@ -100,7 +102,7 @@ def _tree(provider: Provider, path: str) -> Found | None:
     return None
 
 
-def _azure(provider: Provider, path: str) -> Found | None:
+def _azure(provider: Provider, path: str) -> FoundPath | None:
     match = _DEPLOYMENT.match(path)
     if match is None:
         return _tree(provider, path)
@@ -109,18 +111,18 @@ def _azure(provider: Provider, path: str) -> Found | None:
     operation = provider.operations.get(tail)
     if operation is None:
         return None
-    return Found(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
+    return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _bedrock(provider: Provider, path: str) -> Found | None:
+def _bedrock(provider: Provider, path: str) -> FoundPath | None:
     match = _BEDROCK.match(path)
     if match is None or match["action"] not in BEDROCK_ACTIONS:
         return _tree(provider, path)
     operation, stream = BEDROCK_ACTIONS[match["action"]]
-    return Found(operation, operation.name, model=match["model"], stream=stream)
+    return FoundPath(operation, operation.name, model=match["model"], stream=stream)
 
 
-def google(provider: Provider, path: str) -> Found | None:
+def google(provider: Provider, path: str) -> FoundPath | None:
     """Find ``/v1beta/models/M:method`` with any version or none, of Gemini and of Vertex."""
     upload = _UPLOAD.match(path)
     if upload is not None:
@@ -135,7 +137,7 @@ def google(provider: Provider, path: str) -> Found | None:
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
         more = (_other(provider, compat["version"]), "" if model is None else compat["project"], compat["location"])
-        return Found(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
+        return FoundPath(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
     method = bare[:1].lower() + bare[1:]
@@ -149,7 +151,7 @@ def google(provider: Provider, path: str) -> Found | None:
         operation = GEMINI_METHODS[method]
     else:
         return None
-    return Found(operation, operation.name, 0, insert, model, stream, variant=_google_variant(provider, match))
+    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_google_variant(provider, match))
 
 
 def _google_variant(provider: Provider, match: re.Match[str]) -> str:
@@ -164,13 +166,13 @@ def _google_variant(provider: Provider, match: re.Match[str]) -> str:
     return " ".join(filter(None, more))
 
 
-def _anthropic(provider: Provider, path: str) -> Found | None:
+def _anthropic(provider: Provider, path: str) -> FoundPath | None:
     if path.startswith(ANTHROPIC_TELEMETRY):
-        return Found(Operation(path, not_llm=True), path)
+        return FoundPath(Operation(path, not_llm=True), path)
     return _tree(provider, path)
 
 
-_PATTERNS: dict[str, Callable[[Provider, str], Found | None]] = {
+_PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "azure": _azure,
     "bedrock": _bedrock,
     "gemini": google,
@@ -179,7 +181,7 @@ _PATTERNS: dict[str, Callable[[Provider, str], Found | None]] = {
 }
 
 
-def find(provider: Provider, path: str) -> Found | None:
+def find(provider: Provider, path: str) -> FoundPath | None:
     """Return what a path (of this provider, prefix gone) means, or None."""
     found = _static(provider).get(path)
     if found is not None:

@@ -172,11 +172,17 @@ def _decoded(coded: str) -> str:
 # -- UTF-16 ------------------------------------------------------------------------------------------------------------------
 
 _WIDE = re.compile(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
+_WIDE_CHARS = bytes.maketrans(
+    bytes(range(256)),
+    bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256)),
+)
+_WIDE_RUN = b"\1\0" * 12
+"""What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
 
 
 def narrowed(text: str, find: Find) -> str:
     """Return a text of bytes with the secrets overwritten whose characters have a NUL between them: UTF-16, wherever it begins."""
-    if "\x00" not in text:
+    if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
     out: list[str] = []
     at = 0

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_right
 from collections import defaultdict
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.core.secrets.kinds import KINDS, Kind, any_of, expression
+from llmproxy.core.secrets.kinds import KINDS, SecretKind, any_of, expression
 from llmproxy.core.secrets.looks import has_dozen, is_random
 from llmproxy.core.secrets.names import MEMBERS
 from llmproxy.core.secrets.patterns import LABEL, PATTERNS, SERVICE, Pattern
@@ -43,6 +44,12 @@ _LABEL = 48
 _SHORTEST = 12
 """Characters of a text that is worth a look."""
 
+_WHOLE = 4 << 20
+"""Characters of a text that is searched at once; the search of one takes many times its size."""
+_WINDOW = 1 << 20
+_MARGIN = 1 << 18
+"""More than the longest expression takes, than `_LONGEST_RUN`, and than a key takes that a stream deals out over its events."""
+
 HIDDEN = re.compile(r"\\u00[2-7]")
 """An ASCII character behind a JSON escape: how a key could hide."""
 _ESCAPE = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
@@ -70,10 +77,10 @@ _MIXED = re.compile(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = re.compile(SERVICE.encode())
 """In lower case."""
 _NEEDLE = re.compile(any_of({kind.needle for kind in KINDS}).encode())
-_BY_NEEDLE: dict[bytes, tuple[Kind, ...]] = {}
+_BY_NEEDLE: dict[bytes, tuple[SecretKind, ...]] = {}
 
 
-def _kinds_of(needle: bytes) -> tuple[Kind, ...]:
+def _kinds_of(needle: bytes) -> tuple[SecretKind, ...]:
     """Return the kinds whose needle what was found begins with: the search stops at the longest."""
     if (found := _BY_NEEDLE.get(needle)) is None:
         text = needle.decode()
@@ -125,11 +132,11 @@ def shapes(text: str) -> list[Span]:
 
 
 @cache
-def _prepared(kind: Kind) -> tuple[str, int, re.Pattern[str]]:
+def _prepared(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
     return kind.needle, kind.lead, expression(kind.template)
 
 
-def _of_kind(kind: Kind, text: str) -> Iterator[Span]:
+def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
     needle, lead, shape = _prepared(kind)
     at = text.find(needle)
     while at >= 0:
@@ -140,7 +147,7 @@ def _of_kind(kind: Kind, text: str) -> Iterator[Span]:
         at = text.find(needle, after)
 
 
-def _is_key(kind: Kind, found: str) -> bool:
+def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not has_dozen(found):
         return False
     body = found if kind.lead else found[len(kind.needle) :]
@@ -247,18 +254,37 @@ def unescaped(text: str) -> tuple[str, Callable[[int], int]]:
     if "\\/" not in text and not HIDDEN.search(text):
         return text, lambda offset: offset
     out: list[str] = []
-    origins: list[int] = []
-    at = 0
+    starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
+    at, length = 0, 0
     for match in _ESCAPE.finditer(text):
         char = chr(int(match[1], 16)) if match[1] else match[2]
         if char is None:
             continue
         out += (text[at : match.start()], char)
-        origins += range(at, match.start() + 1)
+        length += match.start() - at + 1
         at = match.end()
+        starts.append(length)
+        origins.append(at)
     out.append(text[at:])
-    origins += range(at, len(text) + 1)
-    return "".join(out), lambda offset: origins[offset]
+
+    def offset(place: int) -> int:
+        piece = bisect_right(starts, place) - 1
+        return origins[piece] + place - starts[piece]
+
+    return "".join(out), offset
+
+
+def windows(size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield how a text is searched that is too large to be searched at once: (start, first, last, end).
+
+    What is found in `start:end` counts in `first:last`. Nothing that is a secret, nor what tells that it is one, is as long as the margins.
+    """
+    if size <= _WHOLE:
+        yield 0, 0, size, size
+        return
+    for first in range(0, size, _WINDOW):
+        last = min(first + _WINDOW, size)
+        yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
 
 
 def with_checksums(body: bytes) -> bytes:

@@ -50,7 +50,7 @@ def any_of(words: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SecretKind:
     """One way in which keys of a service are written."""
 
     name: str
@@ -95,11 +95,15 @@ def literal_length(template: str) -> int:
     return len(_PIECE.sub("", template))
 
 
-def _rows() -> tuple[Kind, ...]:
-    rows = [Kind(name, template) for name, templates in _TABLE.items() for template in templates.split()]
-    rows += [Kind(name, template, wordy=True) for name, templates in _WORDY.items() for template in templates.split()]
+def _rows() -> tuple[SecretKind, ...]:
+    rows = [SecretKind(name, template) for name, templates in _TABLE.items() for template in templates.split()]
     rows += [
-        Kind(name, template, entropy=_PLAIN) for name, templates in _COARSE.items() for template in templates.split()
+        SecretKind(name, template, wordy=True) for name, templates in _WORDY.items() for template in templates.split()
+    ]
+    rows += [
+        SecretKind(name, template, entropy=_PLAIN)
+        for name, templates in _COARSE.items()
+        for template in templates.split()
     ]
     return tuple(rows)
 

@@ -6,16 +6,20 @@ of many only eight characters each are, among the runs of key characters of the 
 
 from __future__ import annotations
 
-import base64
 import html
 import json
+import re
+import threading
+from binascii import b2a_base64
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from llmproxy.core.secrets.find import has_border, runs_of
+from llmproxy.core.secrets.find import has_border, runs_of, shapes
+from llmproxy.core.secrets.learned import GRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 FREE = 16
 """From this length on a credential is found within words as well."""
@@ -23,9 +27,18 @@ _FEW = 24
 """Forms that are looked for one by one."""
 _MOST = 100_000
 """Forms that are remembered; the first are forgotten then."""
-_ANCHOR = 8
+_MOST_WAITING = 8_000
+"""Credentials that are not in the index yet: of more the first would be forgotten at once."""
+_WITHOUT_SHAPE = 256
+"""When so many forms are known, credentials that are found by their shape need none."""
+_ANCHOR = GRAM
 """Characters by which one of many is found."""
+_PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")
+"""A credential that quoting leaves as it is."""
 _LEAST_ENCODED = 12
+_ENOUGH = 24
+"""Characters at the end of a credential that say how its base64 ends."""
+_URLSAFE = {43: 45, 47: 95}
 
 
 def forms(secret: str) -> Iterator[str]:
@@ -39,35 +52,79 @@ def forms(secret: str) -> Iterator[str]:
     yield quote(secret, safe="", errors="replace")
     yield html.escape(secret)
     for lead in range(3):
-        coded = base64.b64encode(bytes(lead) + data).decode()
-        inner = coded[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
+        inner = _coded(data, lead)
         if len(inner) >= _LEAST_ENCODED:
             yield inner
-            yield inner.translate({43: 45, 47: 95})
+            yield inner.translate(_URLSAFE)
     yield data.hex()
 
 
-class Known:
-    """An index of credentials. Added to by one thread, read by several."""
+def tails(secret: str) -> Sequence[str | None]:
+    """Return characters without which none of a credential's forms can stand in a text; None for a form that has no such."""
+    if not _PLAIN.fullmatch(secret):
+        return [_anchor(form) if len(form) >= FREE else None for form in forms(secret)]
+    data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
+    if len(data) < _ENOUGH:
+        coded = "".join([_coded(data, lead)[-_ANCHOR:] for lead in range(3)])
+    else:
+        three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
+        coded = b"".join(three).decode()
+    found = [secret[-_ANCHOR:], data[-(_ANCHOR // 2) :].hex(), coded[:8], coded[8:16], coded[16:]]
+    if "+" in coded or "/" in coded:
+        safe = coded.translate(_URLSAFE)
+        found += [safe[:8], safe[8:16], safe[16:]]
+    return found
+
+
+def _coded(data: bytes, lead: int) -> str:
+    """Return what of a secret's base64 does not depend on what stands around it, `lead` bytes behind a border of three."""
+    coded = b2a_base64(bytes(lead) + data, newline=False).decode()
+    return coded[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
+
+
+class KnownSecrets:
+    """An index of credentials. Added to by one thread, read by several.
+
+    What is added is put into the index when a text is searched next: where tokens come by the thousand and all they ask is known, none is.
+    """
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._all: dict[str, None] = {}
+        self._all: OrderedDict[str, None] = OrderedDict()
         self._few: tuple[str, ...] = ()
         self._anchors: dict[str, tuple[str, ...]] = {}
         self._short: tuple[str, ...] = ()
         """Forms in which there is no run to look into."""
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """What is to be put into the index; each until it is there."""
+        self._lock = threading.Lock()
+        self.heard: Callable[[str], None] | None = None
+        """Hears of each text that is searched."""
 
     def __contains__(self, secret: str) -> bool:
         """Tell whether a credential is known."""
-        return secret in self._all
+        return secret in self._all or secret in self._waiting
 
     def __len__(self) -> int:
-        """Count the forms."""
-        return len(self._all)
+        """Count the forms, and what is not taken into forms yet."""
+        return len(self._all) + len(self._waiting)
 
     def add(self, secret: str) -> None:
         """Note a credential."""
+        self._waiting[secret] = None
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def _settle(self) -> None:
+        with self._lock:  # whoever comes meanwhile waits until all of it can be found
+            for secret in list(self._waiting):
+                self._put(secret)
+                self._waiting.pop(secret, None)
+
+    def _put(self, secret: str) -> None:
+        if len(self._all) > _WITHOUT_SHAPE and shapes(secret) == [(0, len(secret))]:
+            self._all[secret] = None  # it is found by its shape
+            return
         new = [form for form in dict.fromkeys(forms(secret)) if form not in self._all]
         self._all.update(dict.fromkeys(new))
         for form in new:
@@ -78,10 +135,9 @@ class Known:
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
         while len(self._all) > _MOST:
-            self._forget(next(iter(self._all)))
+            self._forget(self._all.popitem(last=False)[0])
 
     def _forget(self, form: str) -> None:
-        del self._all[form]
         if (anchor := _anchor(form)) is not None and form in self._anchors.get(anchor, ()):
             left = tuple(other for other in self._anchors[anchor] if other != form)
             if left:
@@ -91,6 +147,10 @@ class Known:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
+        if self._waiting:
+            self._settle()
+        if self.heard is not None:
+            self.heard(text)
         found = [span for form in self._few if form in text for span in _places(form, text)]
         found += [span for form in self._short if form in text for span in _places(form, text)]
         if self._anchors:
@@ -104,7 +164,7 @@ class Known:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:
-                    found.update(form for form in anchors[run[at : at + _ANCHOR]] if form in text)
+                    found.update(form for form in anchors.get(run[at : at + _ANCHOR], ()) if form in text)
         return found
 
 

@@ -17,7 +17,8 @@ import base64
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from llmproxy.core.secrets.disguises import dealt, narrowed, overwrite_parts, recoded, wrapped
@@ -29,10 +30,12 @@ from llmproxy.core.secrets.find import (
     replaced,
     shapes,
     unescaped,
+    windows,
     with_checksums,
 )
 from llmproxy.core.secrets.fingerprint import fingerprint
-from llmproxy.core.secrets.known import FREE, Known
+from llmproxy.core.secrets.known import FREE, KnownSecrets, tails
+from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.secrets.looks import is_password, is_words
 from llmproxy.core.secrets.names import (
     ANSWER_HEADER,
@@ -50,21 +53,21 @@ from llmproxy.core.secrets.names import (
     is_secret_member,
 )
 from llmproxy.core.traffic.encoding import boundary_of
-from llmproxy.core.traffic.interaction import Chunk, Headers, Request, Response, header
+from llmproxy.core.traffic.interaction import Cut, Headers, Request, Response, header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from llmproxy.core.secrets.find import Span
 
-_WITHOUT_SHAPE = 256
-"""When so many are known, only credentials that nothing else would find are added."""
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
 _SEEN_HEADERS = 256
 """Whole heads that are remembered with what they become."""
 _LONGEST_HEADERS = 4096
+
+T = TypeVar("T")
 
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
 _OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
@@ -81,11 +84,11 @@ class Redactor:
 
     def __init__(self) -> None:
         """Start without any credential known."""
-        self._known = Known()
+        self._known = KnownSecrets()
         self._plain_headers: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
-        self.learned = 0
-        """Grows with every new credential: what was derived under another number may be stale."""
+        self.learned = Learned()
+        """What was derived when it counted fewer may be stale; it knows of what it cannot be."""
 
     # -- learning --------------------------------------------------------------------------------------------------------
 
@@ -100,15 +103,36 @@ class Redactor:
                 if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
                     self._note(value)
 
+    def learn_bearer(self, token: str) -> None:
+        """Note the credential of a request that stood behind `Bearer`, as `learn` does."""
+        if not is_words(token):
+            self._note(token)
+
     def _note(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
-            return
-        if len(self._known) > _WITHOUT_SHAPE and shapes(secret) == [(0, len(secret))]:
             return
         self._known.add(secret)
         self._seen_headers = {}
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
-        self.learned += 1
+        self.learned.add(tails(secret))
+
+    def noted(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+        """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted; see `learned`."""
+        before, here = head.decode("latin-1"), get_ident()
+        all_noted = self.learned.search(before)
+
+        def heard(text: str) -> None:
+            nonlocal all_noted, before
+            if text is not before and get_ident() == here:  # one text is searched several times in a row
+                before = text
+                all_noted = self.learned.search(text) and all_noted
+
+        self._known.heard = heard
+        try:
+            made = derive()
+        finally:
+            self._known.heard = None
+        return made, all_noted
 
     # -- finding ---------------------------------------------------------------------------------------------------------
 
@@ -303,45 +327,47 @@ class Redactor:
                 spans = self._find(value, ours=False)
             flagged = flagged or bool(spans)
             headers.append((name, overwritten(value, spans)))
-        chunks = self._chunks(response.chunks, (header(response.headers, "content-type") or "").lower())
-        return (
-            replace(response, headers=tuple(headers), chunks=chunks or response.chunks),
-            flagged or chunks is not None,
+        body = response.body
+        changed = self.answer(
+            body, (header(response.headers, "content-type") or "").lower(), pieces=len(response.chunks)
         )
-
-    def _chunks(self, chunks: tuple[Chunk, ...], content_type: str) -> tuple[Chunk, ...] | None:
-        """Overwrite the secrets in a body, across the borders of its chunks; None if there are none."""
-        body = b"".join(chunk.data for chunk in chunks)
-        changed = self.answer(body, content_type, pieces=len(chunks))
-        if changed == body:
-            return None
-        out: list[Chunk] = []
-        at = 0
-        for chunk in chunks:
-            out.append(Chunk(chunk.offset, changed[at : at + len(chunk.data)]))
-            at += len(chunk.data)
-        return tuple(out)
+        if changed is not body:
+            flagged, chunks = True, response.chunks
+            cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
+            response = replace(response, chunks=cut.replaced(changed))
+        return replace(response, headers=tuple(headers)), flagged
 
     def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
         """Return an answer's body with its secrets overwritten, as long as before; `pieces`: of how many chunks it is made."""
-        text = body.decode("latin-1")  # one character a byte: spans are offsets
+        dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
+        media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
-        if content_type.startswith(("image/", "audio/", "video/")):
-            changed = overwritten(text, disjoint(self._known.spans(text)), numbers)
-        else:
-            changed = narrowed(text, self._seen)
-            view, offset = unescaped(changed)
-            spans = self._find(view, ours=False)
-            if names_secret(view.lower()):
-                spans = disjoint([*spans, *_members(view)])
-            changed = overwritten(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
-            changed = recoded(changed, self._seen)
-            if pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type:
-                changed = overwrite_parts(changed, dealt(changed, self._seen), numbers)
-        if changed == text:
+        made: bytearray | None = None
+        for start, first, last, end in windows(len(body)):
+            text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
+            changed = self._media(text, numbers) if media else self._said(text, numbers, dealt_out=dealt_out)
+            if changed != text:
+                made = bytearray(body) if made is None else made
+                made[first:last] = changed[first - start : last - start].encode("latin-1")
+        if made is None or made == body:
             return body
-        body = changed.encode("latin-1")
-        return with_checksums(body) if content_type.startswith("application/vnd.amazon.eventstream") else body
+        whole = bytes(made)
+        return with_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
+
+    def _media(self, text: str, numbers: dict[str, int]) -> str:
+        """Overwrite the credentials that were seen in pictures, sound and films."""
+        return overwritten(text, disjoint(self._known.spans(text)), numbers)
+
+    def _said(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
+        """Overwrite the secrets in an answer, or in a window of it."""
+        changed = narrowed(text, self._seen)
+        view, offset = unescaped(changed)
+        spans = self._find(view, ours=False)
+        if names_secret(view.lower()):
+            spans = disjoint([*spans, *_members(view)])
+        changed = overwritten(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
+        changed = recoded(changed, self._seen)
+        return overwrite_parts(changed, dealt(changed, self._seen), numbers) if dealt_out else changed
 
 
 def _members(text: str) -> Iterator[Span]:

@@ -29,5 +29,5 @@ class Alike:
 
     def outcome(self, *, ms: float, occurrence: int, at: float, seq: int) -> Outcome:
         """Return what became of one of them; the parameters are as the outcome's fields."""
-        fields = (*self._before, ms, *self._between, occurrence, *self._after, at, False, False, seq)
+        fields = (*self._before, ms, *self._between, occurrence, *self._after, at, False, False, seq, "")
         return tuple.__new__(Outcome, fields)  # as `_make` does, which asks for their number first

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from llmproxy.core.bindings import (
     Bindings,
     Circumstance,
+    Expectations,
     Identities,
     Identity,
     Scope,
     Slot,
+    expect,
     read_circumstances,
     write_circumstances,
 )
@@ -57,12 +59,13 @@ class Bound:
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit gets as it is."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
+    _expected: dict[Bindings, Expectations] = field(default_factory=dict)
     _said: str | None = None
 
     def declare(self, circumstances: Iterable[Circumstance]) -> None:
         """Take circumstances in; one of a name that is there takes its place."""
         self.declared |= {each.name: each for each in circumstances}
-        self._tables.clear()
+        self._forget_tables()
         self.untouched.clear()
         self._said = None
 
@@ -77,15 +80,25 @@ class Bound:
         """Return what binds a recording that was made under these circumstances, as `write_circumstances` wrote them."""
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
-                self._tables.clear()
+                self._forget_tables()
             known = Bindings(read_circumstances(recorded), self.declared.values(), self.slots, self.scope)
             self._tables[recorded] = known
         return known
 
+    def expectations(self, table: Bindings) -> Expectations:
+        """Return what remembers the recorded messages that were compared under one of the tables."""
+        if (known := self._expected.get(table)) is None:
+            known = self._expected[table] = expect(table)
+        return known
+
+    def _forget_tables(self) -> None:
+        self._tables.clear()
+        self._expected.clear()
+
     def learn(self, identities: Iterable[Identity]) -> None:
         """Note what a served answer's pair of requests said; it was checked already."""
         for each in identities:
-            if each.recorded != each.present and self.known.add(each) is None:
+            if each.recorded != each.present and self.known.note(each):
                 self.untouched.clear()
 
     def teach(self, lessons: Sequence[Lesson]) -> None:
@@ -94,7 +107,7 @@ class Bound:
             raise AssertionError("taught outside of a trial")
         self.trial.lessons += lessons
         self.slots = (*(lesson.slot for lesson in lessons), *self.slots)
-        self._tables.clear()
+        self._forget_tables()
 
     def restart(self) -> None:
         """Forget what tools made: another run begins."""

@@ -28,7 +28,7 @@ class CallsGone(RefusedError):
     status = 410
 
 
-class Ended(NamedTuple):
+class CallEnded(NamedTuple):
     """A call that has ended."""
 
     seq: int
@@ -49,10 +49,12 @@ class Ended(NamedTuple):
     interaction: int | None
     attempt: int | None
     """How often its client had sent the request before, as it says itself; None if it does not."""
+    fault: str | None
+    """Kind of the fault on purpose that struck it; None for nearly every call."""
 
 
-Told = tuple[str, str, int, bool, str, str | None, str, str, str | None, int | None, int | None]
-"""What calls that are alike have in common: party, decision, status, miss, note, key, provider, operation, model, interaction, attempt."""
+Told = tuple[str, str, int, bool, str, str | None, str, str, str | None, int | None, int | None, str | None]
+"""What calls that are alike have in common: party, decision, status, miss, note, key, provider, operation, model, interaction, attempt, fault."""
 _Row = tuple[int, float, float, float | None, int | None, Told]
 """Number, arrival, milliseconds to its end and to its first byte, occurrence, and what others may have in common with it."""
 
@@ -62,16 +64,16 @@ def told(outcome: Outcome) -> Told:
     o = outcome
     return (
         o.party, o.decision.value, o.status, o.miss, o.note, o.key, o.provider, o.operation, o.model, o.interaction,
-        o.attempt,
+        o.attempt, o.fault or None,
     )  # fmt: skip
 
 
-def _ended(row: _Row) -> Ended:
+def _ended(row: _Row) -> CallEnded:
     seq, at, ms, first_ms, occurrence, alike = row
-    party, decision, status, miss, note, key, provider, operation, model, id_, attempt = alike
-    return Ended(
+    party, decision, status, miss, note, key, provider, operation, model, id_, attempt, fault = alike
+    return CallEnded(
         seq, at, ms, first_ms, party, decision, status, miss, note, key, occurrence, provider, operation, model, id_,
-        attempt,
+        attempt, fault,
     )  # fmt: skip
 
 
@@ -99,11 +101,11 @@ class Calls:
             self._texts[outcome.seq] = text
 
     def hit(self, seq: int, at: float, ms: float, occurrence: int, told: Told) -> None:
-        """Keep a call that was answered from a recording; the parameters are as the fields of `Ended`."""
+        """Keep a call that was answered from a recording; the parameters are as the fields of `CallEnded`."""
         self._ended.append((seq, at, ms, None, occurrence, told))
         self._count += 1
 
-    def after(self, number: int) -> list[Ended]:
+    def after(self, number: int) -> list[CallEnded]:
         """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
 
         Raises:
@@ -116,7 +118,7 @@ class Calls:
             raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
         return sorted(map(_ended, (each for each in self._ended if each[0] > number)))
 
-    def text(self, call: Ended) -> str:
+    def text(self, call: CallEnded) -> str:
         """Return the note of a call; of a refused one what the client was told."""
         if (text := self._texts.get(call.seq)) is not None:
             return text

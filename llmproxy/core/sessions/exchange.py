@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from llmproxy.core.faults.values import Faults
+from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.routing import Family, Route
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.store import Slot
+from llmproxy.core.store.store import RecordingSlot
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode, Scope
@@ -48,6 +50,8 @@ class Config:
     """The caller's key counts, as a fingerprint."""
     bind: Scope = Scope.ALL
     """What may be bound."""
+    faults: Faults | None = None
+    """Faults on purpose of every session that has none of its own."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
@@ -103,7 +107,7 @@ class Exchange:
     """Which arrival of its key this is in its session, from 1."""
     occurrence: int = 0
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
-    slot: Slot | None = None
+    slot: RecordingSlot | None = None
     number: int = 0
     """Number of this request among those of the agent, in a session that counts them; see `forking`."""
     llm_call: int | None = None
@@ -116,8 +120,12 @@ class Exchange:
     """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
     """The answer, where it is overridden."""
+    struck: Struck | None = None
+    """The fault on purpose that it met."""
     error: LLMProxyError | None = None
     """Why it was refused."""
+    repeats: bool = False
+    """It is the miss before, asked again without a stream."""
     note: str = ""
     nearest: int | None = None
     body: bytes | None = None

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.forks.overrides import Overrides
-from llmproxy.core.forks.swap_results import Known, Place, swap
+from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
 from llmproxy.core.forks.table import Copy, Fork
 from llmproxy.core.forks.write_answer import WRITERS, can_write, write
 from llmproxy.core.misses.explain import Miss
-from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.interaction import Interaction, Response, without
+from llmproxy.core.providers.routing import Route
+from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Response, without
 from llmproxy.errors import RefusedError
 
 _FAILED = 400
@@ -33,6 +33,26 @@ class CannotOverride(RefusedError):
     """An answer was to be made by hand for an operation whose answers nobody can write."""
 
     code = "llmproxy_override"
+
+
+class Forkable(Protocol):
+    """What is used of an exchange."""
+
+    method: str
+    operation: str
+    headers: Headers
+    body: bytes | None
+    key: Key | None
+    model: str | None
+    stream: bool
+    note: str
+    number: int
+    llm_call: int | None
+    swapped: bool
+
+    @property
+    def route(self) -> Route:
+        """Where it was to go."""
 
 
 @dataclass(slots=True)
@@ -64,7 +84,7 @@ class Forking:
     _seen: dict[str, None] = field(default_factory=dict)
     _causes: dict[str, None] = field(default_factory=dict)
     _last: tuple[str | None, bool] = (None, False)
-    _calls: dict[str, Place] = field(default_factory=dict)
+    _calls: dict[str, ResultPlace] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     scanned: int = 0
     """Calls of the session whose answers were looked through for ids of tool calls."""
@@ -84,7 +104,7 @@ class Forking:
 
     # -- a request
 
-    def swap(self, exchange: Exchange, body: bytes, known: Known) -> bytes:
+    def swap(self, exchange: Forkable, body: bytes, known: Known) -> bytes:
         """Return the body with the overridden results in it, and note what was seen."""
         if not self.overrides.tools:
             return body
@@ -100,7 +120,7 @@ class Forking:
             exchange.note = f"overridden: {', '.join(dict.fromkeys(each.override.name for each in done.swaps))}"
         return done.body
 
-    def count(self, exchange: Exchange) -> int | None:
+    def count(self, exchange: Forkable) -> int | None:
         """Count a request of the agent; returns the number of its call of a model, from 0, None if it calls none.
 
         A retry after a failed answer has the number of what it retries.
@@ -115,12 +135,12 @@ class Forking:
         exchange.llm_call = self.llm_calls - 1
         return exchange.llm_call
 
-    def ended(self, exchange: Exchange, status: int) -> None:
+    def ended(self, exchange: Forkable, status: int) -> None:
         """Hear how a call ended."""
         if exchange.llm_call is not None and self._last[0] == exchange.key:
             self._last = (exchange.key, status >= _FAILED or not status)
 
-    def answer(self, exchange: Exchange, number: int | None) -> Response | None:
+    def answer(self, exchange: Forkable, number: int | None) -> Response | None:
         """Return the overridden answer of a call, None if it is not overridden.
 
         Raises:
@@ -150,21 +170,21 @@ class Forking:
         for call in said.tool_calls if said is not None else ():
             self._counts[call.name] += 1
             if call.id:
-                self._calls.setdefault(call.id, Place(call.name, self._counts[call.name]))
+                self._calls.setdefault(call.id, ResultPlace(call.name, self._counts[call.name]))
 
-    def known(self, call_id: str) -> Place | None:
+    def known(self, call_id: str) -> ResultPlace | None:
         """Return the call of an id."""
         return self._calls.get(call_id)
 
     # -- the fork
 
-    def why(self, exchange: Exchange, *, differs: bool) -> str:
+    def why(self, exchange: Forkable, *, differs: bool) -> str:
         """Say why a request is where the run forks."""
         if not differs:
             return f"--from {exchange.number}"
         return " and ".join(self._causes) or "the agent asked something else by itself"
 
-    def stopped(self, exchange: Exchange, miss: Miss) -> str:
+    def stopped(self, exchange: Forkable, miss: Miss) -> str:
         """Note that the run stopped at its fork, if it is the first; returns what to add to the text of the miss."""
         fork = self._fork(exchange, miss, "", differs=True)
         if self.fork is None:
@@ -176,16 +196,16 @@ class Forking:
             f" --override-llm {number}='...'"
         )
 
-    def parts(self, exchange: Exchange, *, hit: bool) -> bool:
+    def parts(self, exchange: Forkable, *, hit: bool) -> bool:
         """Tell whether the run forks with this request."""
         return self.live and not self.forked and (not hit or exchange.number == self.at)
 
-    def part(self, exchange: Exchange, miss: Miss | None, *, now: float) -> Fork:
+    def part(self, exchange: Forkable, miss: Miss | None, *, now: float) -> Fork:
         """Return the fork that begins with this request, and note it."""
         self.fork = self._fork(exchange, miss, self.child or "", differs=miss is not None, now=now)
         return self.fork
 
-    def _fork(self, exchange: Exchange, miss: Miss | None, child: str, *, differs: bool, now: float = 0.0) -> Fork:
+    def _fork(self, exchange: Forkable, miss: Miss | None, child: str, *, differs: bool, now: float = 0.0) -> Fork:
         near = miss.nearest if miss is not None else None
         return Fork(
             cassette=child,

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
-from llmproxy.sqlite_file import State, connect, immediate, peek
+from llmproxy.sqlite_file import FileState, connect, immediate, peek
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,10 @@ class Missed:
     text: str
     data: Mapping[str, Any]
     """`explain.Miss.to_dict()`."""
+    places: Sequence[Mapping[str, Any]] = ()
+    """Of the nearest recording, with their values (`misses.places`); in memory only."""
+    steps: Sequence[str] = ()
+    """What to do; in memory only."""
 
 
 class Asked(NamedTuple):
@@ -185,10 +189,17 @@ class Journal:
             self.asks -= 1
             self._queue.put(asked)
 
-    def miss(self, data: Mapping[str, object], *, at: float) -> None:
-        """Note a refused request: `explain.Miss.to_dict()`, and when it came (Unix time)."""
+    def miss(
+        self,
+        data: Mapping[str, object],
+        *,
+        at: float,
+        places: Sequence[Mapping[str, Any]] = (),
+        steps: Sequence[str] = (),
+    ) -> None:
+        """Note a refused request: `explain.Miss.to_dict()`, when it came (Unix time), and what is told of it until we end."""
         text = str(data.get("text", ""))
-        self._last.append(Missed(at, text, data))
+        self._last.append(Missed(at, text, data, places, steps))
         if self._conn is not None:
             self._queue.put((self._run, at, to_sql(text), json.dumps(data, default=str)))
 
@@ -304,7 +315,7 @@ def _put_aside(path: Path) -> Path | None:
 def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:
-        if peek(path) is not State.ROLLBACK:
+        if peek(path) is not FileState.ROLLBACK:
             return []
         with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
@@ -317,6 +328,33 @@ def read_misses(path: Path, limit: int) -> list[Missed]:
     """Return the last misses of the journal at `path`, oldest first."""
     found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
     return [Missed(at, from_sql(text), json.loads(data)) for at, text, data in reversed(found)]
+
+
+class Struck(NamedTuple):
+    """A call of the last run that a fault on purpose struck."""
+
+    at: float
+    """Unix time."""
+    session: str
+    provider: str
+    operation: str
+    model: str
+    note: str
+    """Which fault, and of which rule."""
+    status: int
+
+
+def read_struck(path: Path, limit: int) -> list[Struck]:
+    """Return the last calls of the journal's last run that faults on purpose struck, oldest first."""
+    sql = (
+        "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
+        " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
+    )
+    found = []
+    for at, status, *texts in reversed(_rows(path, sql, (limit,))):
+        session, provider, operation, model, note = (from_sql(text or "") for text in texts)
+        found.append(Struck(at, session, provider, operation, model, note, status))
+    return found
 
 
 def read_served(path: Path) -> frozenset[int] | None:

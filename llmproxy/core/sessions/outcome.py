@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
 
-__all__ = ["Outcome", "Reporter", "Started", "Summary", "Totals"]
+__all__ = ["Outcome", "ProxyStarted", "Reporter", "Summary", "Totals"]
 
 _UNKNOWN = Usage()
 SERVED_FAILURE = "a recorded failure"
@@ -63,10 +63,12 @@ class Outcome(NamedTuple):
     """Whether the answer should have been recorded and could not be."""
     seq: int = 0
     """Number of the call in its session, from 1 in order of arrival; 0 for what belongs to none."""
+    fault: str = ""
+    """Kind of the fault on purpose that struck it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class ProxyStarted:
     """What a proxy says when it can serve."""
 
     url: str
@@ -110,6 +112,8 @@ class Summary:
     """Replayed calls of a model whose price is unknown: `cost_not_spent` lacks them."""
     served_failures: int = 0
     """Hits whose answer had failed, or was cut, when it was recorded."""
+    faults: int = 0
+    """Calls that a fault on purpose struck."""
     sessions: int = 0
     duration: float = 0.0
     """Seconds."""
@@ -117,13 +121,13 @@ class Summary:
     @property
     def requests(self) -> int:
         """Requests that came, whatever became of them."""
-        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.faults
 
 
 class Reporter(Protocol):
     """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
 
-    def started(self, info: Started) -> None:
+    def started(self, info: ProxyStarted) -> None:
         """Hear that the proxy can serve."""
 
     def outcome(self, outcome: Outcome) -> None:
@@ -151,6 +155,7 @@ class Totals:
     cost: Decimal | None = None
     unpriced: int = 0
     served_failures: int = 0
+    faults: int = 0
     bound: int = 0
     bound_names: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
@@ -173,6 +178,8 @@ class Totals:
                 self.unpriced += 1
         elif outcome.decision is Decision.RECORD:
             self.recorded += outcome.interaction is not None
+        elif outcome.fault:
+            self.faults += 1
         elif outcome.decision is Decision.PASS:
             self.passed += 1
         elif outcome.miss:
@@ -197,6 +204,7 @@ class Totals:
             cost_not_spent=self.cost,
             unpriced=self.unpriced,
             served_failures=self.served_failures,
+            faults=self.faults,
             sessions=len(self.sessions),
             duration=duration,
         )

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import answered
-from llmproxy.core.forks.swap_results import Place
+from llmproxy.core.forks.swap_results import ResultPlace
 from llmproxy.core.forks.table import make
 from llmproxy.core.misses.explain import Miss
-from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session
@@ -22,7 +22,7 @@ from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import AGENT, Mode
 
-Told = Callable[[Session, Ended], Interaction | None]
+Told = Callable[[Session, CallEnded], Interaction | None]
 """Gives what was said in a call that has ended."""
 
 
@@ -35,7 +35,7 @@ def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, to
         except ValueError:
             return body
 
-    def known(call_id: str) -> Place | None:
+    def known(call_id: str) -> ResultPlace | None:
         """Look for an id in the agent's answers since the last time that one was looked for."""
         calls = exchange.session.calls.after(forking.scanned)
         forking.scanned = exchange.session.calls.arrived

@@ -6,10 +6,14 @@ A `Recording` is fed by whoever carries the bytes to the client. It never change
 
 from __future__ import annotations
 
+import io
+from array import array
+from collections.abc import Iterator
+
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.encoding import Inflater
-from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, header, without
+from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Response, header, without
 
 
 class Recording:
@@ -21,7 +25,8 @@ class Recording:
         self._reason = ""
         self._headers: Headers = ()
         self._head_offset = 0
-        self._chunks: list[Chunk] = []
+        self._body = io.BytesIO()  # its value is not copied unless more is written
+        self._offsets, self._lengths = array("q"), array("q")
         self._chunked = False
         self._expected: int | None = None
         self._received = 0
@@ -46,7 +51,7 @@ class Recording:
     def so_far(self) -> bytes:
         """The body as far as it has come; nothing while it is compressed."""
         coding = header(self._headers, "content-encoding")
-        return b"" if coding and coding.strip().lower() != "identity" else b"".join(each.data for each in self._chunks)
+        return b"" if coding and coding.strip().lower() != "identity" else self._body.getvalue()
 
     @property
     def kind(self) -> str:
@@ -66,8 +71,8 @@ class Recording:
     @property
     def first_offset(self) -> int | None:
         """Microseconds until the first byte of the body, or of the head where there is no body."""
-        if self._chunks:
-            return self._chunks[0].offset
+        if self._offsets:
+            return self._offsets[0]
         return self._head_offset if self.started else None
 
     def head(self, offset: int, status: int, reason: str, headers: Headers) -> None:
@@ -81,13 +86,15 @@ class Recording:
         """Note bytes of the body as they came from the wire."""
         self._received += len(data)
         if data:
-            self._chunks.append(Chunk(offset, data))
+            self._body.write(data)
+            self._offsets.append(offset)
+            self._lengths.append(len(data))
 
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper` means that HTTP framing said the message is over. Not quick: off the event loop."""
         proper = proper or self.whole
-        chunks = _inflated(self._chunks, header(self._headers, "content-encoding"))
-        body = b"".join(chunk.data for chunk in chunks)
+        chunks = self._cut()
+        body = chunks.body
         kind = header(self._headers, "content-type") or ""
         how = ending(family, operation, stream, self.status, kind, body, proper)
         if how is Ending.CUT and (proper or self.left):
@@ -102,17 +109,31 @@ class Recording:
             chunked=self._chunked,
         )
 
+    def _cut(self) -> Cut:
+        """Return what came, with its content-encoding undone; what does not decode stays as it came."""
+        coding = header(self._headers, "content-encoding")
+        if coding is not None and coding.strip().lower() != "identity":
+            try:
+                return _inflated(self._pieces(), coding)
+            except ValueError:
+                pass
+        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
 
-def _inflated(chunks: list[Chunk], coding: str | None) -> tuple[Chunk, ...]:
-    """Undo the content-encoding, keeping borders and times; what does not decode stays as it came."""
-    if coding is None or coding.strip().lower() == "identity":
-        return tuple(chunks)
-    inflated: list[Chunk] = []
-    try:
-        inflater = Inflater(coding)
-        inflated.extend(Chunk(chunk.offset, data) for chunk in chunks if (data := inflater.feed(chunk.data)))
-        if rest := inflater.finish():
-            inflated.append(Chunk(chunks[-1].offset if chunks else 0, rest))
-    except ValueError:
-        return tuple(chunks)
-    return tuple(inflated)
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        body, at = self._body.getvalue(), 0
+        for offset, length in zip(self._offsets, self._lengths, strict=True):
+            yield offset, body[at : at + length]
+            at += length
+
+
+def _inflated(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
+    """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
+    inflater, out = Inflater(coding), io.BytesIO()
+    borders: list[tuple[int, int]] = []
+    offset = 0
+    for offset, piece in pieces:
+        if data := inflater.feed(piece):
+            borders.append((offset, out.write(data)))
+    if rest := inflater.finish():
+        borders.append((offset, out.write(rest)))
+    return Cut(out.getvalue(), borders)

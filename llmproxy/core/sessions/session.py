@@ -8,9 +8,11 @@ was served since: that is the second run of the same agent against one running p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from llmproxy.core.faults.walk import Faulting
+from llmproxy.core.keys.key import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.tally import Tally
@@ -19,6 +21,7 @@ from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode
 
 if TYPE_CHECKING:
+    from llmproxy.core.keys.normalize import Canonical
     from llmproxy.core.sessions.forking import Forking
 
 LONGEST_NAME = 300
@@ -86,7 +89,18 @@ class Session:
     """What was declared of this run, and what varies; None where neither is anything."""
     forking: Forking | None = None
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
+    faulting: Faulting | None = None
+    """Faults on purpose; None for nearly every session."""
     _last: Walker | None = None
+    _missed: Key | None = None
+    """Of the last miss that was to be streamed."""
+
+    def misses_again(self, wanted: Canonical) -> bool:
+        """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
+        key = key_of(replace(wanted, stream=True, headers=()))
+        again = not wanted.stream and self._missed == key
+        self._missed = key if wanted.stream else None
+        return again
 
     def arrive(self, walker: Walker, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
@@ -126,6 +140,8 @@ class Session:
             self.forking.restart()
         if self.bound is not None:
             self.bound.restart()
+        if self.faulting is not None:
+            self.faulting.restart()
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -19,6 +20,8 @@ from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance
 from llmproxy.core.bindings.learning.shipped import list_shipped
+from llmproxy.core.faults.values import Faults
+from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import fork_of, reserve
 from llmproxy.core.sessions.bound import Bound, Trial
@@ -58,7 +61,7 @@ class LiveForbidden(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class SessionDefaults:
     """What a session is like unless it says otherwise."""
 
     mode: Mode
@@ -66,6 +69,8 @@ class Defaults:
     exhausted: Exhausted
     allow_live: bool = False
     bind: Scope = Scope.ALL
+    faults: Faults | None = None
+    """Faults on purpose."""
 
 
 class Walked(Protocol):
@@ -84,7 +89,7 @@ class Walked(Protocol):
         """Ids of the interactions that it played or made."""
 
 
-class Ended(NamedTuple):
+class SessionEnded(NamedTuple):
     """What is left of all sessions of one cassette and sample that have ended."""
 
     cassette: str
@@ -108,7 +113,7 @@ def canonical(name: str) -> str:
 class Sessions:
     """The sessions, by name."""
 
-    defaults: Defaults
+    defaults: SessionDefaults
     store: Callable[[Mode], Store | None]
     """Returns the store, ready for what the mode does with it; None where there is none yet."""
     holder: str
@@ -119,13 +124,15 @@ class Sessions:
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     """name in the request -> session that it belongs to."""
+    struck: Counter[int] = field(default_factory=Counter)
+    """How often each rule of the proxy's faults struck, over all sessions."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000 sessions."""
 
     @property
     def closed(self) -> list[Walked]:
         """What the sessions that have ended come to, for the summary of the run."""
-        return [Ended(*place, served) for place, served in self._served.items()]
+        return [SessionEnded(*place, served) for place, served in self._served.items()]
 
     def get(self, name: str) -> Session:
         """Return the session that a request under `name` belongs to, opened now if need be."""
@@ -153,6 +160,7 @@ class Sessions:
         child: str | None = None,
         circumstances: Iterable[Circumstance] = (),
         bind: Scope | None = None,
+        faults: Faults | None = None,
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
@@ -200,7 +208,17 @@ class Sessions:
         session.upstreams = dict(upstreams or {})
         session.bound = self._bound(session, self.defaults.bind if bind is None else bind)
         self._declare(session, circumstances)
+        self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
+
+    def set_faults(self, session: Session, faults: Faults | None) -> None:
+        """Let a session meet other faults from its next call on, counted anew; none if there are no rules."""
+        if faults is None or not faults.rules:
+            session.faulting = None
+        elif faults is self.defaults.faults:
+            session.faulting = Faulting(faults, total=self.struck)
+        else:
+            session.faulting = Faulting(faults)
 
     def declare(self, name: str, circumstances: Iterable[Circumstance]) -> Session:
         """Declare circumstances of an open session's run, which count from the next request on. Raises SessionUnknown."""
@@ -266,6 +284,7 @@ class Sessions:
                 store.begin(
                     cassette, sample, exclusive=session.records_alone, holder=self.holder, anew=mode is Mode.RECORD
                 )
+        self.set_faults(session, self.defaults.faults)
         self.walks[name] = session
         return session
 

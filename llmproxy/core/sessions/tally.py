@@ -43,8 +43,8 @@ class Sum:
             self.unpriced += times
 
     def to_json(self) -> dict[str, object]:
-        """Return plain JSON values; money is text, so that nobody rounds it."""
-        cost = None if self.cost is None else format(self.cost, "f")
+        """Return plain JSON values; money is a number, as every client compares it."""
+        cost = None if self.cost is None else float(self.cost)
         return {
             "calls": self.calls,
             "input": self.input,
@@ -69,6 +69,10 @@ class Tally:
     """Answers that should have been recorded and were lost."""
     served_failures: int = 0
     """Hits whose answer had failed, or was cut, when it was recorded."""
+    faults: int = 0
+    """Calls that a fault on purpose struck."""
+    broken: int = 0
+    """Those of them that went to the provider first."""
     saved: Sum = field(default_factory=Sum)
     """Calls answered from recordings."""
     spent: Sum = field(default_factory=Sum)
@@ -89,6 +93,10 @@ class Tally:
             self.misses += outcome.miss
             if miss_text and len(self.miss_texts) < KEPT_MISSES:
                 self.miss_texts.append(miss_text)
+            return
+        self.faults += bool(outcome.fault)
+        self.broken += bool(outcome.fault) and outcome.decision is Decision.PASS
+        if outcome.decision is Decision.FAULT:
             return
         self.served_failures += outcome.decision is Decision.REPLAY and outcome.note.startswith(SERVED_FAILURE)
         (self.saved if outcome.decision is Decision.REPLAY else self.spent).add(outcome)
@@ -120,10 +128,11 @@ class Tally:
             "bound": self.bound,
             "bound_names": sorted(self.bound_names),
             "recorded": self.recorded,
-            "passed": passed,
+            "passed": passed - self.broken,
             "refused": refused - self.misses,
             "failed": self.failed,
             **({"served_failures": self.served_failures} if self.served_failures else {}),
+            **({"struck": self.faults} if self.faults else {}),
             "live_calls": self.decisions.get(Decision.RECORD, 0) + passed,
             "tokens": {"input": self.saved.input + self.spent.input, "output": self.saved.output + self.spent.output},
             "cost_not_spent": self.saved.to_json()["cost"],

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.audit import Difference, explain
+from llmproxy.core.keys.audit import KeyDifference, explain
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.rederive import derive, route_of
 from llmproxy.core.store.store import Store
@@ -19,22 +19,22 @@ from llmproxy.errors import CassetteError, RefusedError
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AuditedPair:
     """A recording, and another request that has its key."""
 
     recording: int
     other: int | None
     """The other recording; None for a question that was served."""
     operation: str
-    differences: tuple[Difference, ...]
+    differences: tuple[KeyDifference, ...]
 
     @property
-    def unexplained(self) -> tuple[Difference, ...]:
+    def unexplained(self) -> tuple[KeyDifference, ...]:
         """Those for which no rule gives a reason."""
         return tuple(each for each in self.differences if not each.why)
 
 
-def merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[Pair]:
+def merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
     """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from it."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.summaries():
@@ -47,18 +47,18 @@ def merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator
                 yield pair
 
 
-def _compared(store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]) -> Pair | None:
+def _compared(store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]) -> AuditedPair | None:
     try:
         old, new = store.load(first), store.load(other)
         routes = route_of(old, upstreams), route_of(new, upstreams)
     except (CassetteError, RefusedError):
         return None  # `verify` says what is damaged
-    return Pair(first, other, old.operation, tuple(explain(old.request, new.request, routes, rules)))
+    return AuditedPair(first, other, old.operation, tuple(explain(old.request, new.request, routes, rules)))
 
 
 def served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
-) -> Iterator[Pair]:
+) -> Iterator[AuditedPair]:
     """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body is the same."""
     for id_, said, same_body in asked:
         try:
@@ -67,4 +67,4 @@ def served(
             routes = route_of(old, upstreams), route_of(replace(old, request=request), upstreams)
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
-        yield Pair(id_, None, old.operation, tuple(explain(old.request, request, routes, rules)))
+        yield AuditedPair(id_, None, old.operation, tuple(explain(old.request, request, routes, rules)))

@@ -16,7 +16,9 @@ import sqlite3
 import zlib
 from collections import OrderedDict, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from llmproxy.core.store import blobs
 from llmproxy.errors import CassetteCorrupt
 
 MAX_DEPTH = 256
@@ -34,14 +36,16 @@ _LITTLE = 64
 Group = tuple[str, str, str]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
-_ROW = "SELECT id, sha256, encoding, base_id, prefix, suffix, data FROM bodies WHERE id = ?"
+DATA = f"CASE WHEN length({{0}}data) > {blobs.LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
+"""Columns of `Stored`, behind the name of the table's alias: what is large is left to be read in pieces."""
+_ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"  # noqa: S608
 _RECENT = """
 SELECT DISTINCT request_body FROM (
     SELECT request_body FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? ORDER BY id DESC LIMIT ?
 )
 """
 _INSERT = """
-INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, {0})
 ON CONFLICT (sha256) DO NOTHING
 """
 _SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
@@ -109,8 +113,8 @@ def _packed(data: bytes) -> tuple[bool, bytes]:
     """Deflate where that saves a tenth."""
     if len(data) < _SMALL:
         return False, data
-    packed = zlib.compress(data, 1 if len(data) > _FAST_ABOVE else 6)
-    return (True, packed) if len(packed) * 10 < len(data) * 9 else (False, data)
+    packed = blobs.packed(data, 1 if len(data) > _FAST_ABOVE else 6)
+    return (False, data) if packed is None else (True, packed)
 
 
 def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
@@ -137,22 +141,33 @@ def _damaged(row: int, why: str) -> CassetteCorrupt:
     return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.", hint="llmproxy verify")
 
 
-def _inflate(row: int, encoding: str, data: object) -> bytes:
-    if not isinstance(data, bytes):
-        raise _damaged(row, f"its data is {type(data).__name__}, not bytes")
-    if not encoding.endswith("zlib"):
-        return data
-    try:
-        return zlib.decompress(data)
-    except zlib.error as error:
-        raise _damaged(row, str(error)) from error
+class Stored(NamedTuple):
+    """What a row's column holds, as far as it was read with the row."""
+
+    row: int
+    encoding: str
+    data: object
+    """None where it is to be read in pieces."""
+    length: object
+
+    def content(self, conn: sqlite3.Connection) -> bytes:
+        """Return it inflated. Raises CassetteCorrupt."""
+        deflated = self.encoding.endswith("zlib")
+        try:
+            if self.data is None and isinstance(self.length, int):
+                return blobs.contents(conn, self.row, deflated=deflated)
+            if not isinstance(self.data, bytes):
+                raise _damaged(self.row, f"its data is {type(self.data).__name__}, not bytes")
+            return zlib.decompress(self.data) if deflated else self.data
+        except zlib.error as error:
+            raise _damaged(self.row, str(error)) from error
 
 
-def decode_single(row: int, sha256: bytes, encoding: str, data: object) -> bytes:
+def decode_single(conn: sqlite3.Connection, sha256: bytes, stored: Stored) -> bytes:
     """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
-    content = _inflate(row, encoding, data)
+    content = stored.content(conn)
     if hashlib.sha256(content).digest() != sha256:
-        raise _damaged(row, "its content does not have the sha256 it was stored with")
+        raise _damaged(stored.row, "its content does not have the sha256 it was stored with")
     return content
 
 
@@ -183,34 +198,42 @@ class Contents:
 
 def read(conn: sqlite3.Connection, body_id: int, known: Contents | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
-    chain: list[tuple[int, bytes, str, int | None, int, int, object]] = []
-    at = body_id
-    buffer: bytearray | None = None
-    while buffer is None:
+    chain: list[tuple[int, int, int, Stored]] = []
+    at, digest = body_id, b""
+    content: bytes | None = None
+    while content is None:
         if known is not None and (content := known.get(at)) is not None:
-            buffer = bytearray(content)
             break
         row = conn.execute(_ROW, (at,)).fetchone()
         if row is None:
             raise _damaged(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
-        base_id = row[3]
+        row_id, sha256, encoding, base_id, prefix, suffix, *data = row
+        digest = digest or sha256
+        stored = Stored(row_id, encoding, *data)
         if base_id is None:
-            buffer = bytearray(_inflate(at, row[2], row[6]))
+            content = stored.content(conn)
         elif not isinstance(base_id, int) or base_id >= at:  # a body builds on an earlier one only: no cycles
             raise _damaged(at, f"it cannot build on row {base_id}")
-        chain.append(row)
-        at = base_id
-    for row_id, _, encoding, base_id, prefix, suffix, data in reversed(chain):
-        if base_id is not None:
-            if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
-                raise _damaged(row_id, "it does not fit the body it builds on")
-            buffer[prefix : len(buffer) - suffix] = _inflate(row_id, encoding, data)
-    content = bytes(buffer)
-    if chain and hashlib.sha256(content).digest() != chain[0][1]:
+        else:
+            chain.append((row_id, prefix, suffix, stored))
+            at = base_id
+    if chain:
+        content = _spliced(conn, content, chain)
+    if digest and hashlib.sha256(content).digest() != digest:
         raise _damaged(body_id, "its content does not have the sha256 it was stored with")
     if known is not None:
         known.keep(body_id, content)
     return content
+
+
+def _spliced(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Stored]]) -> bytes:
+    """Return what the first of a chain of deltas says, whose last builds on `base`."""
+    buffer = bytearray(base)
+    for row_id, prefix, suffix, stored in reversed(chain):
+        if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
+            raise _damaged(row_id, "it does not fit the body it builds on")
+        buffer[prefix : len(buffer) - suffix] = stored.content(conn)
+    return bytes(buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +249,15 @@ class Prepared:
 def _insert(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int | None:
     """Make a row and return its id; None if its content has one."""
     size = len(prepared.content)
-    values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth, how.data)
-    cursor = conn.execute(_INSERT, values)
-    return cursor.lastrowid if cursor.rowcount > 0 else None
+    values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
+    if len(how.data) <= blobs.LARGE:
+        cursor = conn.execute(_INSERT.format("?"), (*values, how.data))
+        return cursor.lastrowid if cursor.rowcount > 0 else None
+    cursor = conn.execute(_INSERT.format("zeroblob(?)"), (*values, len(how.data)))
+    if cursor.rowcount <= 0 or cursor.lastrowid is None:
+        return None
+    blobs.fill(conn, cursor.lastrowid, how.data)
+    return cursor.lastrowid
 
 
 class Bodies:

@@ -25,7 +25,7 @@ from llmproxy.errors import (
     MachineError,
     StoreReadOnly,
 )
-from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, State, copy, primary_code, sidecar, snapshot
+from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 
 BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
@@ -46,7 +46,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
     return sqlite_file.translate(error, path, WORDS, writing=writing)
 
 
-def look(path: Path) -> State:
+def look(path: Path) -> FileState:
     """Return what lies at `path`: nothing, or something that can be a store. Raises CassetteCorrupt if it is not SQLite's, MachineError."""
     try:
         state = sqlite_file.peek(path)
@@ -55,9 +55,9 @@ def look(path: Path) -> State:
             raise translate(error, path, writing=False) from error
         why = "permission denied" if not os.access(path, os.R_OK) else error
         raise MachineError(f"The store {path} cannot be read: {why}.") from error
-    if state is State.FOLDER:
+    if state is FileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
-    if state is State.FOREIGN:
+    if state is FileState.FOREIGN:
         raise CassetteCorrupt(
             f"{path} is not an llmproxy store: it is not SQLite, it starts with {sqlite_file.first_bytes(path)!r}.",
             hint="Nothing was changed. Give another --store, or `llmproxy import` it if it is a cassette in YAML.",
@@ -132,10 +132,10 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _open_in_place(path: Path, state: State) -> Reader | None:
+def _open_in_place(path: Path, state: FileState) -> Reader | None:
     """Open without changing a thing in the folder; None if only a copy can be read."""
     wal, shm = _size(sidecar(path, "-wal")), _size(sidecar(path, "-shm"))
-    if state is not State.WAL:
+    if state is not FileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
         query = "mode=ro"  # a recorder is at work, or was killed: both files are there, none is made
@@ -154,7 +154,7 @@ def _open_in_place(path: Path, state: State) -> Reader | None:
     except sqlite3.Error:
         conn.close()
         raise
-    return Reader(conn, in_place=state is not State.WAL)
+    return Reader(conn, in_place=state is not FileState.WAL)
 
 
 def _open_copy(path: Path) -> Reader:
@@ -190,7 +190,7 @@ def open_reader(path: Path) -> Reader:
     Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy.
     """
     state = look(path)
-    if state is State.ABSENT:
+    if state is FileState.ABSENT:
         raise CassetteNotFound(
             f"There is no store at {path}.", hint=f"Record one first: llmproxy start --mode record --store {path}"
         )
@@ -219,7 +219,7 @@ def open_writer(path: Path) -> Connection:
     with sqlite_file.translated(path, WORDS, writing=True):
         conn = connect(path, "mode=rwc")
         try:
-            if state in (State.ABSENT, State.EMPTY):
+            if state in (FileState.ABSENT, FileState.EMPTY):
                 conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
             if not check_schema(conn, path):
                 migrations.upgrade(conn)

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Collection
 
 from llmproxy.core.store.connect import translate
-from llmproxy.core.store.rows import SELECT_SUMMARY, Row, Summary, from_sql, to_sql, to_summary
+from llmproxy.core.store.rows import SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound
@@ -35,7 +35,7 @@ def other_rules(store: Store, cassette: str, digest: str, older: str) -> bool:
     return bool(_all(store, sql, [to_sql(cassette), digest, older]))
 
 
-def summary(store: Store, interaction: int) -> Summary:
+def summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
     found = _all(store, f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Contents, decode_single, read as read_body
+from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as read_body
 from llmproxy.core.store.connect import Reader, Signature, is_settled, open_reader, signature, translate
 from llmproxy.core.store.derived import Derived, Place
-from llmproxy.core.store.rows import Row, Summary, from_sql, to_sql
+from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import is_good
@@ -67,7 +67,7 @@ _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id 
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RecordingSlot:
     """One live recording of a key."""
 
     id: int
@@ -81,7 +81,7 @@ class Slot:
         return self.ending is Ending.COMPLETE and is_good(self.status)
 
 
-def failures_behind(slots: Sequence[Slot]) -> Sequence[Slot]:
+def failures_behind(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
     """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last good one.
 
     What stands before a good answer was overcome by it: a retry, which is replayed as one.
@@ -149,7 +149,7 @@ class Reading:
         self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
         self._answer_bytes = 0
         self._contents = Contents()
-        self._slots: dict[tuple[str, int, str, Key], tuple[Slot, ...]] = {}
+        self._slots: dict[tuple[str, int, str, Key], tuple[RecordingSlot, ...]] = {}
         self._slots_of: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
@@ -229,7 +229,7 @@ class Reading:
         if self.generation[0] != opened and not self._has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
-    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[Slot, ...]:
+    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
         generation = self.generation
         if generation != self._slots_of:
@@ -241,17 +241,19 @@ class Reading:
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
             found = self._named(derived.keyed.get((party, key), ()), key) + found
-        slots = tuple(Slot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in found)
+        slots = tuple(RecordingSlot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in found)
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
         self._slots[place] = slots
         return slots
 
-    def slots_before(self, cassette: str, sample: int, party: str, older: Key) -> tuple[Slot, ...]:
+    def slots_before(self, cassette: str, sample: int, party: str, older: Key) -> tuple[RecordingSlot, ...]:
         """Return the live recordings that an older version keyed `older`, and whose key of today is not known."""
         derived = self.derived.get((cassette, sample))
         ids = derived.before.get((party, older), ()) if derived is not None else ()
-        return tuple(Slot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in self._named(ids, ""))
+        return tuple(
+            RecordingSlot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in self._named(ids, "")
+        )
 
     def _named(self, ids: Sequence[int], key: str) -> list[Row]:
         """Return the rows of live recordings, but for those that have this key in the store."""
@@ -268,11 +270,11 @@ class Reading:
             raise self._missing(interaction_id)
         if self._watch:
             self._check_same()
-        body_id, sha256, encoding, base_id, data = row[8:]
-        body = self.body(body_id) if base_id is not None else decode_single(body_id, sha256, encoding, data)
+        base_id, sha256, *stored = row[8:]
+        body = self._single(sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
         try:
             response = rows.to_response(row, body)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise CassetteCorrupt(
                 f"Interaction {interaction_id} of {self.path} is damaged: {error}.",
                 hint=f"llmproxy verify --store {self.path}",
@@ -366,7 +368,7 @@ class Reading:
         )
         return [self.load(id_) for (id_,) in reversed(found)]
 
-    def unused(self, cassette: str, sample: int, served: Collection[int]) -> list[Summary]:
+    def unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
         """Return the live recordings whose ids are not among `served`, in order."""
         return [row for row in self.summaries(cassette, sample) if row.id not in served]
 
@@ -377,7 +379,7 @@ class Reading:
         *,
         superseded: bool = False,
         limit: int | None = None,
-    ) -> list[Summary]:
+    ) -> list[RowSummary]:
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         where, values = self._where(cassette, sample, superseded=superseded)
         found = self._all(
@@ -429,6 +431,12 @@ class Reading:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
         try:
             return read_body(self.conn, body_id, self._contents)
+        except sqlite3.Error as error:
+            raise translate(error, self.path, writing=False) from error
+
+    def _single(self, sha256: bytes, stored: Stored) -> bytes:
+        try:
+            return decode_single(self.conn, sha256, stored)
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.core.store.bodies import DATA
+from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +71,13 @@ LOADED = tuple(_LOADED.split(", "))
 SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"  # noqa: S608
 SELECT_RESPONSE = (
     f"SELECT {', '.join('i.' + name for name in _ANSWERED.split(', '))},"  # noqa: S608
-    " b.id, b.sha256, b.encoding, b.base_id, b.data"
+    f" b.base_id, b.sha256, b.id, b.encoding, {DATA.format('b.')}"
     " FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RowSummary:
     """One interaction as `ls` shows it."""
 
     id: int
@@ -229,17 +230,12 @@ def to_row(interaction: Interaction) -> tuple[Sql, ...]:
 def to_response(row: Row, body: bytes) -> Response:
     """Build the response of a SELECT_RESPONSE row. Raises ValueError if the chunks are not those of `body`."""
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
-    chunks, at = [], 0
-    for offset, length in json.loads(borders):
-        chunks.append(Chunk(offset, body[at : at + length]))
-        at += length
-    if at != len(body):
-        raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
+    chunks = Cut(body, json.loads(borders))
     return Response(
         status=status,
         reason=from_sql(reason),
         headers=to_headers(headers),
-        chunks=tuple(chunks),
+        chunks=chunks,
         ending=Ending(ending),
         head_offset=head_us,
         chunked=bool(chunked),
@@ -281,17 +277,17 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
     )
 
 
-def to_summary(row: Row) -> Summary:
+def to_summary(row: Row) -> RowSummary:
     """Build the summary of a SELECT_SUMMARY row."""
     values = [value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value for value in row]
-    summary: dict[str, Any] = dict(zip(Summary.__slots__, values, strict=True))
+    summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     summary |= {
         "ending": Ending(summary["ending"]),
         "stream": bool(summary["stream"]),
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,
     }
-    return Summary(**summary)
+    return RowSummary(**summary)
 
 
 def when(started_at: float) -> str:

@@ -33,14 +33,14 @@ from llmproxy.core.store.connect import (
     translate,
 )
 from llmproxy.core.store.derived import Derived
-from llmproxy.core.store.reading import SLOTS, CassetteInfo, FileSeen, Reading, Slot, failures_behind
-from llmproxy.core.store.rows import Sql, Summary, to_sql
+from llmproxy.core.store.reading import SLOTS, CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
+from llmproxy.core.store.rows import RowSummary, Sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.sqlite_file import Connection, State, immediate
+from llmproxy.sqlite_file import Connection, FileState, immediate
 
-__all__ = ["CassetteInfo", "Slot", "Store", "Summary"]
+__all__ = ["CassetteInfo", "RecordingSlot", "RowSummary", "Store"]
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Store(Reading):
             return cls(path, open_reader(path), writable=False, now=now)
         state = look(path)
         check_writable(path)
-        if state is State.ROLLBACK:
+        if state is FileState.ROLLBACK:
             # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
             reader = open_reader(path)
             if reader.copy is None:
@@ -236,7 +236,7 @@ class Store(Reading):
             for id_ in derived.before.get((one.party, one.older), ()):
                 superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
         found = [] if supersede else conn.execute(SLOTS, slot).fetchall()
-        live = [Slot(id_, nth, status, Ending(how)) for id_, nth, status, how in found]
+        live = [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found]
         if healed := _healed(ready.given, live, before):
             superseded = True
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in healed])
@@ -338,10 +338,10 @@ class Store(Reading):
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
 
 
-def _healed(given: Addition, live: Sequence[Slot], before: int | None) -> frozenset[int]:
+def _healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:
     """Return the failures of earlier sessions whose place a new interaction takes; none if it is a failure itself."""
     response = given.interaction.response
-    if given.healing is None or not Slot(0, 0, response.status, response.ending).good:
+    if given.healing is None or not RecordingSlot(0, 0, response.status, response.ending).good:
         return frozenset()
     failures = (each.id for each in failures_behind(live))
     return frozenset(id_ for id_ in failures if id_ not in given.healing and (before is None or id_ < before))

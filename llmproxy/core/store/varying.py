@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.bindings import BadSlot, Slot, read_slot
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteCorrupt
 
@@ -24,6 +24,11 @@ _IN_ORDER = """
 SELECT id, key, occurrence FROM interactions WHERE cassette = ? AND sample = ? AND party = ? AND superseded_at IS NULL
 ORDER BY started_at, id
 """
+_RUNS = """
+SELECT c.said FROM interactions AS i JOIN declared AS d ON d.interaction_id = i.id JOIN circumstances AS c ON c.id = d.circumstances
+WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id ORDER BY max(i.id) DESC
+"""
+_NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
 
 
 class Candidate(NamedTuple):
@@ -64,3 +69,15 @@ def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tu
     """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
     found = store.rows(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, Key(key), occurrence) for id_, key, occurrence in found]
+
+
+def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
+    """Return what was declared of the runs whose recordings are live in a sample of a cassette, the newest first."""
+    return [from_sql(said) for (said,) in store.rows(_RUNS, (to_sql(cassette), sample))] if store.binds else []
+
+
+def newest_declared(store: Reading, cassette: str) -> str:
+    """Return what was declared of the newest live recording of a cassette, as `write_circumstances` wrote it; empty for nothing."""
+    found = store.rows(_NEWEST, (to_sql(cassette),))
+    said = store.declared([found[0][0]]) if found else {}
+    return next(iter(said.values()), "")

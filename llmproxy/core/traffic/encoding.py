@@ -203,7 +203,7 @@ def decode(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
     return decoded
 
 
-class Part(NamedTuple):
+class EncodedPart(NamedTuple):
     """One part of a multipart body."""
 
     name: str | None
@@ -225,7 +225,7 @@ def boundary_of(content_type: str) -> bytes | None:
     return boundary.encode("latin-1", "replace") if boundary else None
 
 
-def multipart(body: bytes, content_type: str) -> tuple[Part, ...] | None:
+def multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
     """Take a multipart body apart; None if it is not one, is cut off, or uses transfer-encodings inside (nobody does)."""
     boundary = boundary_of(content_type)
     if boundary is None:
@@ -246,7 +246,7 @@ def multipart(body: bytes, content_type: str) -> tuple[Part, ...] | None:
     return tuple(parts)
 
 
-def _part(head: bytes, data: bytes) -> Part | None:
+def _part(head: bytes, data: bytes) -> EncodedPart | None:
     try:
         lines = head.decode("utf-8").split("\r\n") if head else []
     except UnicodeDecodeError:
@@ -259,7 +259,9 @@ def _part(head: bytes, data: bytes) -> Part | None:
         fields[name.strip().lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
-    return Part(_param(fields, "name"), _param(fields, "filename"), str(fields.get("content-type", "")), head, data)
+    return EncodedPart(
+        _param(fields, "name"), _param(fields, "filename"), str(fields.get("content-type", "")), head, data
+    )
 
 
 def _param(fields: Message, key: str) -> str | None:

@@ -7,9 +7,11 @@ released to the upstream, so that a recording can be replayed in its own time.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, overload
 
 Key = NewType("Key", str)
 """Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""
@@ -67,6 +69,73 @@ class Chunk:
     data: bytes
 
 
+class Cut(Sequence[Chunk]):
+    """The chunks of a body that is held in one piece: each is cut out when it is asked for. Equal to any sequence of equal chunks."""
+
+    __slots__ = ("_ends", "_offsets", "body")
+
+    def __init__(self, body: bytes, borders: Iterable[tuple[int, int]]) -> None:
+        """Cut `body` where `borders`, pairs of offset and length, say. Raises ValueError if they are not those of this body."""
+        self.body = body
+        self._offsets, self._ends = array("q"), array("q", [0])
+        at = 0
+        for offset, length in borders:
+            if length < 0:
+                raise ValueError(f"a chunk of {length} bytes")
+            at += length
+            self._offsets.append(offset)
+            self._ends.append(at)
+        if at != len(body):
+            raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
+
+    def __len__(self) -> int:
+        """Count the chunks."""
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Give one after the other."""
+        return map(self._chunk, range(len(self._offsets)))
+
+    @overload
+    def __getitem__(self, at: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, at: int | slice) -> Chunk | Sequence[Chunk]:
+        """Return one chunk, or some."""
+        places = range(len(self._offsets))[at]
+        return self._chunk(places) if isinstance(places, int) else tuple(map(self._chunk, places))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the chunks."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(other) == len(self) and all(one == another for one, another in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        """Agree with a tuple of these chunks."""
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        """Look like a tuple of these chunks."""
+        return repr(tuple(self))
+
+    def _chunk(self, at: int) -> Chunk:
+        return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
+
+    def views(self) -> Iterator[tuple[int, memoryview]]:
+        """Give offset and bytes of one after the other without copying them."""
+        view = memoryview(self.body)
+        return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
+
+    def replaced(self, body: bytes) -> Cut:
+        """Return another body of the same length, cut at the same places."""
+        if len(body) != len(self.body):
+            raise ValueError(f"{len(body)} bytes for {len(self.body)}")
+        made = Cut(b"", ())
+        made.body, made._offsets, made._ends = body, self._offsets, self._ends
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A response as it arrived. Its body is the chunks joined: decoded, framing undone."""
@@ -74,7 +143,8 @@ class Response:
     status: int
     reason: str
     headers: Headers
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
+    """Values that do not change: a tuple, or a `Cut`."""
     ending: Ending = Ending.COMPLETE
     head_offset: int = 0
     """Microseconds from the release of the request until the response's head."""
@@ -84,7 +154,7 @@ class Response:
     @property
     def body(self) -> bytes:
         """The whole body."""
-        return b"".join(chunk.data for chunk in self.chunks)
+        return self.chunks.body if isinstance(self.chunks, Cut) else b"".join(chunk.data for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

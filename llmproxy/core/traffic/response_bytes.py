@@ -10,12 +10,13 @@ Two rules of ours (DESIGN.md section 2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from email.utils import formatdate
+from itertools import chain
 from typing import NamedTuple
 
-from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
+from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Response, header
 from llmproxy.core.traffic.redirects import served
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
@@ -33,7 +34,7 @@ REMEMBERED_BYTES = 8 << 20
 BODILESS = frozenset({204, 304})
 
 
-class Client(NamedTuple):
+class ClientHttp(NamedTuple):
     """What the client can take."""
 
     method: str = "POST"
@@ -41,7 +42,7 @@ class Client(NamedTuple):
     keep_alive: bool = True
 
 
-class Plan(NamedTuple):
+class SendingPlan(NamedTuple):
     """What to send, and when: `pieces` are (microseconds since the request was complete, bytes)."""
 
     pieces: tuple[tuple[int, bytes], ...]
@@ -50,28 +51,37 @@ class Plan(NamedTuple):
 
 
 def plan(
-    response: Response, client: Client, *, speed: float, now: float, extra: Headers = (), prefix: str = ""
-) -> Plan:
+    response: Response,
+    client: ClientHttp,
+    *,
+    speed: float,
+    now: float,
+    extra: Headers = (),
+    prefix: str = "",
+    said: str = "hit",
+) -> SendingPlan:
     """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time.
 
-    `extra` are fields of ours, `prefix` is what leads a redirect back to us.
+    `extra` are fields of ours, `prefix` is what leads a redirect back to us, `said` what the answer says of itself.
     """
     bodiless = client.method == "HEAD" or response.status in BODILESS
     cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
     response = replace(response, headers=_led_back(response.headers, prefix))
-    head = _head(response, client, speed=speed, now=now, extra=extra, chunked=chunked, bodiless=bodiless, close=close)
+    head = _head(
+        response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked, bodiless=bodiless, close=close
+    )
     if bodiless:
-        return Plan(((_at(response.head_offset, speed), head),), close)
-    frames = list(_frames(response, chunked=chunked))
+        return SendingPlan(((_at(response.head_offset, speed), head),), close)
     end = b"0\r\n\r\n" if chunked and not cut else b""
     if not speed:
-        return Plan(((0, b"".join([head, *(data for _, data in frames), end])),), close)
-    pieces = [(_at(response.head_offset, speed), head), *((_at(offset, speed), data) for offset, data in frames)]
-    if end:
-        pieces.append((pieces[-1][0], end))
-    return Plan(tuple(_merged(pieces)), close)
+        body = (
+            [part for _, frame in _frames(response, chunked=chunked) for part in frame] if chunked else [response.body]
+        )
+        return SendingPlan(((0, b"".join([head, *body, end])),), close)
+    frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
+    return SendingPlan(tuple(_merged(_at(response.head_offset, speed), head, frames, speed)), close)
 
 
 class Laid:
@@ -99,7 +109,7 @@ class Plans:
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._laid: dict[tuple[int, Client, Headers], Laid] = {}
+        self._laid: dict[tuple[int, ClientHttp, Headers], Laid] = {}
         self._bytes = 0
 
     def forget(self) -> None:
@@ -108,7 +118,7 @@ class Plans:
         self._bytes = 0
 
     def at_once(
-        self, interaction: int, client: Client, *, now: float, extra: Headers, read: Callable[[int], Response]
+        self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> Laid:
         """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
         which, second = (interaction, client, extra), int(now)
@@ -116,6 +126,8 @@ class Plans:
         if laid is None:
             ((_, data),), close = plan(read(interaction), client, speed=0, now=second, extra=extra)
             laid = Laid(data, close=close, second=second)
+            if len(data) > REMEMBERED_BYTES // 4:
+                return laid
             self._bytes += len(data)
             if self._bytes > REMEMBERED_BYTES:
                 self._laid.clear()
@@ -130,30 +142,40 @@ def _at(offset: int, speed: float) -> int:
     return round(offset / speed) if speed else 0
 
 
-def _frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, bytes]]:
-    for chunk in response.chunks:
-        if chunk.data:  # an empty HTTP chunk would end the message
-            yield chunk.offset, b"%x\r\n%b\r\n" % (len(chunk.data), chunk.data) if chunked else chunk.data
+Frame = tuple[bytes | memoryview, ...]
+"""A piece of a body as it goes out; its bytes are not copied."""
 
 
-def _merged(pieces: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
+    """Yield (microseconds, frame) of what there is to send."""
+    if not isinstance(response.chunks, Cut):
+        parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
+    else:
+        parts = response.chunks.views()
+    for offset, data in parts:
+        if data:  # an empty HTTP chunk would end the message
+            yield offset, (b"%x\r\n" % len(data), data, b"\r\n") if chunked else (data,)
+
+
+def _merged(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], speed: float) -> list[tuple[int, bytes]]:
     """Join what is due at the same moment into one write; never let time run backwards."""
-    due, data = pieces[0]
-    for offset, more in pieces[1:]:
-        if offset > due:
-            yield due, data
-            due, data = offset, more
-        else:
-            data += more
-    yield due, data
+    made: list[tuple[int, bytes]] = []
+    data: list[bytes | memoryview] = [head]
+    for offset, frame in frames:
+        if (at := _at(offset, speed)) > due:
+            made.append((due, b"".join(data)))
+            due, data = at, []
+        data += frame
+    return [*made, (due, b"".join(data))]
 
 
 def _head(
     response: Response,
-    client: Client,
+    client: ClientHttp,
     *,
     speed: float,
     now: float,
+    said: str,
     extra: Headers,
     chunked: bool,
     bodiless: bool,
@@ -163,11 +185,11 @@ def _head(
     fields = [(name, value) for name, value in response.headers if name.lower() not in gone]
     if not speed and is_transient(response.status):
         fields = _without_waiting(fields)
-    fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, "hit"), *extra]
+    fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
     elif not bodiless and not (client.http10 and response.chunked):
-        fields.append(("content-length", str(sum(len(chunk.data) for chunk in response.chunks))))
+        fields.append(("content-length", str(len(response.body))))
     if close:
         fields.append(("connection", "close"))
     elif client.http10:

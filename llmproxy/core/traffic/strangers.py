@@ -24,13 +24,17 @@ from functools import lru_cache
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 
-__all__ = ["ForeignHost", "ForeignPage", "Guard", "Seen", "is_loopback_name"]
+__all__ = ["SANDBOX", "ForeignHost", "ForeignPage", "Guard", "SeenHead", "is_loopback_name", "shows"]
 
 CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 """How a container names the machine that it runs on; nobody can own a name under `internal`."""
 OWN_SITE = frozenset({"none", "same-origin"})
 """Values of Sec-Fetch-Site that say: the user typed it, or our own page asks."""
 PREFLIGHT_SECONDS = 600
+DOCUMENTS = frozenset({"document", "iframe", "frame", "embed", "object"})
+"""Values of Sec-Fetch-Dest that say: the answer is to be shown as a page."""
+SANDBOX: Headers = (("content-security-policy", "sandbox"),)
+"""Of an answer that a browser shows: a recorded page is nobody's, and has no part in what pages of ours may do."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
@@ -54,7 +58,7 @@ class ForeignPage(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenHead:
     """How a request came."""
 
     headers: Headers
@@ -75,7 +79,7 @@ class Guard:
     any_host: bool = False
     """Bound beyond loopback: who connects may know us by any name."""
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: SeenHead) -> None:
         """See that a request may be served.
 
         Raises:
@@ -92,7 +96,7 @@ class Guard:
         if not origins and self._asked_elsewhere(seen.headers):
             raise _page("")
 
-    def admits(self, seen: Seen) -> bool:
+    def admits(self, seen: SeenHead) -> bool:
         """Tell whether a request may be served."""
         try:
             self.check(seen)
@@ -138,10 +142,20 @@ class Guard:
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
         )
 
+    def is_own_page(self, headers: Headers, scheme: str) -> bool:
+        """Tell whether a browser says that a page of this very port asks: by our name, from the same origin, and from no other."""
+        sites, seen = _values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
+        try:
+            self.check_host(headers)
+        except ForeignHost:
+            return False
+        own = all(self._is_own(origin, seen) for origin in _values(headers, "origin"))
+        return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
+
     def _is_allowed(self, origin: str) -> bool:
         return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
-    def _is_own(self, origin: str, seen: Seen) -> bool:
+    def _is_own(self, origin: str, seen: SeenHead) -> bool:
         """Tell whether an Origin is the place that the request itself is for: a page that we, or the site asked for, have served."""
         if seen.target is not None:
             return _place(origin) == seen.target
@@ -155,6 +169,11 @@ class Guard:
         if "*" in self.allow_origin:
             return False
         return any(site.lower() not in OWN_SITE for site in _values(headers, "sec-fetch-site"))
+
+
+def shows(headers: Headers) -> bool:
+    """Tell whether a browser is to show the answer as a page."""
+    return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 
 def is_loopback_name(name: str) -> bool:

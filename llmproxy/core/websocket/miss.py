@@ -11,7 +11,7 @@ from llmproxy.protocol import Mode
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.explain import MissContext
-    from llmproxy.core.websocket.play import Mismatch
+    from llmproxy.core.websocket.play import FrameMismatch
 
 MISMATCH = 4404
 """Close code: 4000-4999 are for applications (RFC 6455 section 7.4.2), and 404 is what a miss is over HTTP."""
@@ -31,7 +31,7 @@ class FrameMiss:
     """For the journal."""
 
 
-def explain(context: MissContext, recording: int, mismatch: Mismatch) -> FrameMiss:
+def explain(context: MissContext, recording: int, mismatch: FrameMismatch) -> FrameMiss:
     """Explain a mismatch with recording number `recording`; everything handed in is redacted."""
     text = "\n".join(_lines(context, recording, mismatch))
     nearest = {
@@ -43,7 +43,7 @@ def explain(context: MissContext, recording: int, mismatch: Mismatch) -> FrameMi
     return FrameMiss(_reason(recording, mismatch), text, data)
 
 
-def _reason(recording: int, mismatch: Mismatch) -> str:
+def _reason(recording: int, mismatch: FrameMismatch) -> str:
     end = "; see llmproxy why"
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
@@ -62,7 +62,7 @@ def cut(text: str, size: int) -> str:
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
 
 
-def _cause(recording: int, mismatch: Mismatch) -> str:
+def _cause(recording: int, mismatch: FrameMismatch) -> str:
     if mismatch.nearest is None:
         return f"the recorded client (#{recording}) said nothing"
     if not mismatch.differences:
@@ -78,7 +78,7 @@ def _cause(recording: int, mismatch: Mismatch) -> str:
     return f"{which} {mismatch.nearest} of recording #{recording} differs at {short(first.path, 80)}{looks}{more}"
 
 
-def _lines(context: MissContext, recording: int, mismatch: Mismatch) -> list[str]:
+def _lines(context: MissContext, recording: int, mismatch: FrameMismatch) -> list[str]:
     what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     store = store_words(context.store)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)

@@ -52,7 +52,7 @@ _ENOUGH = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FrameForm:
     """A message as it is compared."""
 
     body: bytes
@@ -68,27 +68,27 @@ class Canon:
         self._walk, self._rules = Walk(made_by), compiled(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
-    def __call__(self, data: str | bytes) -> Form:
+    def __call__(self, data: str | bytes) -> FrameForm:
         """Return the form of the next message (redacted)."""
         try:
             tree = parse(data)
         except NotLossless:
             if isinstance(data, str):
-                return Form(data.encode("utf-8", "surrogatepass"), data)
-            return Form(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
+                return FrameForm(data.encode("utf-8", "surrogatepass"), data)
+            return FrameForm(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
         tree = apply(tree, self._rules)
         if isinstance(tree, dict):
             self._walk.body(tree, self._shape)
-        return Form(dump(tree), tree)
+        return FrameForm(dump(tree), tree)
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class FrameMismatch:
     """A message that was not recorded in this place."""
 
     number: int
     """Of the client's message, from 1."""
-    form: Form
+    form: FrameForm
     expected: int
     """How many messages of the client's were recorded."""
     nearest: int | None
@@ -97,7 +97,7 @@ class Mismatch:
     """From the nearest to this one."""
 
 
-class Player:
+class FramePlayer:
     """Plays one recorded conversation to one client."""
 
     def __init__(self, frames: Sequence[Frame], canon: Callable[[], Canon]) -> None:
@@ -127,7 +127,7 @@ class Player:
         """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
         return self._said(since)
 
-    def hear(self, data: str | bytes) -> list[Due] | Mismatch:
+    def hear(self, data: str | bytes) -> list[Due] | FrameMismatch:
         """Take the client's next message (redacted); return what the server says to it."""
         form, number = self._here(data), self.heard + 1
         frame = self._frames[self._at] if self._at < len(self._frames) else None
@@ -144,7 +144,7 @@ class Player:
             self._at += 1
         return due
 
-    def _mismatch(self, number: int, form: Form) -> Mismatch:
+    def _mismatch(self, number: int, form: FrameForm) -> FrameMismatch:
         canon = self._canon()
         forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
         near: int | None = None
@@ -154,10 +154,10 @@ class Player:
             if (found := _distance(forms[index], form)) < fewest:
                 near, fewest = index, found
         places = () if near is None else tuple(differences(forms[near].tree, form.tree))
-        return Mismatch(number, form, len(forms), None if near is None else near + 1, places)
+        return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
 
 
-def _distance(old: Form, new: Form) -> int:
+def _distance(old: FrameForm, new: FrameForm) -> int:
     if old.body == new.body:
         return 0
     if not isinstance(old.tree, dict) or not isinstance(new.tree, dict):

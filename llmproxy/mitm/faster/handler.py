@@ -8,6 +8,7 @@ goes out together. Only what must be waited for (a commit, a dial, a timer) is a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import deque
@@ -31,7 +32,7 @@ FULL = 65_536
 Called = Callable[..., Awaitable[None] | None]
 
 
-class Hooks:
+class ConnectionHooks:
     """Who has which hook. The addons of our master are the same as long as it serves."""
 
     def __init__(self, addons: addonmanager.AddonManager) -> None:
@@ -122,10 +123,10 @@ class Tap(asyncio.Protocol):
         self._former.resume_writing()
 
 
-class Handler(ProxyConnectionHandler):
+class ConnectionHandler(ProxyConnectionHandler):
     """One client connection, and those to its upstreams."""
 
-    def __init__(self, known: Hooks, *given: object) -> None:
+    def __init__(self, known: ConnectionHooks, *given: object) -> None:
         """Serve; `given` is what mitmproxy's own handler takes."""
         super().__init__(*given)  # type: ignore[no-untyped-call]
         self._hooks = known
@@ -158,7 +159,7 @@ class Handler(ProxyConnectionHandler):
         self.take(events.ConnectionClosed(connection))
         if connection.state is ConnectionState.CAN_WRITE:
             try:
-                await asyncio.get_running_loop().create_future()
+                await self._lost(connection)
             except asyncio.CancelledError as error:
                 cancelled = error
         transport = self.transports.pop(connection)
@@ -166,6 +167,17 @@ class Handler(ProxyConnectionHandler):
             transport.writer.close()
         if cancelled is not None:
             raise cancelled
+
+    async def _lost(self, connection: Connection) -> None:
+        """Wait until our side is closed too (a cancellation), or the client turns out to be gone."""
+        writer = self.transports[connection].writer
+        if connection is not self.client or writer is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            connection.state = ConnectionState.CLOSED
+            self.take(events.ConnectionClosed(connection))
 
     # --- events in, commands out -----------------------------------------------------------------------------------
 

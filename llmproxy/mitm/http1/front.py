@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
@@ -27,12 +27,12 @@ from llmproxy.core.sessions.exchange import Exchange, Place
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.redirects import REDIRECTS
-from llmproxy.core.traffic.response_bytes import Client
-from llmproxy.core.traffic.strangers import Guard, Seen
+from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.faster.handler import Handler, Hooks, Straight
-from llmproxy.mitm.http1.framing import FramingError, Head, parse_head
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
+from llmproxy.mitm.framing import FramingError, Head, parse_head
+from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -43,17 +43,10 @@ REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
-
-
-class Idle(Protocol):
-    """The layer behind, as it is seen from here."""
-
-    seen: int
-    """Bytes of the client that have reached it."""
-
-    @property
-    def between_requests(self) -> bool:
-        """Whether it has answered everything and waits for a request."""
+_CREDENTIAL = re.compile(
+    rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )([A-Za-z0-9._~\-]{16,})\r\n"
+)
+"""Says who asks and not what: some clients bring another one with each request."""
 
 
 class Front(Straight):
@@ -73,7 +66,7 @@ class Front(Straight):
         self._wanted = 0
         """Bytes that what is held lacks at least."""
         self._exchange: Exchange | None = None
-        self._last: Known | None = None
+        self._last: KnownHeads | None = None
         """The head that came last."""
         self._handed = 0
         self._full = False
@@ -164,10 +157,13 @@ class Front(Straight):
             if last is None or self._shell.draining:
                 self._hand_over(data)
                 return
-            plain, end, length = last.plain, last.end, last.length
-            if self._exchange is None and len(data) >= end + length and self._hit(plain, data[end : end + length]):
+            end, length = last.end, last.length
+            if self._exchange is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
                 data = self._rest(data, end + length)
                 continue
+            if last.credential != last.plain.credential:
+                self._last = last = self._heads.parsed(last)
+            plain = last.plain
             if self._exchange is None and not self._arrive(plain):
                 self._hand_over(data)
                 return
@@ -187,9 +183,14 @@ class Front(Straight):
         self._held = [rest] if rest else []
         return rest
 
-    def _hit(self, plain: Plain, body: bytes) -> bool:
+    def _hit(self, last: KnownHeads, body: bytes) -> bool:
         """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""
-        if plain.place is None or (hit := self._shell.engine.hits.answer(plain.place, plain.client, body)) is None:
+        plain, engine = last.plain, self._shell.engine
+        if plain.place is None:
+            return False
+        if last.credential != plain.credential:
+            engine.redactor.learn_bearer(last.credential.decode("ascii"))
+        if (hit := engine.hits.answer(plain.place, plain.client, body)) is None:
             return False
         self._out.write(hit.data)
         self._shell.settle_hit(hit)
@@ -197,7 +198,7 @@ class Front(Straight):
             self._out.close()
         return True
 
-    def _arrive(self, plain: Plain) -> bool:
+    def _arrive(self, plain: PlainHead) -> bool:
         """Find out where the request belongs; False if it is not to be looked up."""
         engine, head = self._shell.engine, plain.head
         try:
@@ -209,9 +210,9 @@ class Front(Straight):
         self._shell.begin(exchange)
         self._exchange = exchange
         session = exchange.session
-        return exchange.decision is None and not session.speed and session.forking is None
+        return exchange.decision is None and not session.speed and not (session.forking or session.faulting)
 
-    def _replay(self, client: Client, body: bytes) -> bool:
+    def _replay(self, client: ClientHttp, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""
         exchange, shell = self._exchange, self._shell
         if exchange is None:
@@ -233,53 +234,79 @@ class Front(Straight):
 
 
 @dataclass(slots=True)
-class Plain:
+class PlainHead:
     """A head that the front may serve."""
 
     head: Head
-    client: Client
+    client: ClientHttp
     """What its client can take."""
+    credential: bytes = b""
+    """The one that it came with; the hits of other ones may be served as well."""
     place: Place | None = None
     """Where its last request belonged."""
 
 
-class Known(NamedTuple):
+class KnownHeads(NamedTuple):
     """A head as it came."""
 
     raw: bytes
-    plain: Plain
+    plain: PlainHead
     end: int
     """Bytes of the head."""
     length: int
     """Bytes of the body."""
+    which: bytes
+    """The head without its body's length and its credential."""
+    credential: bytes
+    """Empty where none of an ordinary kind came."""
 
 
 class Heads:
-    """Heads that were parsed before, by their bytes without the number of the body's; only plain ones, which the front may serve."""
+    """Heads that were parsed before, by their bytes without the body's length and the credential; only plain ones, which the front may serve."""
 
-    def __init__(self, guard: Guard) -> None:
-        """Know nothing yet; `guard` tells which heads nobody may serve."""
-        self._guard = guard
-        self._known: dict[bytes, Plain] = {}
+    def __init__(self, guard: Guard, *, by_credential: bool = False) -> None:
+        """Know nothing yet; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
+        self._guard, self._by_credential = guard, by_credential
+        self._known: dict[bytes, PlainHead] = {}
 
-    def get(self, raw: bytes) -> Known | None:
+    def get(self, raw: bytes) -> KnownHeads | None:
         """Return a head; None if it is not for the front."""
         found = _LENGTH.search(raw)
         if found is None:
             return None
         start, end = found.span(1)
-        bytes_without = raw[:start] + raw[end:]
-        if (plain := self._known.get(bytes_without)) is None:
-            try:
-                head = parse_head(raw)
-            except FramingError:
-                return None
-            if not is_plain(head) or not self._guard.admits(Seen(head.headers)):
-                return None
-            if len(self._known) >= REMEMBERED_HEADS:
-                self._known.clear()
-            plain = self._known[bytes_without] = Plain(head, Client(head.method, keep_alive=head.keep_alive))
-        return Known(raw, plain, len(raw), int(found[1]))
+        held = None if self._by_credential else _CREDENTIAL.search(raw)
+        if held is None:
+            which, credential = b"%b\0%b" % (raw[:start], raw[end:]), b""  # none can stand in a head
+        else:
+            credential, (first, last) = held[1], held.span(1)
+            if first > start:
+                start, end, first, last = first, last, start, end
+            which = b"%b\0%b\0%b" % (raw[:first], raw[last:start], raw[end:])
+        plain = self._known.get(which)
+        if plain is None and (plain := self._plain(raw, which, credential)) is None:
+            return None
+        return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
+
+    def parsed(self, known: KnownHeads) -> KnownHeads:
+        """Return the same head with what was read from its own bytes; from now on its credential is the one that others differ from."""
+        plain = self._plain(known.raw, known.which, known.credential)
+        if plain is None:
+            raise AssertionError("a head that only its credential makes bad")
+        return known._replace(plain=plain)
+
+    def _plain(self, raw: bytes, which: bytes, credential: bytes) -> PlainHead | None:
+        try:
+            head = parse_head(raw)
+        except FramingError:
+            return None
+        if not is_plain(head) or not self._guard.admits(SeenHead(head.headers)):
+            return None
+        if len(self._known) >= REMEMBERED_HEADS:
+            self._known.clear()
+        client = ClientHttp(head.method, keep_alive=head.keep_alive)
+        plain = self._known[which] = PlainHead(head, client, credential)
+        return plain
 
 
 def is_plain(head: Head) -> bool:
@@ -295,6 +322,7 @@ def is_plain(head: Head) -> bool:
         and head.method != "CONNECT"
         and header(head.headers, "proxy-authorization") is None
         and header(head.headers, "origin") is None
+        and header(head.headers, "sec-fetch-dest") is None
         and sum(name.lower() == "content-length" for name, _ in head.headers) == 1
     )
 
@@ -327,15 +355,19 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - mitmproxy's streams have no common type
         """Serve one connection."""
-        handler = Handler(self._hooks, ctx.master, reader, writer, ctx.options, self.mode)
+        handler = ConnectionHandler(self._hooks, ctx.master, reader, writer, ctx.options, self.mode)
         handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()
 
+    @staticmethod
+    def _heads_of(shell: Shell) -> Heads:
+        return Heads(shell.guard, by_credential=shell.engine.config.match_credential)
+
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
-        heads, self._hooks = Heads(manager.shell.guard), Hooks(ctx.master.addons)
+        heads, self._hooks = self._heads_of(manager.shell), ConnectionHooks(ctx.master.addons)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

@@ -16,35 +16,37 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
+from concurrent.futures import Future
 from enum import Enum, auto
 from html import unescape
 
-from mitmproxy.connection import Connection
+from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import commands, events, layer, layers
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
 from llmproxy.core.control import table as control
-from llmproxy.core.control.table import Asked
+from llmproxy.core.control.table import ControlAsked
 from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.redirects import prefix_of
-from llmproxy.core.traffic.response_bytes import Client
-from llmproxy.core.traffic.strangers import Seen
+from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.faster.forwarder import Forwarder
-from llmproxy.mitm.http1.framing import FramingError, Head, RequestReader, rewritten
-from llmproxy.mitm.http1.front import Front
+from llmproxy.mitm.framing import FramingError, Head, RequestReader, rewritten
+from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.https.intercept import is_loopback, meant, proxy_user
-from llmproxy.mitm.shell import Shell, whole_response
+from llmproxy.mitm.shell import Ahead, Shell, whole_response
 from llmproxy.mitm.websocket.replay import Socket
 from llmproxy.mitm.websocket.upgrade import UpgradeMissed, UpgradeRefused, check_upgrade, subprotocol_key
-from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Decision
+from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, UI_PREFIX, Decision
+from llmproxy.ui.answers import Answer, fields
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ _PORT = re.compile(r":[0-9]{1,5}$")
 Commands = layer.CommandGenerator[None]
 
 
-class State(Enum):
+class LayerState(Enum):
     """What the connection is doing."""
 
     READING = auto()
@@ -103,17 +105,21 @@ class ReplayLayer(layer.Layer):
         super().__init__(context)
         self._mode, self._shell, self._origin = mode, shell, origin
         self._reader = RequestReader()
-        self._state = State.READING
+        self._state = LayerState.READING
         self._forwarder: layers.HttpLayer | None = None
         self._wakeup: commands.RequestWakeup | None = None
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._held: deque[commands.ConnectionCommand] = deque()
         self._socket: Socket | None = None
         self._spent: Connection | None = None
-        self._front: Front | None = None
+        self._front: Ahead | None = None
         self.seen = 0
         """Bytes of the client that have reached this layer."""
         self._close_after = False
+        self._crash_after = False
+        """End the connection with a reset instead."""
+        self._ended = False
+        """The client sends no more, and waits for its answer."""
         self._reset()
 
     def _reset(self) -> None:
@@ -130,8 +136,12 @@ class ReplayLayer(layer.Layer):
         self._continued = False
         self._answering = False
         self._asked: float | None = None
+        self._viewed: Future[Answer] | None = None
+        """What our page in a browser is answered."""
+        self._withheld = False
+        """What comes from upstream is not for the client: a fault on purpose is done to it first."""
 
-    def stand_behind(self, front: Front | None) -> None:
+    def stand_behind(self, front: Ahead | None) -> None:
         """Serve what the front hands over."""
         self._front = front
         if front is not None:
@@ -140,7 +150,12 @@ class ReplayLayer(layer.Layer):
     @property
     def between_requests(self) -> bool:
         """Whether everything that came is answered."""
-        return self._state is State.READING and self._head is None and not self._reader.waiting and self._socket is None
+        return (
+            self._state is LayerState.READING
+            and self._head is None
+            and not self._reader.waiting
+            and self._socket is None
+        )
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -162,12 +177,14 @@ class ReplayLayer(layer.Layer):
             yield from self._received(event.data)
         elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
             self._wakeup = None
-            if self._state is State.ASKED and self._head is not None:
+            if self._state is LayerState.ASKED and self._head is not None:
                 yield from self._control(self._head, bytes(self._body))
-            elif self._state is State.LINGERING:
+            elif self._state is LayerState.LINGERING:
                 yield from self._close()
-            elif self._state is State.REPLAYING:
+            elif self._state is LayerState.REPLAYING:
                 yield from self._send_due()
+        elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
+            self._ended = True
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not self._forwarding:
             yield from self._client_left()
         elif self._forwarder is not None:
@@ -175,14 +192,14 @@ class ReplayLayer(layer.Layer):
 
     def _received(self, data: bytes) -> Commands:
         self.seen += len(data)
-        if self._state in (State.CLOSED, State.LINGERING):
+        if self._state in (LayerState.CLOSED, LayerState.LINGERING):
             return
         self._reader.feed(data)
         if self._forwarding and self._uploading:
             yield from self._upload()
         elif self._switched:
             yield from self._to_forwarder(events.DataReceived(self.context.client, self._reader.rest()))
-        elif self._state is State.READING:
+        elif self._state is LayerState.READING:
             yield from self._read()
         elif self._reader.waiting > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
@@ -193,7 +210,7 @@ class ReplayLayer(layer.Layer):
 
     @property
     def _forwarding(self) -> bool:
-        return self._state is State.FORWARDING
+        return self._state is LayerState.FORWARDING
 
     @property
     def _switched(self) -> bool:
@@ -207,10 +224,22 @@ class ReplayLayer(layer.Layer):
         recording = self._exchange.recording if self._exchange else None
         return isinstance(recording, FrameRecording) and recording.is_breaking()
 
+    def _is_awaited(self) -> bool:
+        """Whether a client that sends no more still waits for the answer to what it has sent."""
+        client = self.context.client
+        asked = self._state in (LayerState.REPLAYING, LayerState.ASKED) or (
+            self._forwarding and not self._uploading and not self._switched
+        )
+        here = client.state is ConnectionState.CAN_WRITE
+        return asked and here and not has_gone(client.peername, client.sockname)
+
     def _client_left(self) -> Commands:
         """End a replay whose client is gone; the occurrence stays used."""
         status = self._exchange.replayed_status if self._exchange is not None else None
-        if self._exchange is not None and self._state is State.REPLAYING and status is not None:
+        if self._exchange is not None and self._exchange.struck is not None and self._state is LayerState.REPLAYING:
+            self._exchange.note = "client left"
+            self._shell.settle(self._exchange, status or 0)
+        elif self._exchange is not None and self._state is LayerState.REPLAYING and status is not None:
             self._exchange.note = "client left"
             self._shell.settle(self._exchange, status)
         elif self._exchange is not None:
@@ -220,7 +249,7 @@ class ReplayLayer(layer.Layer):
 
     def _close(self) -> Commands:
         """Close the client's connection. What is released stays so until its hooks came, or the client is disconnected."""
-        self._state = State.CLOSED
+        self._state = LayerState.CLOSED
         self._pieces.clear()
         yield commands.CloseConnection(self.context.client)
 
@@ -228,9 +257,11 @@ class ReplayLayer(layer.Layer):
 
     def _read(self) -> Commands:
         """Serve what has arrived, request after request, until something has to be waited for."""
-        while self._state is State.READING:
+        while self._state is LayerState.READING:
             if self._head is None:
                 if (head := self._reader.head()) is None:
+                    if self._ended:
+                        yield from self._close()
                     return
                 self._head = head
                 yield from self._open(head)
@@ -243,6 +274,8 @@ class ReplayLayer(layer.Layer):
                 yield from self._too_large()
             elif over:
                 yield from self._complete(bytes(self._body))
+            elif self._ended:
+                yield from self._client_left()
             else:
                 yield from self._continue(self._head)
                 return
@@ -258,7 +291,7 @@ class ReplayLayer(layer.Layer):
         if self._shell.draining:
             yield from self._refuse(LLMProxyError("llmproxy: the proxy is ending."), close=True)
             return
-        if head.target.startswith(CONTROL_PREFIX) and self._origin is None:
+        if (head.target.startswith(CONTROL_PREFIX) or opens_root(head)) and self._origin is None:
             return
         try:
             target, named = absolute(head)
@@ -292,11 +325,12 @@ class ReplayLayer(layer.Layer):
         """
         guard, scheme = self._shell.guard, "https" if self.context.client.tls_established else "http"
         try:
-            guard.check(Seen(head.headers, scheme, named))
+            guard.check(SeenHead(head.headers, scheme, named))
         except RefusedError:
             self._family = self._shell.engine.family_of(head.method, target, named, head.headers)
             raise
-        self._grants = guard.grants(head.headers)
+        recorded_page = named is None and shows(head.headers)
+        self._grants = guard.grants(head.headers) + (SANDBOX if recorded_page else ())
         self._preflight = guard.preflight(head.method, head.headers)
         return self._preflight is not None
 
@@ -327,6 +361,8 @@ class ReplayLayer(layer.Layer):
                 yield from self._replay_socket(exchange, head)
             case Decision.REPLAY:
                 yield from self._replay(exchange, head)
+            case Decision.FAULT:
+                yield from self._strike(exchange, head)
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
                 yield from self._refuse(UpgradeMissed(exchange.error.message, hint=exchange.error.hint), close=True)
             case Decision.REFUSE if exchange.error is not None:
@@ -356,19 +392,26 @@ class ReplayLayer(layer.Layer):
         peer = self.context.client.peername[0]
         shell = self._shell
         here = is_loopback(peer) and not shell.exposed
-        asked = Asked(head.method, head.target, head.headers, body, loopback=here, guard=shell.guard)
+        scheme = "https" if self.context.client.tls_established else "http"
+        asked = ControlAsked(
+            head.method, head.target, head.headers, body, loopback=here, guard=shell.guard, scheme=scheme
+        )
+        if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+            yield from self._view(head, asked)
+            return
         session, now = control.about(shell.engine, asked), shell.engine.clock()
         if session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
-                self._state, self._wakeup = State.ASKED, commands.RequestWakeup(LOOK)
+                self._state, self._wakeup = LayerState.ASKED, commands.RequestWakeup(LOOK)
                 yield self._wakeup
                 return
-        waited = self._state is State.ASKED
+        waited = self._state is LayerState.ASKED
         status, data, kind = control.answer(
             shell.engine,
             asked,
             token=shell.token,
+            page_token=shell.page_token,
             ca=shell.ca,
             ca_bundle=shell.ca_bundle,
             spans_of=shell.spans_of,
@@ -376,6 +419,22 @@ class ReplayLayer(layer.Layer):
         )
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._finish(whole, close=not head.keep_alive)
+        if waited:
+            yield from self._read()
+
+    def _view(self, head: Head, asked: ControlAsked) -> Commands:
+        """Answer our page in a browser, when its thread has the answer."""
+        waited = self._viewed is not None
+        self._viewed = self._viewed or self._shell.view(asked)
+        if not self._viewed.done():
+            self._state, self._wakeup = LayerState.ASKED, commands.RequestWakeup(LOOK)
+            yield self._wakeup
+            return
+        answer = self._viewed.result()
+        close = not head.keep_alive
+        yield from self._finish(
+            whole_response(answer.status, fields(answer), answer.body, close=close, method=head.method), close=close
+        )
         if waited:
             yield from self._read()
 
@@ -400,9 +459,9 @@ class ReplayLayer(layer.Layer):
 
     def _fail(self) -> Commands:
         """Answer an exception of ours: 500 if nothing was sent yet; then the connection ends."""
-        if self._state is State.CLOSED:
+        if self._state is LayerState.CLOSED:
             return
-        if self._state is State.LINGERING:  # it was said already, and nothing can be sent any more
+        if self._state is LayerState.LINGERING:  # it was said already, and nothing can be sent any more
             yield from self._close()
             return
         self._exchange = self._exchange or self._from_front()
@@ -418,11 +477,11 @@ class ReplayLayer(layer.Layer):
 
     def _finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
         """Send a whole answer and stand before the next request, or close; `lingering` for a client that may still send."""
-        self._state = State.READING
+        self._state = LayerState.READING
         self._reset()
         yield commands.SendData(self.context.client, data)
         if lingering:
-            self._state = State.LINGERING
+            self._state = LayerState.LINGERING
             self._wakeup = commands.RequestWakeup(LINGER)
             yield commands.CloseTcpConnection(self.context.client, half_close=True)
             yield self._wakeup
@@ -433,7 +492,7 @@ class ReplayLayer(layer.Layer):
 
     def _replay(self, exchange: Exchange, head: Head) -> Commands:
         engine = self._shell.engine
-        client = Client(head.method, http10=head.http10, keep_alive=head.keep_alive)
+        client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         laid_out = engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""), *self._grants))
         self._answering = True
         self._close_after = laid_out.close
@@ -441,7 +500,21 @@ class ReplayLayer(layer.Layer):
             yield commands.SendData(self.context.client, laid_out.pieces[0][1])
             yield from self._replayed()
             return
-        self._state = State.REPLAYING
+        self._state = LayerState.REPLAYING
+        self._pieces.extend(laid_out.pieces)
+        self._began = engine.clock()
+        yield from self._send_due()
+
+    def _strike(self, exchange: Exchange, head: Head) -> Commands:
+        """Let the client see what a fault on purpose makes of its answer."""
+        engine, broken = self._shell.engine, exchange.struck.broken if exchange.struck is not None else None
+        client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
+        laid_out = engine.plan_broken(exchange, client, extra=self._grants)
+        self._close_after = laid_out.close or (self._withheld and self._close_after)
+        self._answering, self._state = True, LayerState.REPLAYING
+        self._crash_after = broken is not None and broken.reset
+        if broken is not None and broken.shut and self._shell.sockets is not None:
+            self._shell.sockets.shut(broken.shut)
         self._pieces.extend(laid_out.pieces)
         self._began = engine.clock()
         yield from self._send_due()
@@ -453,7 +526,7 @@ class ReplayLayer(layer.Layer):
             yield from self._refuse(refused, close=True)
             return
         socket = Socket(self._shell, self.context, exchange, head)
-        self._answering, self._state, self._socket = True, State.REPLAYING, socket
+        self._answering, self._state, self._socket = True, LayerState.REPLAYING, socket
         yield from socket.begin(self._reader.rest())
 
     def _send_due(self) -> Commands:
@@ -472,10 +545,14 @@ class ReplayLayer(layer.Layer):
 
     def _replayed(self) -> Commands:
         exchange = self._exchange
-        if exchange is not None and (status := exchange.replayed_status) is not None:
+        if exchange is not None and exchange.struck is not None:
+            self._shell.settle(exchange, exchange.replayed_status or 0)
+        elif exchange is not None and (status := exchange.replayed_status) is not None:
             self._shell.settle(exchange, status)
         self._reset()
-        paced, self._state = self._state is State.REPLAYING, State.READING
+        paced, self._state = self._state is LayerState.REPLAYING, LayerState.READING
+        if self._crash_after and self._shell.sockets is not None:
+            self._shell.sockets.reset(self.context.client)
         if self._close_after:
             yield from self._close()
         elif paced:
@@ -488,7 +565,8 @@ class ReplayLayer(layer.Layer):
         if self._exchange is None:
             raise AssertionError("nothing to release")
         self._shell.released[self.context.client.id] = self._exchange
-        self._state, self._uploading, self._answering = State.FORWARDING, uploading, False
+        self._state, self._uploading, self._answering = LayerState.FORWARDING, uploading, False
+        self._withheld = self._exchange.struck is not None
         if self._forwarder is None:
             self._forwarder = Forwarder(self.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
@@ -543,6 +621,9 @@ class ReplayLayer(layer.Layer):
                 if failed is not None:
                     yield from self._refuse(failed, close=True)
                     continue
+                if self._withheld and isinstance(command, commands.SendData | commands.CloseConnection):
+                    self._close_after = self._close_after or isinstance(command, commands.CloseConnection)
+                    continue
                 if isinstance(command, commands.SendData):
                     self._answering = True
                     if self._exchange is not None and self._exchange.recording.holds_end:
@@ -553,8 +634,8 @@ class ReplayLayer(layer.Layer):
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
                     yield from self._let_go()
-                    self._state = State.CLOSED
-            elif ours and self._state in (State.CLOSED, State.LINGERING):
+                    self._state = LayerState.CLOSED
+            elif ours and self._state in (LayerState.CLOSED, LayerState.LINGERING):
                 continue
             yield command
 
@@ -588,8 +669,14 @@ class ReplayLayer(layer.Layer):
                 self._spent = None
             exchange = self._shell.released.pop(self.context.client.id, None)
             if exchange is not None and not exchange.finished:
-                self._shell.lose(exchange, "its end was not noticed; see the log")
-            self._state = State.READING
+                if exchange.recording.started:
+                    self._shell.lose(exchange, "its end was not noticed; see the log")
+                else:
+                    self._shell.abandon(exchange)
+            if self._withheld and exchange is not None and self._head is not None:
+                yield from self._strike(exchange, self._head)
+                return
+            self._state = LayerState.READING
             self._reset()
             yield from self._read()
 
@@ -597,7 +684,7 @@ class ReplayLayer(layer.Layer):
         """A WebSocket goes through: pass on what the client sent meanwhile; when its end is stored, let the client hear it."""
         recording = self._exchange.recording if self._exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:
-            self._state, self._exchange = State.CLOSED, None
+            self._state, self._exchange = LayerState.CLOSED, None
             yield from self._let_go()
         elif self._reader.waiting:
             yield from self._to_forwarder(events.DataReceived(self.context.client, self._reader.rest()))
@@ -615,6 +702,12 @@ def check_servable(head: Head) -> None:
         raise RefusedError(msg, hint="Set OPENAI_BASE_URL=http://HOST:PORT/v1 (and so on) instead of HTTPS_PROXY.")
     if head.upgrade == "websocket":
         check_upgrade(head)
+
+
+def opens_root(head: Head) -> bool:
+    """Tell whether a person opens the proxy's address in a browser."""
+    asks = shows(head.headers) or "text/html" in (header(head.headers, "accept") or "")
+    return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
 
 def absolute(head: Head) -> tuple[str, tuple[str, str, int] | None]:

@@ -26,9 +26,9 @@ from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
 from llmproxy.core.websocket.miss import LONGEST_REASON, MISMATCH, cut, explain
-from llmproxy.core.websocket.play import Canon, Due, Mismatch, Player
+from llmproxy.core.websocket.play import Canon, Due, FrameMismatch, FramePlayer
 from llmproxy.errors import MissError
-from llmproxy.mitm.http1.framing import Head
+from llmproxy.mitm.framing import Head
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.websocket.upgrade import joined, pieces, redact_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision, Mode
@@ -69,7 +69,7 @@ class Socket:
     def _engine(self) -> Engine:
         return self._shell.engine
 
-    def _play(self, response: Response) -> Player:
+    def _play(self, response: Response) -> FramePlayer:
         engine, exchange = self._engine, self._exchange
         session, store, route = exchange.session, engine.store, exchange.route
 
@@ -81,7 +81,7 @@ class Socket:
                 lambda name: store.made_by(session.cassette, session.sample, name) if store else None,
             )
 
-        return Player(decode(response.body), canon)
+        return FramePlayer(decode(response.body), canon)
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -193,9 +193,14 @@ class Socket:
         engine, exchange = self._engine, self._exchange
         plain = redact_message(engine, exchange, data)
         said = self._player.hear(plain)
-        if isinstance(said, Mismatch) and said.number == 1 and not self._player.speaks_first and self._another(plain):
+        if (
+            isinstance(said, FrameMismatch)
+            and said.number == 1
+            and not self._player.speaks_first
+            and self._another(plain)
+        ):
             said = self._player.hear(plain)
-        if isinstance(said, Mismatch):
+        if isinstance(said, FrameMismatch):
             yield from self._missed(said)
         else:
             self._take()
@@ -218,7 +223,7 @@ class Socket:
                 continue
             response = store.response(slot.id)
             player = self._play(response)
-            if not player.speaks_first and not isinstance(player.hear(first), Mismatch):
+            if not player.speaks_first and not isinstance(player.hear(first), FrameMismatch):
                 exchange.slot, exchange.interaction = slot, slot.id
                 self._player, self._response = self._play(response), response
                 self._player.opening(response.head_offset)
@@ -260,7 +265,7 @@ class Socket:
             self._wakeup = commands.RequestWakeup(max(0.0, self._due[0][0] - now))
             yield self._wakeup
 
-    def _missed(self, mismatch: Mismatch) -> Commands:
+    def _missed(self, mismatch: FrameMismatch) -> Commands:
         """Close with the reason, and journal the whole story."""
         engine, exchange = self._engine, self._exchange
         session = exchange.session

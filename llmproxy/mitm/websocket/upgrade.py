@@ -9,7 +9,7 @@ from wsproto.events import BytesMessage, Event, TextMessage
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.mitm.http1.framing import Head
+from llmproxy.mitm.framing import Head
 
 PIECE = 1 << 20
 """Bytes of one frame that we send; a longer message is fragmented, so that clients with a limit on frames can take it."""

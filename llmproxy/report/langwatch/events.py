@@ -6,7 +6,7 @@ Their JSON form has camel-case names; `type_` is called ``type`` there. Ids: the
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -52,10 +52,14 @@ class ScenarioRunStartedEventMetadata:
 
     name: str
     description: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What the user says beside it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"name": self.name, "description": self.description}
+        own = {"name": self.name, "description": self.description} | ({"fields": self.fields} if self.fields else {})
+        return {**self.more, **own}
 
 
 @dataclass(kw_only=True)

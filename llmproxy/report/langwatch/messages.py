@@ -13,9 +13,9 @@ __all__ = [
     "AssistantMessage",
     "DeveloperMessage",
     "FunctionCall",
+    "LangWatchToolCall",
     "MessageType",
     "SystemMessage",
-    "ToolCall",
     "ToolMessage",
     "UserMessage",
     "convert_messages_to_api_client_messages",
@@ -35,7 +35,7 @@ class FunctionCall:
 
 
 @dataclass(kw_only=True)
-class ToolCall:
+class LangWatchToolCall:
     """A call of a tool."""
 
     id: str
@@ -91,7 +91,7 @@ class AssistantMessage(MessageType):
     """What the agent said, and which tools it called."""
 
     kind: ClassVar[str] = "assistant"
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[LangWatchToolCall] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -130,7 +130,7 @@ def _converted(index: int, message: Mapping[str, Any]) -> MessageType:
     return _KINDS.get(role, MessageType)(id=name, role=role, content=content)
 
 
-def _call(number: int, call: Mapping[str, Any]) -> ToolCall:
+def _call(number: int, call: Mapping[str, Any]) -> LangWatchToolCall:
     function = call.get("function") or {}
     made = FunctionCall(name=str(function.get("name", "unknown")), arguments=str(function.get("arguments", "{}")))
-    return ToolCall(id=str(call.get("id") or f"call_{number}"), function=made)
+    return LangWatchToolCall(id=str(call.get("id") or f"call_{number}"), function=made)

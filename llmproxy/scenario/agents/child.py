@@ -22,18 +22,20 @@ from typing import IO
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentUnreachable
 
-__all__ = ["Child", "Ended", "TooLong"]
+__all__ = ["Child", "ChildEnded", "TooLong"]
 
 LONGEST = 32 << 20
 """Bytes of one line."""
 _KEPT = 200
 """Lines of standard error that are kept."""
 _PIECE = 4096
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Windows has one signal, and it kills."""
 GRACE = 3.0
 """Seconds that a process gets to end by itself once its input is closed, and again after it was asked to."""
 
 
-class Ended(Exception):
+class ChildEnded(Exception):
     """Standard output is at its end."""
 
 
@@ -132,9 +134,9 @@ class Child:
         if self.wait(grace) is None:
             self._signal(signal.SIGTERM)
             if self.wait(grace) is None:
-                self._signal(signal.SIGKILL)
+                self._signal(KILL)
                 self.popen.wait()
-        self._signal(signal.SIGKILL)
+        self._signal(KILL)
         for reader in self._readers:
             reader.join(timeout=1.0)
         for pipe in (self.popen.stdout, self.popen.stderr):
@@ -143,7 +145,7 @@ class Child:
 
     def kill(self) -> None:
         """End it at once."""
-        self._signal(signal.SIGKILL)
+        self._signal(KILL)
         self.end(grace=1.0)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -161,7 +163,7 @@ class Child:
     def _listen(self) -> None:
         pipe = self.popen.stdout
         assert pipe is not None  # noqa: S101 - asked for above
-        problem: Exception = Ended()
+        problem: Exception = ChildEnded()
         while line := _line(pipe):
             if len(line) >= LONGEST:
                 problem = TooLong()

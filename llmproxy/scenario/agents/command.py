@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.child import Child, Ended, TooLong
+from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.values.replies import answer, shown, spoken, tail
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.llm import LLM
+    from llmproxy.scenario.llm import LLM
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
@@ -152,7 +152,7 @@ class CommandAgent(AgentAdapter):
         try:
             child.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
             line = child.line(max(deadline - time.monotonic(), 0.0))
-        except (Ended, OSError) as error:
+        except (ChildEnded, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise self._late(child) from error
             raise self._ended(child) from error
@@ -183,7 +183,7 @@ class CommandAgent(AgentAdapter):
             if child.popen.stdin is not None:
                 with suppress(BrokenPipeError):
                     child.popen.stdin.close()
-            with suppress(Ended):
+            with suppress(ChildEnded):
                 while True:
                     said += child.line(max(deadline - time.monotonic(), 0.0))
             code = child.wait(_LAST_WORDS)

@@ -22,7 +22,7 @@ from llmproxy import sqlite_file
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
 from llmproxy.sqlite_file import Connection, immediate, snapshot, translated
 
-__all__ = ["CacheCorrupt", "CacheFile", "Entry", "Stats", "cache_path"]
+__all__ = ["CacheCorrupt", "CacheEntry", "CacheFile", "Stats", "cache_path"]
 
 DIRECTORY = "SCENARIO_CACHE_DIR"
 FILE = "cache.db"
@@ -72,7 +72,7 @@ def cache_path(env: Mapping[str, str]) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One value, without its text."""
 
     key: str

@@ -258,12 +258,14 @@ def _semantic(value: AgentInput | ScenarioState | ScenarioConfig) -> dict[str, o
             "current_turn": value.current_turn,
             "config": value.config,
         }
+    asked = value.judgment_request
     return {
         "messages": value.messages,
         "new_messages": value.new_messages,
-        "judgment_request": value.judgment_request,
+        "judgment_request": value.judgment_request is not None,
         "judgment_context": value.judgment_context,
         "scenario_state": value.scenario_state,
+        **({"judgment_criteria": asked.criteria} if asked is not None and asked.criteria is not None else {}),
     }
 
 

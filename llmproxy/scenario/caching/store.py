@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import CassetteBusy, LLMProxyError, StoreReadOnly
-from llmproxy.scenario.caching.file import CacheCorrupt, CacheFile, Entry, Stats, cache_path
+from llmproxy.scenario.caching.file import CacheCorrupt, CacheEntry, CacheFile, Stats, cache_path
 from llmproxy.scenario.caching.flight import Flights
 from llmproxy.scenario.caching.mode import CacheMode, missing
 
-__all__ = ["CacheCorrupt", "CacheMode", "CacheStore", "Entry", "Stats"]
+__all__ = ["CacheCorrupt", "CacheEntry", "CacheMode", "CacheStore", "Stats"]
 
 _PENDING = 256
 """Hits that are counted in memory before they are written down."""
@@ -189,7 +189,7 @@ class CacheStore:
             named = dict(conn.execute("SELECT name, count(*) FROM entries GROUP BY name ORDER BY name").fetchall())
         return Stats(self.path, entries, size, counts.get("hits", 0), counts.get("misses", 0), named)
 
-    def list(self, name: str | None = None, limit: int | None = None) -> list[Entry]:
+    def list(self, name: str | None = None, limit: int | None = None) -> list[CacheEntry]:
         """Return entries, newest first: all, or those whose name contains `name`."""
         with self._file.reading() as conn:
             rows = (
@@ -202,7 +202,7 @@ class CacheStore:
                 ).fetchall()
             )
         return [
-            Entry(key, label, generation, sample, made, hits, size, self._told(about))
+            CacheEntry(key, label, generation, sample, made, hits, size, self._told(about))
             for key, label, generation, sample, made, hits, size, about in rows
         ]
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.judging.outline import EXPAND, GREP, Lookup
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import Answer, RefusedChoice, complete
 from llmproxy.scenario.prompts.load import prompt
@@ -50,11 +51,13 @@ class Ruling:
     findings: Mapping[str, Finding] = field(default_factory=dict)
     """By id of the criterion; what is missing is inconclusive."""
     reasoning: str = ""
+    forced: bool = False
+    """Whether it had to decide: it was asked to, or it had looked things up for long enough."""
     verdict: str | None = None
     """Its own word for all of it, where it gave one; it is not asked for."""
 
 
-class _Way(IntEnum):
+class _AskingWay(IntEnum):
     """How the answer is demanded."""
 
     PINNED = 0
@@ -81,14 +84,43 @@ class Question:
     criteria: Criteria
     forced: bool
     """Whether it has to decide."""
+    look: Lookup | None = None
+    """Of a conversation that `text` shows in outline."""
+    steps: int = 0
+    """How often something may be looked up."""
+    whole: str = ""
+    """`text` with the whole conversation, for a model that takes no tools to look things up."""
 
     async def put(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
         """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
         said: list[Message] = []
-        way = _Way.PINNED if self.forced else _Way.REQUIRED
+        if self.look is None:
+            return await self._decided(model, party, session, said, None)
+        way = _AskingWay.REQUIRED
+        for _ in range(self.steps):
+            way, answer = await self._asked(model, party, session, said, way)
+            call = answer.tool_calls[0] if answer.tool_calls else None
+            if call is None or call.name not in {EXPAND, GREP}:
+                return await self._decided(model, party, session, said, (way, answer))
+            found = self.look.answer(call.name, call.arguments)
+            said += [{"role": "assistant", "content": _echo(answer)}, {"role": "user", "content": found}]
+        decides = replace(self, forced=True, steps=0)
+        return await decides._decided(model, party, session, said, None)  # noqa: SLF001 (its own kind)
+
+    async def _decided(
+        self,
+        model: ModelConfig,
+        party: str,
+        session: RunSession | None,
+        said: list[Message],
+        first: tuple[_AskingWay, Answer] | None,
+    ) -> Ruling:
+        """Make a ruling of the first answer, which is asked for unless it is there, or of a second one."""
+        way = _AskingWay.PINNED if self.forced and not self.steps else _AskingWay.REQUIRED
         unusable: _Unusable | None = None
         for _ in range(2):
-            way, answer = await self._asked(model, party, session, said, way)
+            way, answer = first or await self._asked(model, party, session, said, way)
+            first = None
             try:
                 return self._read(answer)
             except _Unusable as error:
@@ -115,9 +147,10 @@ class Question:
     def tools(self) -> list[dict[str, Any]]:
         """Return the tools that the judge is offered."""
         finish = _tool(FINISH, "End the test with a status for every criterion.", self._verdict())
+        more = self.look.tools() if self.look is not None and self.steps else []
         if self.forced:
-            return [finish]
-        return [_tool(CONTINUE, "Let the conversation go on.", _object({})), finish]
+            return [*more, finish]
+        return [*more, _tool(CONTINUE, "Let the conversation go on.", _object({})), finish]
 
     def _verdict(self) -> dict[str, Any]:
         return _object(
@@ -128,8 +161,8 @@ class Question:
         )
 
     async def _asked(
-        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _Way
-    ) -> tuple[_Way, Answer]:
+        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AskingWay
+    ) -> tuple[_AskingWay, Answer]:
         """Ask in this way, or in the first one below it that the model does not refuse."""
         while True:
             try:
@@ -137,22 +170,23 @@ class Question:
                     model=model, party=party, session=session, messages=self._messages(said, way), **self._how(way)
                 )
             except RefusedChoice:
-                if way is _Way.PLAIN:
+                if way is _AskingWay.PLAIN:
                     raise
-                way = _Way(way + 1)
+                way = _AskingWay(way + 1)
 
-    def _messages(self, said: Sequence[Message], way: _Way) -> list[Message]:
-        text = f"{self.text}\n\n{self.instruction}"
+    def _messages(self, said: Sequence[Message], way: _AskingWay) -> list[Message]:
+        shown = self.whole if self.whole and way >= _AskingWay.SCHEMA else self.text
+        text = f"{shown}\n\n{self.instruction}"
         messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
-        if way >= _Way.SCHEMA:
+        if way >= _AskingWay.SCHEMA:
             how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _how(self, way: _Way) -> dict[str, Any]:
-        if way is _Way.PLAIN:
+    def _how(self, way: _AskingWay) -> dict[str, Any]:
+        if way is _AskingWay.PLAIN:
             return {}
-        if way is _Way.SCHEMA:
+        if way is _AskingWay.SCHEMA:
             decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
             schema = _object({"decision": decision, **self._verdict()["properties"]})
             return {
@@ -162,7 +196,7 @@ class Question:
                 }
             }
         pinned = {"type": "function", "function": {"name": FINISH}}
-        return {"tools": self.tools(), "tool_choice": pinned if way is _Way.PINNED else "required"}
+        return {"tools": self.tools(), "tool_choice": pinned if way is _AskingWay.PINNED else "required"}
 
     # -- what came back
 
@@ -184,6 +218,10 @@ class Question:
                 problem = "the conversation is over and cannot go on"
                 raise _Unusable(problem, f"{INVALID}, {problem}", Ruling(goes_on=True))
             return Ruling(goes_on=True)
+        if name in {EXPAND, GREP} and self.look is not None:
+            raise _Unusable(
+                f"nothing more can be looked up; call {self._names()}", f"{INVALID}, it only looks things up"
+            )
         if name != FINISH:
             raise _Unusable(
                 f"there is no tool {_short(name)!r}; call {self._names()}", f"{INVALID}, unknown tool: {_short(name)!r}"
@@ -195,6 +233,7 @@ class Question:
         findings, problems = self.criteria.read(given.get("criteria"))
         ruling = Ruling(
             goes_on=False,
+            forced=self.forced,
             findings=findings,
             reasoning=reasoning if isinstance(reasoning, str) else "",
             verdict=verdict if isinstance(verdict, str) else None,

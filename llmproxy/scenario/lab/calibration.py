@@ -24,7 +24,7 @@ from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, Interval, bootstrap, kappa, wilson
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import Ended
+    from llmproxy.scenario.running.run import RunEnded
 
 __all__ = ["Calibration", "Disagreement", "Flips", "calibrate"]
 
@@ -170,8 +170,8 @@ class _Seen:
 
     def __init__(self, of: Labelled) -> None:
         self.of = of
-        self.forward: dict[int, dict[str, Criterion]] = {}
-        self.reversed: dict[str, Criterion] | None = None
+        self.forward: dict[int, Mapping[str, Criterion]] = {}
+        self.reversed: Mapping[str, Criterion] | None = None
         self.error = ""
         self.missed = False
 
@@ -193,7 +193,7 @@ class _Seen:
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
 
-def _why(ended: Ended) -> str:
+def _why(ended: RunEnded) -> str:
     if isinstance(ended.error, LLMProxyError):
         return ended.error.message.split("\n")[0]
     return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"

@@ -30,7 +30,7 @@ from llmproxy.scenario.running.cast import players
 from llmproxy.scenario.types import AgentRole
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import Ended
+    from llmproxy.scenario.running.run import RunEnded
 
 __all__ = ["PARTIES", "Experiment", "JudgeShare", "Judged", "experiment_of", "rejudge"]
 
@@ -146,7 +146,7 @@ async def rejudge(
     _only_judge(judge)
     bench = Bench(name="rejudge", proxy=proxy, mode=mode)
     looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
-    ended: list[Ended] = await in_parallel(looks, max_concurrency)
+    ended: list[RunEnded] = await in_parallel(looks, max_concurrency)
     rows = [_judged(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = judge_spread(whole, repeats)
@@ -161,7 +161,7 @@ async def rejudge(
     )
 
 
-def _judged(id: str, ended: Sequence[Ended]) -> Judged:  # noqa: A002
+def _judged(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002
     verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
     errors = [
         each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
@@ -169,7 +169,7 @@ def _judged(id: str, ended: Sequence[Ended]) -> Judged:  # noqa: A002
     return Judged(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
 
 
-def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[Ended]) -> list[str]:
+def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: {row.errors[0].partition(chr(10))[0]}"

@@ -19,7 +19,7 @@ from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import Ended
+    from llmproxy.scenario.running.run import RunEnded
 
 __all__ = ["Bench", "Transcript"]
 
@@ -60,7 +60,7 @@ class Bench:
     mode: str | None = None
     call_timeout: float | None = CALL_TIMEOUT
 
-    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> Ended:  # noqa: ANN401
+    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:  # noqa: ANN401
         """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings.
 
         Raises:

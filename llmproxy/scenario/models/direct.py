@@ -18,7 +18,7 @@ from typing import Any
 
 from llmproxy.scenario.types import Message
 
-__all__ = ["BASE", "Request", "is_openai", "request_of"]
+__all__ = ["BASE", "DirectRequest", "is_openai", "request_of"]
 
 BASE = "https://api.openai.com/v1"
 TIMEOUT = 600.0
@@ -67,7 +67,7 @@ _SET_UP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DirectRequest:
     """A request to a server that speaks OpenAI's chat completions."""
 
     base: str
@@ -86,7 +86,7 @@ def is_openai(name: str) -> bool:
 
 def request_of(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool
-) -> Request | None:
+) -> DirectRequest | None:
     """Return the request that litellm would send for these keywords; None where it has something to do.
 
     `litellm` is the module, if the program has imported it; `served` says whether the user told where the model is served.
@@ -113,7 +113,7 @@ def request_of(
     if not good:
         return None
     account = {header: next((env[each] for each in names if env.get(each)), "") for header, names in _ACCOUNT.items()}
-    return Request(
+    return DirectRequest(
         base=str(told.get("api_base") or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or BASE),
         key=_key(told, env, litellm),
         headers={**{header: value for header, value in account.items() if value}, **headers},

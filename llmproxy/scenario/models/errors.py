@@ -13,7 +13,16 @@ from enum import Enum
 
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError, UpstreamError
 
-__all__ = ["CallFailed", "ModelError", "ModelUnset", "Refused", "failure", "is_transient", "our_text", "refused"]
+__all__ = [
+    "CallFailed",
+    "ModelError",
+    "ModelUnset",
+    "RefusedParameter",
+    "failure",
+    "is_transient",
+    "our_text",
+    "refused",
+]
 
 OURS = "llmproxy: "
 MISS = "no recorded response"
@@ -80,7 +89,7 @@ def _kind(status: int | None) -> str:
     return _KINDS.get(status, "InternalServerError" if status >= _SERVER_ERROR else "APIError")
 
 
-class Refused(Enum):
+class RefusedParameter(Enum):
     """What a model may refuse, although litellm has a keyword for it."""
 
     TEMPERATURE = "temperature"
@@ -88,10 +97,12 @@ class Refused(Enum):
     FORMAT = "response_format"
 
 
-_WORDS: dict[Refused, Callable[[str], object]] = {
-    Refused.TEMPERATURE: re.compile("temperature", re.IGNORECASE).search,
-    Refused.TOOL_CHOICE: re.compile(r"tool|function.?call", re.IGNORECASE).search,
-    Refused.FORMAT: re.compile(r"response.?format|json.?schema|structured.?output|output_config", re.IGNORECASE).search,
+_WORDS: dict[RefusedParameter, Callable[[str], object]] = {
+    RefusedParameter.TEMPERATURE: re.compile("temperature", re.IGNORECASE).search,
+    RefusedParameter.TOOL_CHOICE: re.compile(r"tool|function.?call", re.IGNORECASE).search,
+    RefusedParameter.FORMAT: re.compile(
+        r"response.?format|json.?schema|structured.?output|output_config", re.IGNORECASE
+    ).search,
 }
 
 
@@ -112,7 +123,7 @@ def our_text(error: BaseException) -> str | None:
     return text[start:]
 
 
-def refused(error: BaseException) -> Refused | None:
+def refused(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
     if our_text(error) is not None or _status(error) not in _CLIENT_ERRORS:
         return None
@@ -135,7 +146,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
             return MissError(ours)
         return ModelError(f"the call of {model} for {party!r} did not get through: {told}")
     text = _short(str(error))
-    if refused(error) is Refused.TEMPERATURE and temperature is not None:
+    if refused(error) is RefusedParameter.TEMPERATURE and temperature is not None:
         return SettingsError(
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",

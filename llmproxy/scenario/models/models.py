@@ -22,12 +22,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.environment.variables import PLACEHOLDER
-from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer, Called, spoken
 from llmproxy.scenario.models.direct import request_of
-from llmproxy.scenario.models.errors import ModelError, Refused, failure, is_transient, refused
+from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, is_transient, refused
+from llmproxy.scenario.models.imported import imported
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.route import route, upstreams_of_models
 from llmproxy.scenario.proxy.binding import outside
@@ -49,6 +50,9 @@ __all__ = [
     "upstreams_of_models",
 ]
 
+_PLACES = ("api_base", "api_version")
+_ASIDE = ("client", "shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
+"""Keywords of litellm by which a call would not pass the proxy, or would never be made."""
 PAUSES = (0.5, 2.0)
 """Seconds before a call is repeated that met a bad moment of the provider."""
 
@@ -65,10 +69,11 @@ def configured(
     api_key: str | None,
     temperature: float | Unset,
     max_tokens: int | None,
+    more: Mapping[str, Any] | None = None,
 ) -> ModelConfig | None:
     """Return the model of a simulator or judge: its own arguments first, then the default model; None if there is neither.
 
-    A key of the default model goes only to the provider that it is for.
+    A key of the default model goes only to the provider that it is for. `more` are further keywords of ModelConfig, or of litellm.
     """
     default = (ScenarioConfig.default_config or ScenarioConfig()).default_model
     default = ModelConfig(model=default) if isinstance(default, str) and default else default or None
@@ -87,8 +92,11 @@ def configured(
             base, key = default, default.api_key
         elif model.partition("/")[0] == default.model.partition("/")[0]:
             key = default.api_key
+    given = {name: value for name, value in (more or {}).items() if value is not None}
     return replace(
         base,
+        extra={**base.extra, **{name: value for name, value in given.items() if name not in _PLACES}},
+        **{name: given[name] for name in _PLACES if name in given},
         api_key=api_key or key,
         temperature=chosen if isinstance(temperature, Unset) else temperature,
         max_tokens=tokens if max_tokens is None else max_tokens,
@@ -122,13 +130,23 @@ async def complete(
     if tools and tool_choice:
         asked["tool_choice"] = tool_choice
     sent = {**model.extra, **asked}
+    if session is not None and (aside := next((name for name in _ASIDE if sent.get(name)), None)):
+        raise SettingsError(
+            f"{model.model} ({party}) is to be called with {aside}=..., by which its calls would not pass the proxy.",
+            hint=f"Leave {aside} out, or run without a proxy; api_base says where a model is served.",
+        )
 
     async def call() -> Answer:
         return await _called(sent, model, party, session, timeout)
 
     if session is not None:
         return await call()
-    return await _remembered(call, sent | {"api_base": model.api_base}, party, attempt)
+    return await _remembered(call, _told(sent) | {"api_base": model.api_base}, party, attempt)
+
+
+def _told(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a call makes a difference to its answer: a client and its patience make none, and a client has another address tomorrow."""
+    return {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
 
 
 async def _remembered(
@@ -176,10 +194,10 @@ async def _called(
             raise
         except Exception as error:
             what = refused(error)
-            if what is Refused.TEMPERATURE and chosen is None and "temperature" in sent:
+            if what is RefusedParameter.TEMPERATURE and chosen is None and "temperature" in sent:
                 del sent["temperature"]
                 continue
-            if what in {Refused.TOOL_CHOICE, Refused.FORMAT}:
+            if what in {RefusedParameter.TOOL_CHOICE, RefusedParameter.FORMAT}:
                 raise RefusedChoice(f"{model.model} refuses this request: {error}") from error
             pause = next(pauses, None) if is_transient(error) else None
             if pause is None:
@@ -235,23 +253,3 @@ def _read(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
     numbers = {name: getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion", "total")}
     counted = {name: value for name, value in numbers.items() if isinstance(value, int)}
     return Answer(spoken(message.content), calls, choices[0].finish_reason, counted or None)
-
-
-def imported() -> Any:  # noqa: ANN401 (a module)
-    """Return litellm; its first import takes seconds, so do not call this in an event loop.
-
-    Raises:
-        MachineError: it is not installed.
-
-    """
-    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
-        os.environ.setdefault(name, "True")
-    try:
-        import litellm
-    except ImportError as error:
-        raise MachineError(
-            f"a model is to be called, and litellm cannot be imported ({error}).",
-            hint="pip install 'llmproxy-replay[runner]'",
-        ) from error
-    litellm.suppress_debug_info = True
-    return litellm

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.models.answer import Answer, Called, spoken
-from llmproxy.scenario.models.direct import Request
+from llmproxy.scenario.models.direct import DirectRequest
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.values.replies import html_title
 
@@ -63,7 +63,7 @@ class _Clients:
 _CLIENTS = _Clients()
 
 
-async def ask(request: Request, connections: Connections | None = None) -> Answer:
+async def ask(request: DirectRequest, connections: Connections | None = None) -> Answer:
     """Make one call: by connections to the proxy, or, in the loop of model calls, by a client of its own.
 
     Raises:

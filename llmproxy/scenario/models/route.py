@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.direct import is_openai
+from llmproxy.scenario.models.imported import imported
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -144,16 +145,15 @@ def _path(model: str, provider: str) -> str:
         name = provider.removesuffix("_chat")
         raise SettingsError(
             f"nobody knows where {model!r} is served, so its calls cannot be led through the proxy.",
-            hint=f'Say where: ModelConfig(model="{model}", api_base="http://HOST:PORT/v1"), or choose a model of '
-            f"{', '.join(sorted(PATHS))} instead of {name}.",
+            hint=f"Choose a model of {', '.join(sorted(PATHS))} instead of {name}; or say where it is: in Python "
+            f'ModelConfig(model="{model}", api_base="http://HOST:PORT/v1"), in a suite `model: openai/NAME` with '
+            "`llmproxy test --upstream openai=http://HOST:PORT`.",
         )
     return f"/{NAMES.get(provider, provider)}{urlsplit(str(base)).path.rstrip('/')}"
 
 
 def _told(model: str) -> tuple[Any, ...]:
     """Ask litellm for the name, provider and base URL of a model."""
-    from llmproxy.scenario.models.models import imported
-
     litellm = imported()
     try:
         return tuple(litellm.get_llm_provider(model, api_key="none"))

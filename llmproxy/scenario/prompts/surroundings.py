@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["description_of", "is_unscripted", "session_of", "wire_of"]
+__all__ = ["description_of", "is_unscripted", "session_of", "unknown_of", "wire_of"]
 
 
 def session_of(given: AgentInput) -> RunSession | None:
@@ -31,6 +31,11 @@ def is_unscripted(given: AgentInput) -> bool:
 def wire_of(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     """Return the agent's tool calls on the wire, by the place of the message that came after them."""
     return getattr(_running(given), "wire_before", None) or {}
+
+
+def unknown_of(given: AgentInput) -> Sequence[str]:
+    """Return why answers of the agent's models may have called what the wire does not show."""
+    return getattr(_running(given), "wire_unknown", None) or ()
 
 
 def description_of(given: AgentInput) -> str:

@@ -23,7 +23,7 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["content_text", "transcript", "without_tools"]
+__all__ = ["content_text", "entries", "transcript", "without_tools"]
 
 LONGEST_RESULT = 4000
 """Characters of a tool's arguments or result that are shown: enough for an answer, not for a dump of a table."""
@@ -32,16 +32,25 @@ _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
     """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came after them."""
+    return "\n".join(entries(messages, wire))
+
+
+def entries(
+    messages: Sequence[Message],
+    wire: Mapping[int, Sequence[ToolUse]] | None = None,
+    *,
+    longest: int | None = LONGEST_RESULT,
+) -> list[str]:
+    """Return the same by message, calls with the one that followed them; `longest` characters of arguments and results, None for all."""
     names: dict[str, str] = {}
-    reported = any(message.get("tool_calls") for message in messages)
-    lines: list[str] = []
+    found: list[str] = []
+    seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
     for place, message in enumerate(messages):
-        if wire and not reported:
-            lines += _seen(wire.get(place) or ())
-        lines += _shown(place + 1, message, names)
-    if wire and not reported:
-        lines += _seen(wire.get(len(messages)) or ())
-    return "\n".join(lines)
+        lines = _shown(place + 1, message, names, longest)
+        found.append("\n".join([*_seen(seen.get(place) or (), longest), *lines]))
+    if late := _seen(seen.get(len(messages)) or (), longest):
+        found.append("\n".join(late))
+    return found
 
 
 def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
@@ -69,12 +78,12 @@ def content_text(content: object) -> str:
     return content if isinstance(content, str) else "" if content is None else _json(content)
 
 
-def _shown(number: int, message: Message, names: dict[str, str]) -> list[str]:
+def _shown(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
     role = str(message.get("role", "?"))
-    calls, text = _calls(message, names), content_text(message.get("content"))
+    calls, text = _calls(message, names, longest), content_text(message.get("content"))
     if role == "tool":
         name = message.get("name") or names.get(str(message.get("tool_call_id")))
-        role, text = f"tool {name}" if name else "tool", _cut(text)
+        role, text = f"tool {name}" if name else "tool", _cut(text, longest)
     if not text and calls:
         head = f"[{number}] {role}:"
     else:
@@ -82,7 +91,7 @@ def _shown(number: int, message: Message, names: dict[str, str]) -> list[str]:
     return [head, *(f"    calls {call}" for call in calls)]
 
 
-def _calls(message: Message, names: dict[str, str]) -> list[str]:
+def _calls(message: Message, names: dict[str, str], longest: int | None = LONGEST_RESULT) -> list[str]:
     """Return the tool calls of a message, and note the name of each by its id."""
     found = []
     for call in message.get("tool_calls") or ():
@@ -92,29 +101,29 @@ def _calls(message: Message, names: dict[str, str]) -> list[str]:
         name = str(function.get("name"))
         if call.get("id"):
             names[str(call["id"])] = name
-        found.append(f"{name}({_arguments(function.get('arguments'))})")
+        found.append(f"{name}({_arguments(function.get('arguments'), longest)})")
     return found
 
 
-def _seen(calls: Sequence[ToolUse]) -> list[str]:
+def _seen(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
     lines = []
     for call in calls:
-        lines.append(f"    the agent calls {call.name}({_arguments(call.arguments)})")
+        lines.append(f"    the agent calls {call.name}({_arguments(call.arguments, longest)})")
         if call.result is not None:
             lines.append(
-                f"    {call.name} returns {_cut(call.result if isinstance(call.result, str) else _json(call.result))}"
+                f"    {call.name} returns {_cut(call.result if isinstance(call.result, str) else _json(call.result), longest)}"
             )
     return lines
 
 
-def _arguments(given: object) -> str:
+def _arguments(given: object, longest: int | None) -> str:
     """Return arguments in one spelling, whatever the model's white space."""
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
         except ValueError:
-            return _cut(str(given))
-    return "" if given in ({}, None) else _cut(_json(given))
+            return _cut(str(given), longest)
+    return "" if given in ({}, None) else _cut(_json(given), longest)
 
 
 def _part(part: object) -> str:
@@ -149,9 +158,9 @@ def _described(source: object, inner: object) -> str:
     return ": " + ", ".join(said) if said else ""
 
 
-def _cut(text: str) -> str:
-    more = len(text) - LONGEST_RESULT
-    return text if more <= 0 else f"{text[:LONGEST_RESULT]} ... ({more} more characters)"
+def _cut(text: str, longest: int | None = LONGEST_RESULT) -> str:
+    more = 0 if longest is None else len(text) - longest
+    return text if more <= 0 else f"{text[:longest]} ... ({more} more characters)"
 
 
 def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Report
 from llmproxy.client.control.wires import Wires
@@ -20,9 +20,9 @@ from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, Mode
+from llmproxy.scenario.llm import LLM
 from llmproxy.scenario.proxy.aside import aside
 from llmproxy.scenario.proxy.binding import bound, outside, own_sessions, process_session, turn, was_pointed
-from llmproxy.scenario.proxy.llm import LLM
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
     from llmproxy.client.process.proxy import Proxy
     from llmproxy.report.events import PartyUse
-    from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.connections import Connections
 
 __all__ = ["RunSession", "proxy_of"]
@@ -41,6 +40,22 @@ _WIRES = Wires()
 atexit.register(_WIRES.close)
 _SILENT: set[tuple[str, str]] = set()
 """Proxies, and names of this process, under which nothing had arrived when one was asked."""
+
+
+class SessionSpeaker(Protocol):
+    """What a session knows of an adapter."""
+
+    @property
+    def role(self) -> AgentRole:
+        """Who it is in the conversation."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether its LLM calls leave from this process."""
+
+    @property
+    def uses_session(self) -> bool:
+        """Whether it sends them by `input.llm`."""
 
 
 class RunSession:
@@ -76,6 +91,7 @@ class RunSession:
         token: str = "",
         upstreams: Mapping[str, str] | None = None,
         circumstances: Sequence[Mapping[str, str]] = (),
+        faults: Mapping[str, Any] | None = None,
         patience: float = 30.0,
     ) -> RunSession:
         """Open the session of a run; `patience` in seconds while somebody else has it open.
@@ -98,6 +114,7 @@ class RunSession:
             "mode": mode,
             "upstreams": towards or None,
             "circumstances": circumstances,
+            "faults": faults,
         }
         made = cls(control, await _opened(control, cassette, how, patience))
         try:
@@ -113,6 +130,12 @@ class RunSession:
         """Declare what is true of this run only, from the next request on."""
         if circumstances and self._closed is None:
             await aside(self.control.declare, self.name, circumstances)
+
+    async def meet(self, faults: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those before."""
+        before = await aside(self.control.faults, self.name)
+        await aside(self.control.faults, self.name, faults or {"faults": None})
+        return before
 
     async def begin(self) -> None:
         """Remember what had arrived before."""
@@ -137,7 +160,7 @@ class RunSession:
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
     @asynccontextmanager
-    async def turn(self, adapter: AgentAdapter) -> AsyncIterator[float]:
+    async def turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
         """Let an agent speak; gives the seconds waited.
 
         One in this process that does not use `input.llm` gets the process's turn, a running service the turn at its own session
@@ -273,11 +296,12 @@ class _Own:
 
     def url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
-        from llmproxy.client.process.proxy import find_command, installed, spawn
+        from llmproxy.client.process.command import find_command
+        from llmproxy.client.process.proxy import spawn
 
         with self._guard:
             if self._process is None or not self._process.alive:
-                self._process = spawn(find_command(env, installed), ("--allow-live",), env)
+                self._process = spawn(find_command(env), ("--allow-live",), env)
                 atexit.register(self.end)
                 try:
                     self._process.wait_ready()

@@ -34,7 +34,7 @@ CONCURRENCY = 8
 """Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account take."""
 
 
-class Ended(Protocol):
+class RepeatEnded(Protocol):
     """How one run ended (`running.Ended`)."""
 
     @property
@@ -158,7 +158,7 @@ class _Series:
     async def _work(self) -> None:
         while self._next <= self._runs and not self._stops():
             sample, self._next = self._next, self._next + 1
-            ended: Ended = await self._plan.once(sample, self._runs)
+            ended: RepeatEnded = await self._plan.once(sample, self._runs)
             error = ended.result.error or ("" if ended.error is None else told(ended.error))
             self.done.append(Sample(sample=sample, status=ended.status, result=ended.result, error=error))
 
@@ -204,6 +204,8 @@ def _summed(
         cassette=shown.cassette,
         sample=shown.sample,
         replayed=replayed,
+        bound=_sum_int(each.result.bound for each in samples),
+        bound_names=tuple(sorted({name for each in samples for name in each.result.bound_names})),
         waited=_sum(each.result.waited for each in samples),
         labels=tuple(dict.fromkeys(label for each in samples for label in each.result.labels)),
         error=next((each.error for each in samples if each.error), ""),

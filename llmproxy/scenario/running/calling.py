@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.client.control.told import never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MissError, UpstreamError
+from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.farewell import Farewell
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.observing.wire import Wire
 
-__all__ = ["Answer", "Caller"]
+__all__ = ["AdapterAnswer", "Caller"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdapterAnswer:
     """What an adapter answered."""
 
     returned: ScenarioResult | list[Message]
@@ -60,6 +61,8 @@ class Caller:
     """Seconds that agents waited for their turn."""
     seen: int = 0
     """Number of the last exchange of the session that was looked at."""
+    answered: int = 0
+    """Number of the last exchange that was there when the agent answered, or somebody looked; what comes later is late."""
     misses: list[str] = field(default_factory=list)
     exchanges: list[Call] = field(default_factory=list)
     """What went over the wire, of the whole run, as far as it was looked at."""
@@ -67,7 +70,7 @@ class Caller:
     _fed: int = 0
     """How many of the exchanges the wire has read."""
 
-    async def call(self, agent: AgentAdapter, given: AgentInput) -> Answer:
+    async def call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         """Call an adapter.
 
         Raises what it raises; AgentError or UpstreamError when it takes too long, ValueError when it returns what is no message,
@@ -86,7 +89,7 @@ class Caller:
         calls = await self._look(agent)
         name = type(agent).__name__
         meant = returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, name)
-        return Answer(meant, seconds, calls, isinstance(returned, Farewell))
+        return AdapterAnswer(meant, seconds, calls, isinstance(returned, Farewell))
 
     def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         """Return the error for an adapter that was called and has not answered."""
@@ -131,7 +134,29 @@ class Caller:
         """
         if isinstance(error, MissError):
             self.misses.append(str(error))
-        if self.session is None or isinstance(error, MissError) or agent.raises_misses:
+        if isinstance(error, MissError) or agent.raises_misses:
+            return ()
+        before, calls = self.seen, await self._pull(error)
+        if agent.role is not AgentRole.AGENT:
+            return ()
+        self.answered = self.seen
+        if error is not None and (lost := never_reached(calls)):
+            raise UpstreamError(lost) from error
+        return [each for each in self.wire() if each.seq > before] if calls else ()
+
+    async def catch_up(self) -> None:
+        """Look at what passed since, for somebody who is about to look at the wire. Raises MissError."""
+        await self._pull(None)
+        self.answered = self.seen
+
+    async def late(self) -> list[Call]:
+        """Return the agent's calls that nobody could know of. Raises MissError."""
+        await self._pull(None)
+        return [call for call in self.exchanges if call.party == AGENT and call.seq > self.answered]
+
+    async def _pull(self, error: Exception | None) -> Sequence[Call]:
+        """Ask the session what passed since it was asked last."""
+        if self.session is None:
             return ()
         calls = await self.session.calls(self.seen)
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
@@ -140,21 +165,26 @@ class Caller:
             texts = await self.session.misses(before)
             self.misses.extend(texts)
             raise MissError(texts[0] if texts else next(call.note for call in calls if call.miss)) from error
-        if error is not None and agent.role is AgentRole.AGENT and (lost := never_reached(calls)):
-            raise UpstreamError(lost) from error
-        return [each for each in self.wire() if each.seq > before] if agent.role is AgentRole.AGENT else ()
+        return calls
 
     def wire(self) -> Sequence[ToolUse]:
         """Return the tool calls of the agent on the wire, of the whole run; results may have come with a later call."""
-        return self._read().tools() if self.exchanges else ()
+        return self.read().tools() if self.exchanges else ()
 
     def unread(self) -> str:
         """Say which answer to the agent is not known, and why; empty if all are."""
         if not self.exchanges:
             return ""
-        return next((f"{each.where} {each.unread}" for each in self._read().step(0).unread), "")
+        return next((f"{each.where} {each.unread}" for each in self.read().step(0).unread), "")
 
-    def _read(self) -> Wire:
+    def unknown(self) -> Sequence[str]:
+        """Say why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
+        if not self.exchanges:
+            return ()
+        return tuple(dict.fromkeys(each.unread for each in self.read().step(0).unread))
+
+    def read(self) -> Wire:
+        """Return everything that the agent said to models, as far as it was looked at."""
         if self._wire is None:
             from llmproxy.trace.observing.wire import Wire
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.running.connected import ConnectedAgentAdapter, is_connected
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -25,10 +26,11 @@ _PLAYING: dict[int, AgentAdapter] = {}
 _log = logging.getLogger(__name__)
 
 
-def players(agents: Sequence[Any]) -> list[AgentAdapter]:
-    """Return the adapters that a list of agents means. Raises ValueError for what is none."""
+def players(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
+    """Return the adapters that a list of agents means; connected agents get `parameters`. Raises ValueError for what is none."""
     found = []
-    for place, entry in enumerate(agents):
+    for place, given in enumerate(agents):
+        entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
         made = (
             entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
         )

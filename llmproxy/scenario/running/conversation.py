@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.calling import Answer, Caller
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller
 from llmproxy.scenario.running.dialogue import Dialogue
 from llmproxy.scenario.running.narrator import Narrator
 from llmproxy.scenario.running.turns import Turns
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
-from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
+from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.executor import Executor
 from llmproxy.scenario.values.fault import status_of, told
 from llmproxy.scenario.values.messages import as_message, copied, copies
-from llmproxy.scenario.values.naming import thread_id
+from llmproxy.scenario.values.naming import thread_id, traceparent
 from llmproxy.scenario.values.options import RunOptions
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_executor import ScenarioExecutor
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["Engine", "settled", "undecided"]
+__all__ = ["TurnEngine", "settled", "undecided"]
 
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
@@ -41,7 +41,7 @@ async def settled(value: Any) -> Any:  # noqa: ANN401 (what a user's callback re
     return await value if inspect.isawaitable(value) else value
 
 
-class Engine:
+class TurnEngine:
     """Plays a conversation among adapters."""
 
     name: str
@@ -53,9 +53,9 @@ class Engine:
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     @property
-    def _me(self) -> ScenarioExecutor:
+    def _me(self) -> Executor:
         """What others know this engine as; no engine is made that is no executor."""
-        return cast("ScenarioExecutor", self)
+        return cast("Executor", self)
 
     def reset(self) -> None:
         """Begin anew: no messages, turn 0, a new thread id."""
@@ -73,9 +73,11 @@ class Engine:
         self._began = self.clock()
         self._agent_times: dict[int, float] = {}
         self._at_work: AgentRole | None = None
+        self._looked = False  # somebody relies on what he saw on the wire
         self._left = False  # the user took his leave: the judge decides, and no further turn begins by itself
         self.unscripted = False
         self._spoken: list[tuple[int, int]] = []
+        self._checkpoints: list[ScenarioResult] = []  # that passed, or ended the run
         self.marks: list[str] = []  # labels that steps put on the run
         self.from_cache: list[str] = []  # decorated functions that `cache` answered: the wire saw nothing of them
 
@@ -89,13 +91,21 @@ class Engine:
 
     @property
     def wire_calls(self) -> Sequence[ToolUse] | None:
-        """Tool calls of the agent as seen on the wire; None without a proxy."""
-        return None if self._caller.session is None else self._caller.wire()
+        """Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on there being no others."""
+        if self._caller.session is None:
+            return None
+        self._looked = True
+        return self._caller.wire()
 
     @property
     def wire_unread(self) -> str:
         """Why it is not known what the agent called: an answer that nobody can read; empty where all are known."""
         return "" if self._caller.session is None else self._caller.unread()
+
+    @property
+    def wire_unknown(self) -> Sequence[str]:
+        """Why answers to the agent may have called what nobody knows of, for a judge."""
+        return () if self._caller.session is None else self._caller.unknown()
 
     @property
     def wire_before(self) -> dict[int, list[ToolUse]]:
@@ -110,6 +120,7 @@ class Engine:
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
         kept = as_message(message, AgentRole.AGENT)
         self._dialogue.add(kept, from_agent_idx)
+        self._state.record_turn(self._state.messages[-1])
         author = "" if from_agent_idx is None else type(self.agents[from_agent_idx]).__name__
         self.narrator.said(kept, self._state.messages, author=author, turn=self._state.current_turn, **about)
 
@@ -117,6 +128,12 @@ class Engine:
         """Append messages, one by one."""
         for message in messages:
             self.add_message(message, from_agent_idx)
+
+    def rollback_messages_to(self, index: int) -> list[Message]:
+        """Take back all messages from a place on, also from those who have not heard them yet, and return them."""
+        if index < 0:
+            raise ValueError(f"rollback_messages_to takes a place from 0 on, not {index}")
+        return self._dialogue.rollback(index)
 
     async def step(self) -> list[Message] | ScenarioResult:
         """Let the next agent speak, in a new turn if this one is over. Raises ValueError if nobody is left to speak."""
@@ -152,18 +169,16 @@ class Engine:
         at_limit = self._state.current_turn + 1 >= self.config.turns
         forced = (self._left or (at_limit and would_go_on())) and _can_decide(speaker.agent)
         self.unscripted = True
-        return await self._call_agent(speaker.place, judgment=forced)
+        return await self._call_agent(speaker.place, JudgmentRequest() if forced else None)
 
-    async def _call_agent(
-        self, index: int, *, judgment: bool = False, context: str | None = None
-    ) -> list[Message] | ScenarioResult:
+    async def _call_agent(self, index: int, judgment: JudgmentRequest | None = None) -> list[Message] | ScenarioResult:
         """Call an agent and let the others hear what it says."""
         agent = self.agents[index]
         typed = await self._typed() if agent.role is AgentRole.USER and self.config.debug else None
         if typed is not None:
             return typed
         try:
-            answer = await self._called(index, judgment=judgment, context=context)
+            answer = await self._called(index, judgment)
         except BaseException as error:
             self._at_work = agent.role
             self.narrator.step(
@@ -175,17 +190,19 @@ class Engine:
             raise
         self._agent_times[index] = self._agent_times.get(index, 0.0) + answer.seconds
         self._dialogue.heard(index)
-        return self._taken(index, answer, judgment=judgment)
+        return self._taken(index, answer, judgment=judgment is not None)
 
-    async def _called(self, index: int, *, judgment: bool, context: str | None) -> Answer:
+    async def _called(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
         session = self._caller.session
+        if session is not None and self.agents[index].role is AgentRole.JUDGE:
+            await self._caller.catch_up()  # what the agent called since its answer is a part of what he judges
         given = AgentInput(
             thread_id=self._state.thread_id,
             messages=copies(self._state.messages),
             new_messages=self._dialogue.unheard(index),
             judgment_request=judgment,
             scenario_state=self._state,
-            judgment_context=context,
+            propagation_headers={"traceparent": traceparent(self._state.thread_id, self._state.current_turn, index)},
             _llm=None if session is None else session.llm,
         )
         token = context_scenario.set(self._me)
@@ -194,7 +211,7 @@ class Engine:
         finally:
             context_scenario.reset(token)
 
-    def _taken(self, index: int, answer: Answer, *, judgment: bool) -> list[Message] | ScenarioResult:
+    def _taken(self, index: int, answer: AdapterAnswer, *, judgment: bool) -> list[Message] | ScenarioResult:
         """Put an answer into the conversation, or complete the result that it is."""
         agent, said = self.agents[index], answer.returned
         name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
@@ -225,7 +242,7 @@ class Engine:
             judge = self._turns.of(AgentRole.JUDGE)
             if judge:
                 self._turns.spoke(judge.agent)
-                return await self._call_agent(judge.place, judgment=True)
+                return await self._call_agent(judge.place, JudgmentRequest())
             return self._complete(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
         if said.success is not None:
             reasoning = said.text or f"Ended by hand with /{'pass' if said.success else 'fail'}"

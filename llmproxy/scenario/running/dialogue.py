@@ -26,6 +26,14 @@ class Dialogue:
             if index != author:
                 queue.append(message)
 
+    def rollback(self, index: int) -> list[Message]:
+        """Take back all messages from a place on, and return them."""
+        removed = self.messages[index:]
+        del self.messages[index:]
+        for queue in self._unheard:
+            queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
+        return removed
+
     def unheard(self, index: int) -> list[Message]:
         """Return copies of what an agent has not heard."""
         return copies(self._unheard[index])

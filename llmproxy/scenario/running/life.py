@@ -21,8 +21,10 @@ from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.cast import Cast
+from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 from llmproxy.scenario.running.scripted import Scripted
-from llmproxy.scenario.types import AgentRole, ScenarioResult
+from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult
+from llmproxy.scenario.values.checkpoints import added_up
 from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.fault import status_of, told
 from llmproxy.scenario.values.naming import thread_id
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
 
 __all__ = ["Life"]
+
+
+def _of_step(text: str) -> CriterionResult:
+    """Return the criterion that an assertion in a step is."""
+    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
 
 
 class Life(Scripted):
@@ -46,6 +53,10 @@ class Life(Scripted):
     """How the run ended, once it has; also when it ended with an exception."""
     unattributed = 0
     """Calls that arrived at the proxy while nobody had the turn: whose they are is not known."""
+    _played = False
+    """Whether it was played to its end."""
+    _late: Sequence[str] = ()
+    """What the agent called after the end, as far as it has not been told."""
     _cast: Cast
     _door: Queue | None = None
     _since: float | None = None
@@ -69,7 +80,9 @@ class Life(Scripted):
             await self._open()
             self.narrator.started(criteria=self.criteria, mode=self.session.mode if self.session else "")
             result = await self._timed()
+            self._played = True
             problems = await self._close()
+            self._refuse_late(result)
         except Exception as error:
             self.narrator.started(criteria=self.criteria)
             broken = self.broken(error)
@@ -86,6 +99,17 @@ class Life(Scripted):
             raise
         return self._end(self._measured(result, problems))
 
+    def _refuse_late(self, result: ScenarioResult) -> None:
+        """Say what the agent called after the end. Raises LateCallsError if the run passed, and somebody looked at its calls."""
+        if not (result.success and self._looked and self._late):
+            return
+        said, self._late = self._late, []
+        raise LateCallsError(
+            f"{'; '.join(said)}.",
+            hint="Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its `close` wait,"
+            " until everything is over that it began; calls that it makes outside of `call` should go by input.llm (uses_session = True).",
+        )
+
     def _end(self, result: ScenarioResult, *, broken: bool = False) -> ScenarioResult:
         first, self.outcome = self.outcome is None, self.outcome or result
         self.narrator.finished(result, broken=broken)
@@ -95,16 +119,21 @@ class Life(Scripted):
 
     def broken(self, error: BaseException) -> ScenarioResult:
         """Return the result of a run that an error ended."""
-        return self._complete(
+        check = isinstance(error, AssertionError) and self._at_work is None
+        stated = str(error) or "an assertion in a step of the script"
+        result = self._complete(
             ScenarioResult(
                 success=False,
                 messages=[],
                 reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else told(error)}",
                 status=status_of(error, self._at_work),
                 error=told(error),
+                failed_criteria=[stated] if check else [],
+                criteria=[_of_step(stated)] if check else [],
                 inconclusive_criteria=list(self.criteria),
             )
         )
+        return added_up(self._checkpoints, result)
 
     # -- open and close
 
@@ -159,6 +188,7 @@ class Life(Scripted):
             sample=sample,
             mode=self.options.mode or HOST.mode or None,
             upstreams=upstreams_of_models(models),
+            faults=HOST.faults,
         )
 
     async def _close(self) -> list[str]:
@@ -180,6 +210,11 @@ class Life(Scripted):
             return
         try:
             self.unattributed = await session.unattributed()
+            if self._played:
+                late = await self._caller.late()
+                self._late = (
+                    name_late_calls(late, self._caller.read(), self.unattributed) if late or self.unattributed else []
+                )
         finally:
             self._report = await session.close()
         self._usage = await session.usage()  # from the same report: nothing is asked twice
@@ -194,7 +229,8 @@ class Life(Scripted):
     def _measured(self, result: ScenarioResult, problems: Sequence[str]) -> ScenarioResult:
         """Return the result with what the proxy measured."""
         report, caller = self._report, self._caller
-        labels = [*result.labels, *self.marks, *problems]
+        labels = [*result.labels, *self.marks, *problems, *self._late]
+        labels += [] if report is None else report.unstruck
         if self.unattributed:
             labels.append(f"unattributed traffic: {self.unattributed} calls")
         if self.from_cache:
@@ -212,6 +248,7 @@ class Life(Scripted):
             found["recorded_at"] = caller.recorded_at()
         if report is not None:
             found["replayed"] = report.hits > 0 and not (report.live_calls or report.recorded or report.misses)
+            found |= {"bound": report.bound, "bound_names": report.bound_names}
         return result.model_copy(update=found)
 
     def _thread_id(self) -> str:

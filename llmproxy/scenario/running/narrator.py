@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,14 +28,14 @@ from llmproxy.report.langwatch import (
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copied, copies
 
-__all__ = ["Identity", "Narrator"]
+__all__ = ["Narrator", "RunIdentity"]
 
 _ONE_AT_A_TIME = threading.RLock()
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class RunIdentity:
     """Which run it is."""
 
     name: str
@@ -46,13 +46,15 @@ class Identity:
     cassette: str = ""
     sample: int = 1
     runs: int = 1
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Narrator:
     """The voice of one run."""
 
-    who: Identity
+    who: RunIdentity
     handlers: Sequence[Handler]
     stream: Stream = field(default_factory=Stream)
     clock: Callable[[], float] = time.time
@@ -66,7 +68,9 @@ class Narrator:
             return
         self._begun = True
         who = self.who
-        metadata = ScenarioRunStartedEventMetadata(name=who.name, description=who.description)
+        metadata = ScenarioRunStartedEventMetadata(
+            name=who.name, description=who.description, fields=dict(who.fields), more=dict(who.metadata)
+        )
         self.stream.on_next(ScenarioRunStartedEvent(**self._common(), metadata=metadata))
         self._tell(
             Started(
@@ -81,6 +85,7 @@ class Narrator:
                 criteria=tuple(criteria),
                 cassette=who.cassette,
                 mode=mode,
+                metadata=dict(who.metadata),
                 at=self.clock(),
             )
         )
@@ -137,6 +142,8 @@ class Narrator:
                 waited_seconds=result.waited,
                 usage=dict(result.usage),
                 replayed=result.replayed,
+                bound=result.bound,
+                bound_names=tuple(result.bound_names),
                 misses=tuple(result.misses),
                 error=result.error,
                 labels=tuple(result.labels),

@@ -8,17 +8,18 @@ it is left to itself (it keeps no program from ending) and reported. The same go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.client.host import HOST
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET
+from llmproxy.scenario.elsewhere import NotHere, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.fault import shortened, status_of
 from llmproxy.scenario.values.naming import cassette_of
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from llmproxy.report.functions import HandlerLike
     from llmproxy.scenario.repeats.repeats import RepeatResult
 
-__all__ = ["Ended", "Plan", "arun", "run", "run_sync"]
+__all__ = ["Plan", "RunEnded", "arun", "run", "run_sync"]
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """How one run ended: with a result, or with an exception."""
 
     status: Status
@@ -65,6 +66,7 @@ class Plan:
     debug: bool | None = None
     script: Sequence[ScriptStep] | None = None
     set_id: str | None = None
+    min_turns: int | None = None
     options: RunOptions = field(default_factory=RunOptions)
     threaded: bool = True
     """Whether each run has a thread of its own."""
@@ -82,10 +84,11 @@ class Plan:
             cache_key=self.cache_key,
             debug=self.debug,
             set_id=self.set_id,
+            min_turns=self.min_turns,
             options=replace(self.options, sample=sample, runs=runs),
         )
 
-    async def once(self, sample: int = 1, runs: int = 1) -> Ended:
+    async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
         """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no sense."""
         executor = self.executor(sample, runs)
         limit = _limit(self.options.max_concurrency)
@@ -94,15 +97,15 @@ class Plan:
         async with limit:
             return await self._run(executor)
 
-    async def _run(self, executor: ScenarioExecutor) -> Ended:
+    async def _run(self, executor: ScenarioExecutor) -> RunEnded:
         from llmproxy.scenario.running.worker import in_thread
 
         try:
             result = await (in_thread(executor) if self.threaded else _here(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
             broken = executor.outcome or executor.broken(error)
-            return Ended(broken.status or status_of(error, None), broken, error)
-        return Ended(result.status or Status.FAILED, result)
+            return RunEnded(broken.status or status_of(error, None), broken, error)
+        return RunEnded(result.status or Status.FAILED, result)
 
 
 async def _here(executor: ScenarioExecutor) -> ScenarioResult:
@@ -135,7 +138,9 @@ async def run(
     proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -144,7 +149,9 @@ async def run(
     proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -171,6 +178,11 @@ async def run(
     mode: str | None = None,
     handlers: Sequence[HandlerLike] = (),
     history: Sequence[Message] | str | None = None,
+    min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult:
     """Run a scenario on a thread of its own and return how it ended.
 
@@ -197,6 +209,11 @@ async def run(
         mode: mode of the session at the proxy
         handlers: hear the events of this run (`llmproxy.report.events`): functions that take one, or objects with `handle` and `close`
         history: what was said before: messages, or a recorded session "store.db::cassette"
+        min_turns: turns that must be over before a judge ends the run by itself; a verdict that is demanded comes before, too
+        metadata: told with the start of the run, in events and reports
+        parameters: for connected agents
+        fields: values that `state.field(name)` gives
+        elsewhere: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
 
     Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
 
@@ -213,7 +230,9 @@ async def arun(
     proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> RepeatResult: ...
 @overload
 async def arun(
@@ -222,7 +241,9 @@ async def arun(
     proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
     allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None,
+    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult: ...
 # fmt: on
 async def arun(
@@ -249,6 +270,11 @@ async def arun(
     mode: str | None = None,
     handlers: Sequence[HandlerLike] = (),
     history: Sequence[Message] | str | None = None,
+    min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult:
     """Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."""
     return await _run(locals(), threaded=False)
@@ -266,11 +292,24 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
         raise shortened(error)  # noqa: B904 (the same error, without the frames between)
 
 
-_OF_PLAN = ("name", "description", "agents", "max_turns", "verbose", "cache_key", "debug", "script", "set_id")
+_OF_PLAN = (
+    "name",
+    "description",
+    "agents",
+    "max_turns",
+    "verbose",
+    "cache_key",
+    "debug",
+    "script",
+    "set_id",
+    "min_turns",
+)
 
 
 async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     """Run what `run` and `arun` were called with."""
+    for name in refuse_elsewhere("run", given.pop("elsewhere")):
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
     of_plan = {name: given.pop(name) for name in _OF_PLAN}

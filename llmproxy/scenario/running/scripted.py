@@ -6,9 +6,12 @@ role and calls nobody. `max_turns` limits `proceed` only.
 
 from __future__ import annotations
 
-from llmproxy.scenario.running.conversation import Engine, settled, undecided
+from collections.abc import Sequence
+
+from llmproxy.scenario.running.conversation import TurnEngine, settled, undecided
 from llmproxy.scenario.script import Callback
-from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
+from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, ScenarioResult
+from llmproxy.scenario.values.checkpoints import no_verdict
 from llmproxy.scenario.values.messages import as_message, text_of
 
 __all__ = ["Scripted"]
@@ -21,7 +24,7 @@ _ADD = {
 """What to add to the list of agents, by the role that nobody plays."""
 
 
-class Scripted(Engine):
+class Scripted(TurnEngine):
     """An engine that follows a script."""
 
     _steps_left = 0
@@ -43,11 +46,21 @@ class Scripted(Engine):
         """Let the agent under test speak, or say `content` in its place."""
         return await self._speak(AgentRole.AGENT, content)
 
-    async def judge(self, content: str | Message | None = None) -> ScenarioResult | None:
-        """Demand a verdict, with `content` as context; None if it is open and the script goes on."""
+    async def judge(
+        self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
+    ) -> ScenarioResult | None:
+        """Demand a verdict, with `content` as context; None if it is open, or a checkpoint that passed, and the script goes on."""
         context = None if content is None else text_of(as_message(content, AgentRole.USER))
-        result = await self._claimed(AgentRole.JUDGE, content, judgment=True, context=context)
-        return None if self._steps_left and undecided(result) else result
+        chosen = None if criteria is None else list(criteria)
+        asked = JudgmentRequest(criteria=chosen, additional_context=context)
+        result = await self._claimed(AgentRole.JUDGE, content, asked)
+        if chosen is None:
+            return None if self._steps_left and undecided(result) else result
+        result = result or no_verdict(chosen)
+        if not result.success:
+            return result
+        self._checkpoints.append(result)
+        return None
 
     async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
         """Return a result that says passed."""
@@ -116,14 +129,14 @@ class Scripted(Engine):
         return None
 
     async def _claimed(
-        self, role: AgentRole, content: object, *, judgment: bool = False, context: str | None = None
+        self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call whoever plays a role; only a result is of interest."""
         speaker = self._turns.claim(role)
         if not speaker:
             raise ValueError(_nobody(role, content))
         self.unscripted = False
-        result = await self._call_agent(speaker.place, judgment=judgment, context=context)
+        result = await self._call_agent(speaker.place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
 

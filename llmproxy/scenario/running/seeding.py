@@ -56,9 +56,9 @@ def user_lines(messages: Iterable[Message]) -> list[str]:
 
 def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tools: bool = False) -> list[Message]:
     """Return the main conversation of a recorded session. Raises as `messages_from`."""
-    from llmproxy.trace.reading.recording import from_store
+    from llmproxy.trace import Cassette
 
-    spans = from_store(store, cassette=cassette, sample=sample).spans
+    spans = Cassette.from_store(store, cassette=cassette, sample=sample).spans
     found = _conversation(spans, tools=tools)
     if not found:
         raise SettingsError(

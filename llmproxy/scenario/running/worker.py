@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.scenario.types import ScenarioResult
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+    from llmproxy.scenario.running.executor import ScenarioExecutor
 
 __all__ = ["finish", "in_thread"]
 

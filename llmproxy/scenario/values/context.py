@@ -6,12 +6,10 @@ Outside a scenario, and in threads that an agent starts by itself, it is None, a
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.values.executor import Executor
 
 __all__ = ["context_scenario"]
 
-context_scenario: ContextVar[ScenarioExecutor | None] = ContextVar("scenario", default=None)
+context_scenario: ContextVar[Executor | None] = ContextVar("scenario", default=None)
 """The executor whose agents, steps and callbacks run in this context."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from llmproxy.report.events import Criterion
+from llmproxy.scenario.types import CriterionResult
 
 __all__ = ["Criteria", "Finding", "Standing", "checked", "occurs"]
 
@@ -98,11 +98,11 @@ class Criteria:
 
     def judged(
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
-    ) -> list[Criterion]:
+    ) -> list[CriterionResult]:
         """Return every criterion with what was found; inconclusive where nothing was."""
         nothing = Finding(Standing.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
-            Criterion(
+            CriterionResult(
                 id=id_,
                 text=text,
                 status=(found := findings.get(id_, nothing)).status.value,

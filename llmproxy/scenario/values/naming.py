@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 
-__all__ = ["batch_run_id", "cassette_of", "run_id", "thread_id"]
+__all__ = ["batch_run_id", "cassette_of", "run_id", "thread_id", "traceparent"]
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -36,6 +36,12 @@ def thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
     if not cassette:
         return f"thread_{secrets.token_hex(14)}"
     return "thread_" + hashlib.sha256(f"{cassette}\0{sample}\0{name}".encode()).hexdigest()[:28]
+
+
+def traceparent(thread: str, turn: int, place: int) -> str:
+    """Return the W3C trace context of a call: one trace for a turn, one span for each agent; the same where the thread id is."""
+    trace = hashlib.sha256(f"{thread}\0{turn}".encode()).hexdigest()[:32]
+    return f"00-{trace}-{hashlib.sha256(f'{trace}{place}'.encode()).hexdigest()[:16]}-01"
 
 
 def run_id() -> str:

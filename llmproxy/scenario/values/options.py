@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.types import Message
 
@@ -35,6 +35,12 @@ class RunOptions:
     """Hear the events; functions become handlers."""
     history: Sequence[Message] | str | None = None
     """What was said before: messages, or a recorded session ``store.db::cassette``."""
+    metadata: Mapping[str, Any] | None = None
+    """Told with the start of the run, in events and reports."""
+    parameters: Mapping[str, Any] | None = None
+    """For connected agents."""
+    fields: Mapping[str, Any] | None = None
+    """Values that `state.field(name)` gives: a row of data."""
     sample: int = 1
     runs: int = 1
     max_concurrency: int | None = None

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.trace.observing.processing import Finding, Processing
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 __all__ = ["said_by", "with_agent"]
 
@@ -22,9 +22,9 @@ _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved
 _WHERE = "the agent's answer"
 
 
-def said_by(answers: Iterable[object]) -> dict[str, Finding]:
+def said_by(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
     """Read what the answers of one step say; a processor that was at work in one of them was at work. Nothing odd raises."""
-    found: dict[str, Finding] = {}
+    found: dict[str, ProcessingFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -37,16 +37,16 @@ def said_by(answers: Iterable[object]) -> dict[str, Finding]:
     return found
 
 
-def _finding(name: str, said: object) -> Finding:
+def _finding(name: str, said: object) -> ProcessingFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return Finding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
     was = "was" if activated else "was not"
-    return Finding(
+    return ProcessingFinding(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {was} at work",
@@ -56,12 +56,12 @@ def _finding(name: str, said: object) -> Finding:
     )
 
 
-def with_agent(seen: Processing, said: Mapping[str, Finding]) -> Processing:
+def with_agent(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
     """Put what the agent says beside what the wire shows."""
     return Processing(**{name: _together(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _together(seen: Finding, said: Finding | None) -> Finding:
+def _together(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -78,4 +78,4 @@ def _together(seen: Finding, said: Finding | None) -> Finding:
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return Finding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)

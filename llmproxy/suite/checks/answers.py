@@ -1,4 +1,4 @@
-"""What a step says about the agent's answer: its text, the JSON in it, what a judge finds, the stored one."""
+"""What a step says about the agent's answer: its text, the JSON in it, the stored one."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ from llmproxy.suite.matchers.compare import unfenced
 from llmproxy.suite.matchers.table import check, check_input, show
 
 if TYPE_CHECKING:
+    from llmproxy.suite.checks.stage import CheckedStage
     from llmproxy.suite.matchers.variables import Scope
-    from llmproxy.suite.run.conversations import Conversation
-    from llmproxy.suite.run.stage import Stage
     from llmproxy.suite.schema.response import Response
     from llmproxy.suite.schema.steps import Talk
 
 __all__ = ["check_response", "check_text"]
 
 
-async def check_response(stage: Stage, conversation: Conversation, step: Talk, answer: str) -> list[Assertion]:
-    """Check everything that a step says about an answer."""
+def check_response(stage: CheckedStage, step: Talk, answer: str) -> list[Assertion]:
+    """Check everything that a step says about an answer, but for what a judge is to find."""
     wanted = step.response
     if wanted is None:
         return []
     made = check_text(wanted, answer, stage.scope)
     if wanted.snapshot:
         made.append(check_response_snapshot(stage, step, answer))
-    if wanted.judge is not None:
-        from llmproxy.suite.run.simulate import judge
-
-        made += await judge(stage, conversation, wanted.judge, "response.judge")
     return made
 
 

@@ -13,7 +13,7 @@ from llmproxy.trace.observing.processing import EVIDENCE
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.schema.expect import MessageProcessing, Processor
-    from llmproxy.trace.observing.processing import Finding, Processing
+    from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 __all__ = ["check_processing"]
 
@@ -37,7 +37,9 @@ def check_processing(wanted: MessageProcessing, found: Processing, scope: Scope)
 class _Check:
     """One processor."""
 
-    def __init__(self, path: str, name: str, wanted: Processor, finding: Finding, least: str, scope: Scope) -> None:
+    def __init__(
+        self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: Scope
+    ) -> None:
         self.path, self.name, self.wanted, self.finding, self.least, self.scope = (
             path,
             name,
@@ -80,7 +82,7 @@ class _Check:
         )
         if finding.activated is None:
             return replace(made, status=Status.ENVIRONMENT_ERROR, message=finding.reason)
-        if finding.activated is wanted and wanted and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
+        if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
             hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
             return replace(made, status=Status.ENVIRONMENT_ERROR, message=f"{finding.reason}; {hint}")
         if finding.activated is wanted:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.order import after, before, in_order
 from llmproxy.suite.matchers.table import check, check_input, plain, show
 from llmproxy.suite.matchers.variables import StepError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["check_tools", "check_total", "passed", "unseen"]
+__all__ = ["check_order", "check_tools", "check_total", "passed", "unseen"]
 
 _SHOWN = 6
 """Calls that a message lists."""
@@ -62,6 +63,11 @@ def check_tools(
         told = Assertion(name="onlyTools", status=status, expected=sorted(tools), message=message, where=_where(others))
         made.append(_unread("onlyTools", step) if step.unread else told)
     return made
+
+
+def check_order(names: Sequence[str], step: Observed) -> Assertion:
+    """Check in which order tools were called."""
+    return _unread("toolOrder", step) if step.unread else in_order(names, step.tools)
 
 
 def _chosen(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
@@ -120,6 +126,10 @@ class _Calls:
             made.append(replace(self._never(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
             made.append(self._each("output", [(use, self._output(use, wanted.output)) for use in self.calls]))
+        for key, rule in (("before", before), ("after", after)):
+            other = getattr(wanted, key)
+            if other is not None and self.calls:
+                made.append(rule(self.name, other, self.calls, self.step.tools))
         if wanted.error is not None and (self.calls or wanted.count is not None):
             made.append(self._each("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
         return made

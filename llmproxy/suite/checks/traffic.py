@@ -14,15 +14,15 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.agent_says import said_by, with_agent
 from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.checks.tools import check_tools, check_total, unseen
+from llmproxy.suite.checks.tools import check_order, check_tools, check_total, unseen
 from llmproxy.suite.checks.update import check_tools_snapshot
 from llmproxy.suite.checks.usage import check_usage
-from llmproxy.suite.matchers.core import Outcome
+from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.table import evaluate
 from llmproxy.trace.observing.processing import processing
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.checks.stage import CheckedStage
     from llmproxy.suite.schema.expect import Usage
     from llmproxy.suite.schema.steps import Talk
     from llmproxy.trace.observing.seen import Seen
@@ -52,7 +52,7 @@ class Window:
     """Of the step."""
 
 
-def look(stage: Stage, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Sequence[int]]:
+def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Sequence[int]]:
     """Evaluate what the step says about traffic; also which interactions belong to it.
 
     `strays` are calls of this process that arrived while nobody had its turn.
@@ -73,6 +73,8 @@ def look(stage: Stage, step: Talk, window: Window, strays: int = 0) -> tuple[lis
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_below(each.name, wrong)] + names
+    if step.tool_order is not None:
+        made.append(check_order(step.tool_order, measured))
     if step.total_tool_calls is not None:
         made += check_total(step.total_tool_calls, measured, stage.scope, hosted=step.include_hosted)
     if step.tools_snapshot:
@@ -97,7 +99,7 @@ def _names(step: Talk) -> list[str]:
     return names + [key for key in step.about_wire if key != "tools"]
 
 
-def why_unseen(stage: Stage, usage: Usage | None, measured: Observed) -> str:
+def why_unseen(stage: CheckedStage, usage: Usage | None, measured: Observed) -> str:
     """Say why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody knows, a gateway's
@@ -120,9 +122,9 @@ def _told(seen: Seen) -> str:
     return f"{seen.where} ({seen.call.operation}, {status}{why})"
 
 
-def _expects_none(usage: Usage | None, stage: Stage) -> bool:
+def _expects_none(usage: Usage | None, stage: CheckedStage) -> bool:
     """Tell whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, stage.scope).outcome for number in (0, 1))
-    return none is Outcome.HOLDS and one is not Outcome.HOLDS
+    return none is MatchOutcome.HOLDS and one is not MatchOutcome.HOLDS

@@ -1,114 +1,27 @@
-"""Expectations that are snapshots: what an answer was, which tools were called. ``--update`` writes them; nothing else ever does.
-
-They stand beside the suite, in ``<suite>.snapshots.json``: scenario -> step (its label, else its number) -> what was seen. What
-people wrote into a suite by hand is never touched, and in CI nothing is written at all.
-"""
+"""Expectations that are snapshots: what an answer was, which tools were called."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.table import show
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.checks.stage import CheckedStage
     from llmproxy.suite.schema.steps import StepBase, Talk
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["Snapshots", "check_response_snapshot", "check_tools_snapshot", "in_ci", "refuse_in_ci"]
-
-FORMAT = 1
+__all__ = ["check_response_snapshot", "check_tools_snapshot"]
 
 
-def in_ci(env: Mapping[str, str]) -> bool:
-    """Tell whether this runs in CI."""
-    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
-
-
-def refuse_in_ci(env: Mapping[str, str]) -> None:
-    """Refuse to write snapshots where nobody looks at them. Raises SuiteError."""
-    if in_ci(env):
-        raise SuiteError(
-            "--update is refused in CI (the variable CI is set): a snapshot that nobody looked at proves nothing.",
-            hint="Run it on your machine, look at the difference, and commit it.",
-        )
-
-
-@dataclass(slots=True)
-class Snapshots:
-    """The snapshots of one suite file."""
-
-    path: Path
-    update: bool = False
-    values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    changed: bool = False
-
-    @classmethod
-    def beside(cls, suite: Path, *, update: bool = False) -> Snapshots:
-        """Read those of a suite file.
-
-        Raises:
-            SuiteError: the file is damaged, or of a newer format.
-
-        """
-        path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
-        try:
-            tree = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            return cls(path, update)
-        except (OSError, ValueError) as error:
-            raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
-        if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
-            raise SuiteError(
-                f"{path} holds no snapshots of version {FORMAT}.",
-                hint="`--update` writes them anew once it is removed.",
-            )
-        return cls(path, update, tree["scenarios"])
-
-    def get(self, scenario: str, step: str, what: str) -> object:
-        """Return what was stored, None if nothing was."""
-        return self.values.get(scenario, {}).get(step, {}).get(what)
-
-    def put(self, scenario: str, step: str, what: str, value: object) -> None:
-        """Keep what was seen."""
-        of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
-        self.changed = self.changed or of_step.get(what) != value
-        of_step[what] = value
-
-    def save(self) -> bool:
-        """Write what changed; tells whether anything did.
-
-        Raises:
-            MachineError: it cannot be written.
-
-        """
-        if not (self.update and self.changed):
-            return False
-        text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        try:
-            part.write_text(text + "\n", encoding="utf-8")
-            part.replace(self.path)
-        except OSError as error:
-            raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error
-        self.changed = False
-        return True
-
-
-def check_response_snapshot(stage: Stage, step: Talk, answer: str) -> Assertion:
+def check_response_snapshot(stage: CheckedStage, step: Talk, answer: str) -> Assertion:
     """Compare an answer with the stored one, white space at the ends of lines aside."""
     seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
     return _compare(stage, step, "response", "response.snapshot", seen)
 
 
-def check_tools_snapshot(stage: Stage, step: Talk, measured: Observed) -> Assertion:
+def check_tools_snapshot(stage: CheckedStage, step: Talk, measured: Observed) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
     if measured.unread:
         first = measured.unread[0]
@@ -120,7 +33,7 @@ def check_tools_snapshot(stage: Stage, step: Talk, measured: Observed) -> Assert
     return _compare(stage, step, "tools", "toolsSnapshot", seen)
 
 
-def _compare(stage: Stage, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+def _compare(stage: CheckedStage, step: StepBase, what: str, name: str, seen: object) -> Assertion:
     snapshots, scenario = stage.snapshots, stage.case.id
     key = step.label or str(stage.index + 1)
     known = snapshots.get(scenario, key, what)

@@ -64,6 +64,8 @@ def _unknown(key: str, tokens: Tokens, step: Observed) -> str:
         return (
             f"callCount is not known: an answer broke off, or could not be read (known so far: {_plain(tokens.known)})"
         )
+    if key in {"latencyMs", "firstTokenMs"}:
+        return f"{key} is not known: there is no recording of an answer with its times"
     what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
     part = "" if tokens.known is None else f" for every call (known so far: {_plain(tokens.known)})"
     streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)

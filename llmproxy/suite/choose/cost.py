@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.protocol import Mode
-from llmproxy.suite.run.world import cassette_name
+from llmproxy.suite.choose.cassettes import cassette_name
 
 if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import LLMProxyError, signed
 
 __all__ = ["changed", "look", "watch"]
 
@@ -59,7 +59,7 @@ def watch(
         try:
             run()
         except LLMProxyError as error:
-            say(f"llmproxy: {error}")
+            say(signed(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
         while not (found := changed(before, look(paths))):
             sleep(PAUSE)

@@ -23,7 +23,7 @@ from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.trace.reading.recording import spans_of
 from llmproxy.trace.values.model import Span, SpanKind
 
-__all__ = ["Made", "Turn", "flow", "suite_of", "turns_of"]
+__all__ = ["Made", "SuiteTurn", "flow", "suite_of", "turns_of"]
 
 _HEAD = 60
 """Characters of an answer that a step asserts."""
@@ -31,7 +31,7 @@ _SCALARS = (str, int, float, bool)
 
 
 @dataclass(slots=True)
-class Turn:
+class SuiteTurn:
     """What a user said, and what came of it."""
 
     text: str
@@ -79,7 +79,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     return Made(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
-def turns_of(spans: Iterable[Span]) -> tuple[list[Turn], list[str]]:
+def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
     """Return the turns of the conversations with a user, in the order of time, and what was left out.
 
     A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one: a summary that an
@@ -87,7 +87,7 @@ def turns_of(spans: Iterable[Span]) -> tuple[list[Turn], list[str]]:
     """
     roots: dict[str, frozenset[str]] = {}
     others: set[str] = set()
-    turns: dict[str, list[Turn]] = {}
+    turns: dict[str, list[SuiteTurn]] = {}
     for span in spans:
         name = str(span.metadata.get("gen_ai.conversation.id") or "")
         if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
@@ -112,12 +112,12 @@ def _declared(span: Span) -> list[str]:
     return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
 
 
-def _heard(span: Span, name: str, turns: list[Turn]) -> None:
+def _heard(span: Span, name: str, turns: list[SuiteTurn]) -> None:
     if span.kind is SpanKind.USER_INPUT:
         if turns and not turns[-1].calls:  # two messages of one request
             turns[-1].text += f"\n{span.input}"
         else:
-            turns.append(Turn(str(span.input), name, span.timestamp))
+            turns.append(SuiteTurn(str(span.input), name, span.timestamp))
     elif not turns:
         return
     elif span.kind is SpanKind.TOOL_CALL and span.tool_name:
@@ -131,7 +131,7 @@ def _heard(span: Span, name: str, turns: list[Turn]) -> None:
 # -- the text --------------------------------------------------------------------------------------------------------------
 
 
-def _text(name: str, slug: str, turns: Sequence[Turn], agent: Mapping[str, Any] | None) -> str:
+def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
     from llmproxy.suite.reading.json_schema import header
 
     several = len({turn.conversation for turn in turns}) > 1
@@ -158,7 +158,7 @@ def _text(name: str, slug: str, turns: Sequence[Turn], agent: Mapping[str, Any] 
     return "\n".join(lines) + "\n"
 
 
-def _asserted(turn: Turn) -> list[str]:
+def _asserted(turn: SuiteTurn) -> list[str]:
     made: list[str] = []
     names = list(dict.fromkeys(name for name, _ in turn.tools))
     if names:

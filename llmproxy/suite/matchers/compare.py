@@ -10,7 +10,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.core import Found, Outcome, Seen, both, either, judge, matcher
+from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, either, judge, matcher
 from llmproxy.suite.matchers.text import search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
@@ -36,15 +36,15 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def eq(operand: object, seen: Seen) -> Found:
+def eq(operand: object, seen: SeenValue) -> Found:
     """Compare with types."""
     actual = seen.actual
     if same(actual, operand):
-        return Found(Outcome.HOLDS)
+        return Found(MatchOutcome.HOLDS)
     texts = isinstance(actual, str) and isinstance(operand, str)
     if texts and seen.ignore_case and str(actual).casefold() == str(operand).casefold():
-        return Found(Outcome.HOLDS)
-    return Found(Outcome.FAILS, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
+        return Found(MatchOutcome.HOLDS)
+    return Found(MatchOutcome.FAILS, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
 
 
 def _nearly(operand: object, actual: object) -> str:
@@ -80,19 +80,21 @@ def _reference(operand: object) -> str:
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
     objection=_reference,
 )
-def ref(operand: object, seen: Seen) -> Found:
+def ref(operand: object, seen: SeenValue) -> Found:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
     if same(seen.actual, operand):
-        return Found(Outcome.HOLDS)
+        return Found(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
         return Found(
-            Outcome.HOLDS,
+            MatchOutcome.HOLDS,
             note=f"equal as text only: {kind(seen.actual)} {show(seen.actual)} and {kind(operand)} {show(operand)}",
         )
-    return Found(Outcome.FAILS, f"expected {show(operand)}, found {show(seen.actual)}{_nearly(operand, seen.actual)}")
+    return Found(
+        MatchOutcome.FAILS, f"expected {show(operand)}, found {show(seen.actual)}{_nearly(operand, seen.actual)}"
+    )
 
 
 @matcher(
@@ -103,10 +105,10 @@ def ref(operand: object, seen: Seen) -> Found:
         "" if isinstance(operand, bool) or is_reference(operand) else f"takes true or false, not {show(operand)}"
     ),
 )
-def exists(operand: object, seen: Seen) -> Found:
+def exists(operand: object, seen: SeenValue) -> Found:
     """Look whether there is a value."""
     if not isinstance(operand, bool):
-        return Found(Outcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
+        return Found(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Found.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
@@ -132,18 +134,20 @@ def _ordered(name: str) -> None:
     words, holds = _ORDER[name]
 
     @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_limit)
-    def compare(operand: object, seen: Seen) -> Found:
+    def compare(operand: object, seen: SeenValue) -> Found:
         actual = seen.actual
         moments = instant(actual), instant(operand)
         if objection := _limit(operand):
-            return Found(Outcome.UNCLEAR, f"`{name}` {objection}")
+            return Found(MatchOutcome.UNCLEAR, f"`{name}` {objection}")
         if moments[0] is not None and moments[1] is not None:
             return Found.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
         numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
         if all(numbers):
             return Found.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
         wanted = "a number" if numbers[1] else "a date"
-        return Found(Outcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind(actual)} {show(actual)}")
+        return Found(
+            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind(actual)} {show(actual)}"
+        )
 
 
 for _name in _ORDER:
@@ -160,7 +164,7 @@ def _nonempty(operand: object) -> str:
     help="equal to one of these values",
     objection=_nonempty,
 )
-def is_in(operand: list[object], seen: Seen) -> Found:
+def is_in(operand: list[object], seen: SeenValue) -> Found:
     """Compare with each of the values."""
     return Found.of(
         any(same(seen.actual, each) for each in operand), f"expected one of {show(operand)}, found {show(seen.actual)}"
@@ -183,12 +187,12 @@ def _parsed(actual: object) -> object:
 
 
 @matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first")
-def is_json(operand: object, seen: Seen) -> Found:
+def is_json(operand: object, seen: SeenValue) -> Found:
     """Parse, then compare with types."""
     try:
-        return eq(operand, Seen(_parsed(seen.actual), seen.scope))
+        return eq(operand, SeenValue(_parsed(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Found(Outcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 
 
 def _schema(operand: object) -> str:
@@ -210,7 +214,7 @@ def _schema(operand: object) -> str:
     objection=_schema,
     raw=True,
 )
-def json_schema(operand: dict[str, Any], seen: Seen) -> Found:
+def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
     """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
     try:
         import jsonschema
@@ -222,9 +226,9 @@ def json_schema(operand: dict[str, Any], seen: Seen) -> Found:
     try:
         value = _parsed(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Found(Outcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
     if value is ABSENT:
-        return Found(Outcome.UNFIT, "expected JSON, and there is no value")
+        return Found(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
         if isinstance(instance, str) and not search(wanted, instance):
@@ -246,23 +250,23 @@ def _branches(operand: object) -> str:
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def negation(operand: object, seen: Seen) -> Found:
+def negation(operand: object, seen: SeenValue) -> Found:
     """Turn round what is clear; what cannot be judged cannot be denied."""
     found = judge(operand, seen)
-    if found.outcome is Outcome.HOLDS:
-        return Found(Outcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
-    if found.outcome is Outcome.FAILS:
-        return Found(Outcome.HOLDS, note=found.note)
-    return Found(Outcome.UNCLEAR, f"cannot be denied: {found.message}")
+    if found.outcome is MatchOutcome.HOLDS:
+        return Found(MatchOutcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
+    if found.outcome is MatchOutcome.FAILS:
+        return Found(MatchOutcome.HOLDS, note=found.note)
+    return Found(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_branches, raw=True)
-def any_of(operand: list[object], seen: Seen) -> Found:
+def any_of(operand: list[object], seen: SeenValue) -> Found:
     """Hold if one branch does."""
     return either(judge(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_branches, raw=True)
-def all_of(operand: list[object], seen: Seen) -> Found:
+def all_of(operand: list[object], seen: SeenValue) -> Found:
     """Hold if all branches do."""
     return both(judge(each, seen) for each in operand)

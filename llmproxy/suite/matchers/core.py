@@ -26,9 +26,9 @@ __all__ = [
     "MODIFIERS",
     "REGISTRY",
     "Found",
+    "MatchOutcome",
     "Matcher",
-    "Outcome",
-    "Seen",
+    "SeenValue",
     "both",
     "by_value",
     "either",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class Outcome(Enum):
+class MatchOutcome(Enum):
     """What came out."""
 
     HOLDS = "holds"
@@ -50,7 +50,7 @@ class Outcome(Enum):
 class Found:
     """What a matcher found."""
 
-    outcome: Outcome
+    outcome: MatchOutcome
     message: str = ""
     """Why it does not hold."""
     note: str = ""
@@ -59,11 +59,11 @@ class Found:
     @classmethod
     def of(cls, holds: bool, message: str) -> Found:  # noqa: FBT001 (the answer itself)
         """Return HOLDS, or FAILS with its reason."""
-        return cls(Outcome.HOLDS) if holds else cls(Outcome.FAILS, message)
+        return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenValue:
     """What a matcher looks at."""
 
     actual: Any
@@ -77,7 +77,7 @@ class Seen:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, Seen], Found]
+Rule = Callable[[Any, SeenValue], Found]
 """Operand (references replaced) and what is looked at -> what was found."""
 Objection = Callable[[Any], str]
 """Operand as written -> what is wrong with it, else an empty text."""
@@ -128,15 +128,15 @@ def matcher(
     return register
 
 
-def judge(expected: object, seen: Seen) -> Found:
+def judge(expected: object, seen: SeenValue) -> Found:
     """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
     if not isinstance(expected, Mapping):
         return one(by_value(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
-        return Found(Outcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Found(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
-    return both(one(name, expected[name], Seen(seen.actual, seen.scope, beside)) for name in names)
+    return both(one(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
 def by_value(expected: object, scope: Scope) -> str:
@@ -145,23 +145,23 @@ def by_value(expected: object, scope: Scope) -> str:
     return "ref" if reference is not None and not reference.env and scope.known(reference) else "eq"
 
 
-def one(name: str, operand: object, seen: Seen) -> Found:
+def one(name: str, operand: object, seen: SeenValue) -> Found:
     """Return what one matcher finds."""
     known = REGISTRY.get(name)
     if known is None:
-        return Found(Outcome.UNCLEAR, f"there is no matcher `{name}`")
+        return Found(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Found(Outcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Found(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         return known.rule(operand if known.raw else seen.scope.resolve(operand), seen)
     except StepError as error:
-        return Found(Outcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Found(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
-        return Found(Outcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+        return Found(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 
-_WORST_OF_ALL = (Outcome.FAILS, Outcome.UNCLEAR, Outcome.UNFIT, Outcome.HOLDS)
-_BEST_OF_ANY = (Outcome.HOLDS, Outcome.UNCLEAR, Outcome.UNFIT, Outcome.FAILS)
+_WORST_OF_ALL = (MatchOutcome.FAILS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.HOLDS)
+_BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.FAILS)
 
 
 def both(found: Iterable[Found]) -> Found:
@@ -178,8 +178,10 @@ def either(found: Iterable[Found]) -> Found:
     return _told(outcome, each, "; and ")
 
 
-def _told(outcome: Outcome, each: list[Found], glue: str) -> Found:
-    decisive = [one for one in each if one.outcome is outcome] if outcome is not Outcome.FAILS or glue == "; " else each
+def _told(outcome: MatchOutcome, each: list[Found], glue: str) -> Found:
+    decisive = (
+        [one for one in each if one.outcome is outcome] if outcome is not MatchOutcome.FAILS or glue == "; " else each
+    )
     messages = dict.fromkeys(one.message for one in decisive if one.message)
     notes = dict.fromkeys(one.note for one in each if one.note)
     return Found(outcome, glue.join(messages), "; ".join(notes))

@@ -19,10 +19,20 @@ from typing import Any
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
-from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Found, Matcher, Outcome, Seen, by_value, judge, one
+from llmproxy.suite.matchers.core import (
+    MODIFIERS,
+    REGISTRY,
+    Found,
+    Matcher,
+    MatchOutcome,
+    SeenValue,
+    by_value,
+    judge,
+    one,
+)
 from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, same, show
 from llmproxy.suite.matchers.variables import Scope, StepError
-from llmproxy.suite.yaml.places import Place, Problems, meant, place_of
+from llmproxy.suite.yaml.places import Problems, YamlPlace, meant, place_of
 
 __all__ = [
     "ABSENT",
@@ -30,8 +40,8 @@ __all__ = [
     "MODIFIERS",
     "REGISTRY",
     "Found",
+    "MatchOutcome",
     "Matcher",
-    "Outcome",
     "Unknown",
     "check",
     "check_fields",
@@ -50,10 +60,10 @@ __all__ = [
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """The matchers that a number of something takes."""
 _STATUS = {
-    Outcome.HOLDS: Status.PASSED,
-    Outcome.FAILS: Status.FAILED,
-    Outcome.UNFIT: Status.FAILED,
-    Outcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+    MatchOutcome.HOLDS: Status.PASSED,
+    MatchOutcome.FAILS: Status.FAILED,
+    MatchOutcome.UNFIT: Status.FAILED,
+    MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }
 is_reference = matchers_compare.is_reference
 search = matchers_text.search
@@ -61,7 +71,7 @@ search = matchers_text.search
 
 def evaluate(actual: object, matcher: object, scope: Scope) -> Found:
     """Return what a matcher finds about a value, all in one."""
-    return judge(matcher, Seen(actual, scope))
+    return judge(matcher, SeenValue(actual, scope))
 
 
 def check(name: str, actual: object, matcher: object, scope: Scope, *, where: str = "") -> list[Assertion]:
@@ -76,10 +86,12 @@ def check(name: str, actual: object, matcher: object, scope: Scope, *, where: st
     """
     if not isinstance(matcher, Mapping):
         return [
-            _assertion(name, matcher, actual, one(by_value(matcher, scope), matcher, Seen(actual, scope)), scope, where)
+            _assertion(
+                name, matcher, actual, one(by_value(matcher, scope), matcher, SeenValue(actual, scope)), scope, where
+            )
         ]
     beside = {key: value for key, value in matcher.items() if key in MODIFIERS}
-    seen = Seen(actual, scope, beside)
+    seen = SeenValue(actual, scope, beside)
     keys = [key for key in matcher if key not in MODIFIERS]
     if not keys:
         return [_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
@@ -97,7 +109,7 @@ def _assertion(name: str, operand: object, actual: object, found: Found, scope: 
         seen = None if actual is ABSENT or isinstance(actual, Unknown) else plain(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
-    holds = found.outcome is Outcome.HOLDS
+    holds = found.outcome is MatchOutcome.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
         name=name,
@@ -135,7 +147,7 @@ def check_input(
 # -- before anything runs
 
 
-def examine(matcher: object, problems: Problems, at: Place | None, *, strict: bool = True) -> None:
+def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict: bool = True) -> None:
     """Add what is wrong with a matcher to `problems`.
 
     Args:
@@ -179,7 +191,7 @@ def _unknown(key: str, value: object) -> str:
 
 
 def _examine_modifier(
-    key: str, matcher: Mapping[str, Any], named: list[str], problems: Problems, at: Place | None
+    key: str, matcher: Mapping[str, Any], named: list[str], problems: Problems, at: YamlPlace | None
 ) -> None:
     schema, _, serves = MODIFIERS[key]
     if not set(named) & set(serves):
@@ -192,7 +204,7 @@ def _examine_modifier(
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
 
 
-def examine_number(wanted: object, problems: Problems, at: Place | None, what: str = "this") -> None:
+def examine_number(wanted: object, problems: Problems, at: YamlPlace | None, what: str = "this") -> None:
     """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         if not wanted:

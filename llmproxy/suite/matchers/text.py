@@ -9,7 +9,7 @@ from numbers import Number
 from typing import Any
 
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.core import Found, Outcome, Seen, matcher
+from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.values import ABSENT, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
@@ -65,7 +65,7 @@ def _unfit(name: str, actual: object) -> Found | None:
     if isinstance(actual, (str, list, Mapping)):
         return None
     return Found(
-        Outcome.UNFIT,
+        MatchOutcome.UNFIT,
         f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}",
     )
 
@@ -84,7 +84,7 @@ def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
     return ""
 
 
-def _sort(operand: object, name: str, seen: Seen) -> tuple[Any, list[Any], list[Any]] | Found:
+def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], list[Any]] | Found:
     """Return the value, the words that it has and those that it lacks; or why that cannot be said."""
     actual = plain(seen.actual)
     if (unfit := _unfit(name, actual)) is not None:
@@ -95,12 +95,12 @@ def _sort(operand: object, name: str, seen: Seen) -> tuple[Any, list[Any], list[
         has = None if word == "" else _has(actual, word, ignore_case=seen.ignore_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
-            return Found(Outcome.UNCLEAR, f"`{name}`: {why}")
+            return Found(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     return actual, present, missing
 
 
-def _nothing(seen: Seen) -> bool:
+def _nothing(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
@@ -110,10 +110,10 @@ def _nothing(seen: Seen) -> bool:
     help="a text has this part, a list this member, an object this key; of a list: all",
     objection=_words,
 )
-def contains(operand: object, seen: Seen) -> Found:
+def contains(operand: object, seen: SeenValue) -> Found:
     """Find all of the words."""
     if _nothing(seen):
-        return Found(Outcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
+        return Found(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "contains", seen)
     if isinstance(sorted_out, Found):
         return sorted_out
@@ -123,10 +123,10 @@ def contains(operand: object, seen: Seen) -> Found:
 
 
 @matcher("containsAny", schema=_WORDS, help="as contains; of a list: at least one", objection=_words)
-def contains_any(operand: object, seen: Seen) -> Found:
+def contains_any(operand: object, seen: SeenValue) -> Found:
     """Find at least one of the words."""
     if _nothing(seen):
-        return Found(Outcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
+        return Found(MatchOutcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "containsAny", seen)
     if isinstance(sorted_out, Found):
         return sorted_out
@@ -136,10 +136,10 @@ def contains_any(operand: object, seen: Seen) -> Found:
 
 
 @matcher("notContains", schema=_WORDS, help="the opposite of contains; of a list: none of them", objection=_words)
-def not_contains(operand: object, seen: Seen) -> Found:
+def not_contains(operand: object, seen: SeenValue) -> Found:
     """Find none of the words; where there is no value there are none."""
     if _nothing(seen):
-        return Found(Outcome.HOLDS)
+        return Found(MatchOutcome.HOLDS)
     sorted_out = _sort(operand, "notContains", seen)
     if isinstance(sorted_out, Found):
         return sorted_out
@@ -147,7 +147,7 @@ def not_contains(operand: object, seen: Seen) -> Found:
     return Found.of(not present, f"{', '.join(map(show, present))} should not be in it; it is {show(actual, 300)}")
 
 
-def _none(seen: Seen) -> str:
+def _none(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value"
 
 
@@ -224,13 +224,13 @@ def _pattern(operand: object) -> str:
     objection=_pattern,
     raw=True,
 )
-def regex(operand: object, seen: Seen) -> Found:
+def regex(operand: object, seen: SeenValue) -> Found:
     """Find all of the patterns; numbers are looked at as text."""
     actual = plain(seen.actual)
     if _nothing(seen):
-        return Found(Outcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
+        return Found(MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
     if isinstance(actual, (bool, list, Mapping)):
-        return Found(Outcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
+        return Found(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")
     text = str(actual)
     missing = [pattern for pattern in _listed(operand) if not search(pattern, text, flags)]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from llmproxy.suite.yaml.places import Place, Problems, meant
+from llmproxy.suite.yaml.places import Problems, YamlPlace, meant
 
 __all__ = ["SUITES", "found_in", "named", "shown"]
 
@@ -47,7 +47,7 @@ def named(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     return list(once.values())
 
 
-def found_in(folder: Path, entry: str, at: Place | None, problems: Problems) -> list[Path]:
+def found_in(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     """Return the files that an entry of `scenarios` means, relative to a folder."""
     path = folder / entry
     if path.is_file():

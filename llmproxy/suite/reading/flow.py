@@ -13,17 +13,17 @@ from typing import Any
 from llmproxy.suite.matchers.table import REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
 from llmproxy.suite.schema.steps import STEPS
-from llmproxy.suite.yaml.places import Place, Problems, meant, place_of
+from llmproxy.suite.yaml.places import Problems, YamlPlace, meant, place_of
 
 __all__ = ["Flow", "captures"]
 
 _TALKS = ("chat", "simulate")
-_WIRE = ("tools", "onlyTools", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
+_WIRE = ("tools", "onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
 
 
-def captures(scenario: Mapping[str, Any]) -> dict[str, Place | None]:
+def captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
     """Return the names that a scenario's items capture with `as`, each with the place of the first."""
-    found: dict[str, Place | None] = {}
+    found: dict[str, YamlPlace | None] = {}
     for item in _capturing(scenario):
         name = item.get("as")
         if isinstance(name, str):
@@ -51,8 +51,8 @@ class Flow:
         """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
         self.problems, self.doubts = problems, doubts
         self.values = dict(values or {})
-        self.captured: dict[str, Place | None] = {}
-        self.later: dict[str, Place | None] = {}
+        self.captured: dict[str, YamlPlace | None] = {}
+        self.later: dict[str, YamlPlace | None] = {}
         self.conversations: list[str] = []
         self.talked = False
         self.current: str | None = None
@@ -74,7 +74,7 @@ class Flow:
         self.later = captures(scenario)
         for item in _maps(scenario.get("setup")):
             self.item(item)
-        labels: dict[str, Place | None] = {}
+        labels: dict[str, YamlPlace | None] = {}
         for step in _maps(scenario.get("steps")):
             label, at = step.get("label"), place_of(step, "label")
             if isinstance(label, str) and label in labels:
@@ -165,7 +165,7 @@ class Flow:
         elif not goes_on:
             self.current = None
 
-    def expected(self, value: object, at: Place | None) -> None:
+    def expected(self, value: object, at: YamlPlace | None) -> None:
         """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
         if isinstance(value, Mapping):
             for key, each in value.items():
@@ -198,7 +198,7 @@ class Flow:
             for column, value in fields.items():
                 self.matcher(value, place_of(fields, column))
 
-    def matcher(self, value: object, at: Place | None) -> None:
+    def matcher(self, value: object, at: YamlPlace | None) -> None:
         """Go through a matcher; patterns and schemas hold no references."""
         if not isinstance(value, Mapping):
             self.text(value, at)
@@ -215,7 +215,7 @@ class Flow:
             elif key in REGISTRY and not REGISTRY[key].raw:
                 self.text(operand, place)
 
-    def text(self, value: object, at: Place | None, *, sure: bool = False) -> None:
+    def text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
         if isinstance(value, str):
             for reference in references(value):
@@ -232,7 +232,7 @@ class Flow:
             for i, each in enumerate(value):
                 self.text(each, place_of(value, i) or at)
 
-    def reference(self, found: Reference, at: Place | None, *, sure: bool) -> None:
+    def reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
         """Look at one reference."""
         name = found.name
         if found.env or name in self.captured:
@@ -259,7 +259,7 @@ class Flow:
                 near = near if near.startswith("did") else "$$ is a dollar sign"
                 self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)
 
-    def known(self, found: Reference, at: Place | None) -> None:
+    def known(self, found: Reference, at: YamlPlace | None) -> None:
         """See that a variable's value has the field, where the value is written in the file."""
         if found.path and isinstance(self.values[found.name], (Mapping, list)):
             try:
@@ -269,7 +269,7 @@ class Flow:
         elif found.path and isinstance(self.values[found.name], (bool, int, float)):
             self.problems.add(at, f"{found.text}: ${found.name} is {self.values[found.name]!r} and has no fields")
 
-    def built_in(self, found: Reference, at: Place | None) -> None:
+    def built_in(self, found: Reference, at: YamlPlace | None) -> None:
         """See that a built-in name has a value at this point."""
         if found.name == "last" and (not self.talked or found.path != ("response",)):
             why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]

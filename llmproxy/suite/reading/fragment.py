@@ -22,7 +22,7 @@ from llmproxy.suite.schema.suite import (
 )
 from llmproxy.suite.schema.types import told
 from llmproxy.suite.schema.values import Count, Fields
-from llmproxy.suite.yaml.places import List, Map, Place, Problems
+from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
 from llmproxy.suite.yaml.reader import read
 
 __all__ = ["KINDS", "load_fragment"]
@@ -77,7 +77,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
         context: Any = problems
         made = TypeAdapter(_TYPES[kind]).validate_python(value, context=context)
     except ValidationError as error:
-        told(error, value, problems, Place(_NAME, 1, 1))
+        told(error, value, problems, YamlPlace(_NAME, 1, 1))
         made = None
     problems.stop()
     return made
@@ -86,7 +86,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
     flow = Flow(problems, Problems())
     flow.captured = dict.fromkeys(declared)
-    here = value.place if isinstance(value, (Map, List)) else Place(_NAME, 1, 1)
+    here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):
         loader = Loader(problems=problems)
         for each in value.get("scenarios") or []:
@@ -100,7 +100,7 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
         flow.scenario(_scenario(kind, value, here))
 
 
-def _scenario(kind: str, value: object, here: Place) -> Map:
+def _scenario(kind: str, value: object, here: YamlPlace) -> Map:
     """Put a fragment where it belongs."""
     step, whole, steps = Map(here), Map(here), List(here)
     if kind in _WITHIN:

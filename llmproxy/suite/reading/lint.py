@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from llmproxy.suite.matchers.table import search
 from llmproxy.suite.matchers.variables import StepError, bare_name
-from llmproxy.suite.yaml.places import Map, Place, Problems, place_of
+from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, place_of
 
 __all__ = ["doubtful"]
 
 _ASSERTING = (
     "tools",
     "onlyTools",
+    "toolOrder",
     "totalToolCalls",
     "toolsSnapshot",
     "response",
@@ -60,7 +61,7 @@ def _asserts(step: Map) -> bool:
     return any(key in step for key in _ASSERTING) or (isinstance(simulated, Map) and "criteria" in simulated)
 
 
-def _captured(scenario: Map) -> Iterator[tuple[str, Place | None]]:
+def _captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
     for step in _maps(scenario.get("steps")):
         for item in [*_maps(step.get("created")), *_maps([step.get("verify")])]:
@@ -68,7 +69,7 @@ def _captured(scenario: Map) -> Iterator[tuple[str, Place | None]]:
                 yield item["as"], place_of(item, "as")
 
 
-def _nodes(value: object, place: Place | None) -> Iterator[tuple[Map, Place | None]]:
+def _nodes(value: object, place: YamlPlace | None) -> Iterator[tuple[Map, YamlPlace | None]]:
     if isinstance(value, Map):
         yield value, value.place
         for each in value.values():
@@ -78,7 +79,7 @@ def _nodes(value: object, place: Place | None) -> Iterator[tuple[Map, Place | No
             yield from _nodes(each, place)
 
 
-def _range(node: Map, place: Place | None, doubts: Problems) -> None:
+def _range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
     """Doubt comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -90,7 +91,7 @@ def _range(node: Map, place: Place | None, doubts: Problems) -> None:
         doubts.add(place, f"no number is {' and '.join(f'{key} {value}' for key, value in numbers.items())}")
 
 
-def _pattern(node: Map, place: Place | None, doubts: Problems) -> None:
+def _pattern(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
     """Doubt patterns that are found in every text."""
     given = node.get("regex")
     for pattern in given if isinstance(given, list) else [given]:

@@ -17,16 +17,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.reading.data import distinct, with_rows
 from llmproxy.suite.reading.files import found_in, named, shown
 from llmproxy.suite.reading.flow import Flow, captures
 from llmproxy.suite.reading.lint import doubtful
+from llmproxy.suite.reading.matrix import with_cells
 from llmproxy.suite.reading.parts import included, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
 from llmproxy.suite.schema.types import told
-from llmproxy.suite.yaml.places import Map, Place, Problem, Problems, meant, place_of
+from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, meant, place_of
 from llmproxy.suite.yaml.reader import read_file
 
-__all__ = ["USER", "Case", "Loaded", "load"]
+__all__ = ["USER", "Case", "LoadedSuites", "load"]
 
 USER = "test-user"
 """User that a scenario runs as if nothing else is said."""
@@ -58,7 +60,7 @@ class Case:
         return self.scenario.tags
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> YamlPlace | None:
         """Where it stands."""
         return self.scenario.place
 
@@ -73,7 +75,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSuites:
     """What was read."""
 
     suites: tuple[Suite, ...]
@@ -84,7 +86,7 @@ class Loaded:
     """What is allowed and probably not meant."""
 
 
-def load(paths: Iterable[str | Path]) -> Loaded:
+def load(paths: Iterable[str | Path]) -> LoadedSuites:
     """Read suites and scenarios from files, folders (their ``suite.yaml`` and ``*.suite.yaml``) and globs.
 
     Raises:
@@ -105,12 +107,12 @@ class Loader:
     suites: list[Suite] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     files: dict[Path, None] = field(default_factory=dict)
-    ids: dict[str, Place | None] = field(default_factory=dict)
+    ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
-    def finish(self) -> Loaded:
+    def finish(self) -> LoadedSuites:
         """Return what was read; raises SuiteError if anything was wrong."""
         self.problems.stop()
-        return Loaded(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
+        return LoadedSuites(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
 
     def file(self, path: Path) -> None:
         """Read a file that a user named: suites and bare scenarios."""
@@ -165,7 +167,11 @@ class Loader:
                     self.problems.add(
                         place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
                     )
-            for raw, where in found:
+            for given, where in found:
+                raw, data = with_rows(given, where, variables, self.problems, self.doubts)
+                if data is not None:
+                    self.read(data)
+                raw = with_cells(raw, self.problems)
                 filled = with_defaults(raw, defaults, whole.get("defaultTags"))
                 scenario = self.scenario(filled, variables)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
@@ -180,14 +186,14 @@ class Loader:
             for scenario, where, filled in made:
                 self.expand(scenario, filled, suite, where, path.parent)
 
-    def unique(self, name: str, at: Place | None) -> None:
+    def unique(self, name: str, at: YamlPlace | None) -> None:
         """Keep the id of a scenario, or say that it is there already."""
         if name in self.ids:
             first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
-    def from_files(self, folder: Path, entry: str, at: Place | None, read: set[Path]) -> list[tuple[Map, Path]]:
+    def from_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
         """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is one."""
         made: list[tuple[Map, Path]] = []
         for path in found_in(folder, entry, at, self.problems):
@@ -217,7 +223,7 @@ class Loader:
         """Validate a scenario, and follow its steps with every set of its parameters."""
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
-        for parameters in usable or [Map(raw.place)]:
+        for parameters in distinct(usable) or [Map(raw.place)]:
             flow = Flow(self.problems, self.doubts)
             for part in (variables, raw.get("vars"), _without_id(parameters)):
                 if isinstance(part, Map):

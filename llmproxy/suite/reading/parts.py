@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from llmproxy.suite.reading.files import shown
 from llmproxy.suite.schema.suite import Part
 from llmproxy.suite.schema.types import told
-from llmproxy.suite.yaml.places import List, Map, Place, Problems, place_of
+from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
 __all__ = ["included", "with_defaults"]
@@ -56,7 +56,7 @@ def included(
     return made
 
 
-def _part(path: Path, at: Place | None, problems: Problems) -> Map | None:
+def _part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
     if not path.is_file():
         problems.add(at, f"there is no file {shown(path)} to include")
         return None

@@ -84,7 +84,10 @@ async def _command(command: str | tuple[str, ...], folder: Path, env: Mapping[st
         said, _ = await process.communicate()
     except BaseException:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
         await process.wait()
         raise
     if process.returncode:

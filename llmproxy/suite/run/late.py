@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import AGENT
+from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.stage import Stage
 
-__all__ = ["LateCallsError", "find_late_calls", "refuse_late_calls", "watches_wire"]
-
-_SHOWN = 3
-
-
-class LateCallsError(MachineError):
-    """The agent went on after the end of its scenario: what was asserted about its traffic was asserted too early."""
-
-    code = "llmproxy_suite_late_calls"
+__all__ = ["find_late_calls", "refuse_late_calls", "watches_wire"]
 
 
 def watches_wire(stage: Stage) -> bool:
@@ -48,26 +40,9 @@ async def find_late_calls(stage: Stage) -> list[str]:
     """
     if stage.session is None:
         return []
-    after = stage.cursor
-    strays = await stage.strays()
-    whose = (
-        [f"{strays} calls arrived that belong to no run (nobody had its turn when they were made)"] if strays else []
-    )
-    calls = [call for call in await stage.session.calls(after) if call.party == AGENT]
-    if not calls:
-        return whose
+    calls = [call for call in await stage.session.calls(stage.cursor) if call.party == AGENT]
     stage.wire.read(calls)
-    try:
-        tools = stage.wire.step(after).tools
-    except LLMProxyError:  # a damaged recording: the calls are named all the same
-        tools = ()
-    asked = {tool.seq for tool in tools}
-    named = [f"{tool.name} ({tool.where})" for tool in tools]
-    named += [
-        f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
-    ]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return [f"after the end of the scenario the agent made further calls: {', '.join(named[:_SHOWN])}{more}", *whose]
+    return name_late_calls(calls, stage.wire, await stage.strays())
 
 
 def refuse_late_calls(said: list[str]) -> LateCallsError:

@@ -19,29 +19,30 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.report.events import Finished, Started, Status, Step
 from llmproxy.scenario.proxy.uncancelled import to_the_end
+from llmproxy.scenario.running.late import LateCallsError
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.fault import status_of as fault_of, told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.tools import passed, unseen
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
+from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.choose.selection import until
 from llmproxy.suite.choose.unrecorded import NothingRecorded, nothing_recorded
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.run.late import LateCallsError, refuse_late_calls, watches_wire
+from llmproxy.suite.run.late import refuse_late_calls, watches_wire
 from llmproxy.suite.run.opening import Opened, closed, opened
 from llmproxy.suite.run.stage import Done, Stage, status_of
 from llmproxy.suite.run.steps import insert_all, perform
-from llmproxy.suite.run.world import cassette_name
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import recorded_at
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.client import Call, Report
     from llmproxy.suite.reading.load import Case
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
-    from llmproxy.suite.yaml.places import Place
+    from llmproxy.suite.yaml.places import YamlPlace
 
 __all__ = ["Ran", "run_once"]
 
@@ -52,6 +53,12 @@ class Untidy(MachineError):
     """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
 
     code = "llmproxy_suite_untidy"
+
+
+class Unstruck(MachineError):
+    """A run passed without the faults on purpose that it was to meet: nothing is proved about them."""
+
+    code = "llmproxy_suite_unstruck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ class Ran:
     wire: Report | None = None
     recorded_at: float | None = None
     """Of what was replayed, Unix time; None if nothing was."""
+    calls: Sequence[Call] = ()
+    """What passed the proxy."""
 
 
 @dataclass(slots=True)
@@ -105,7 +114,7 @@ async def run_once(world: World, case: Case, sample: int, runs: int, *, alone: b
     return await _Run(world, case, begun, alone=alone).live()
 
 
-def place_text(place: Place | None) -> str:
+def place_text(place: YamlPlace | None) -> str:
     """Return a place as events have it: file and line."""
     return f"{place.file}:{place.line}" if place else ""
 
@@ -271,6 +280,8 @@ class _Run:
                 waited_seconds=None if stage is None else stage.waited + getattr(stage.agent, "waited", 0.0),
                 usage=usage,
                 replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
+                bound=None if report is None else report.bound,
+                bound_names=() if report is None else report.bound_names,
                 misses=() if stage is None else tuple(stage.misses),
                 unrecorded=isinstance(error, NothingRecorded),
                 error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
@@ -319,12 +330,16 @@ class _Run:
         late = self.open.late if self.open is not None and watches_wire(self.open.stage) else []
         if late and error is None and status is Status.PASSED:
             error, status = refuse_late_calls(late), Status.ENVIRONMENT_ERROR
+        asked = self.case.scenario.faults is not None
+        if asked and report is not None and report.unstruck and error is None and status is Status.PASSED:
+            error, status = Unstruck("\n".join(report.unstruck)), Status.ENVIRONMENT_ERROR
         if notes and error is None and status is Status.PASSED:
             error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
         spent = None if report is None else report.cost_spent
         since = None if self.open is None else recorded_at(self.open.stage.calls)
-        return Ran(status, error, reasoning, spent, 0 if report is None else report.live_calls, report, since)
+        live, calls = 0 if report is None else report.live_calls, () if self.open is None else self.open.stage.calls
+        return Ran(status, error, reasoning, spent, live, report, since, calls)
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""

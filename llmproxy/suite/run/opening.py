@@ -24,6 +24,7 @@ from llmproxy.suite.checks.entities.looking import Entities
 from llmproxy.suite.checks.entities.rows import select
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.conversations import Conversations
+from llmproxy.suite.run.faults import asked_faults
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.late import find_late_calls
 from llmproxy.suite.run.stage import Stage
@@ -162,6 +163,9 @@ def _known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
 
 
 async def _session(world: World, begun: Started, case: Case) -> RunSession | None:
+    faults = asked_faults(case.scenario.faults, case.folder)
+    if not world.proxy and faults is not None:
+        raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
     if not world.proxy:
         return None
     from llmproxy.scenario.proxy.session import RunSession
@@ -175,6 +179,7 @@ async def _session(world: World, begun: Started, case: Case) -> RunSession | Non
         token=world.token,
         patience=_PATIENCE,
         upstreams=upstreams_for(case),
+        faults=world.faults or faults,
     )
 
 

@@ -1,8 +1,7 @@
 """Cases -> runs, as many at a time as may be, and what they come to.
 
-Runs that look at entities disturb each other unless each has rows of its own. They go on at the same time only where every entity that
-they name knows whose its rows are, the users differ, and no key is counted up by the store; else one at a time, which is said. Agents in this process take turns whatever
-is asked for (`llmproxy.scenario.proxy.binding`).
+Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same time. Agents in this
+process take turns whatever is asked for (`llmproxy.scenario.proxy.binding`).
 
 Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
 """
@@ -12,22 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.report.events import Completed, Finished, Selected, Started, Status
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.fault import told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.entities.ids import user_of
+from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook
+from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
 from llmproxy.suite.run.one import Ran, run_once
 from llmproxy.suite.run.verdicts import exit_code, row
-from llmproxy.suite.run.world import cassette_name
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import Case
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Suite
 
 __all__ = ["Tested", "run_cases"]
+
+_NAMED = 5
+"""Scenarios that a note names."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class _Batch:
         self._unpriced = ""
         self._together = asyncio.Semaphore(max(world.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
+        self._again: list[_Job] = []
 
     def note_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
@@ -121,9 +125,12 @@ class _Batch:
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
-            users = self._isolated([job for job in self.jobs if id(job.case.suite) in good])
-            tasks = [asyncio.ensure_future(self._one(job, users)) for job in self.jobs if id(job.case.suite) in good]
-            await self._finish(tasks)
+            jobs = [job for job in self.jobs if id(job.case.suite) in good]
+            lanes = await decide_lanes(self.world, (job.case for job in jobs))
+            if lanes.why_not:
+                self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
+            await self._finish([asyncio.ensure_future(self._one(job, lanes)) for job in jobs])
+            await self._repeat(lanes)
         finally:
             for each in suites:
                 await to_the_end(self._all_hooks(each, "afterAll"))
@@ -155,58 +162,61 @@ class _Batch:
 
     # -- one at a time, or not
 
-    def _isolated(self, jobs: Sequence[_Job]) -> bool:
-        """Tell whether runs that look at entities have rows of their own; say it where they have not."""
-        if self.world.options.parallel < 2:
-            return False
-        for case in {job.case.id: job.case for job in jobs}.values():
-            names = self.world.entities_for(case)
-            if not names:
-                continue
-            if why := self._shared(case, names):
-                self.notes.append(f"scenarios that look at entities ran one at a time: {why}")
-                return False
-        return True
-
-    def _shared(self, case: Case, names: Sequence[str]) -> str:
-        """Say why runs of a suite with these entities disturb each other; empty if they do not."""
-        try:
-            made = self.world.store_for(case)
-            known = [] if made is None else [made[0].describe(name) for name in names]
-        except LLMProxyError:  # the run itself says so
-            made, known = None, []
-        without = next((info.name for info in known if info.user is None), "" if known else names[0])
-        if without:
-            return f"{without} has no user column, so their rows are not told apart"
-        counted = next((info.name for info in known if info.counted), "")
-        if counted and made is not None and made[1].counters != "unused":
-            return (
-                f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first,"
-                " and what is recorded would never replay (`store.counters: unused` says that the agent gives ids of its own)"
-            )
-        return ""
-
-    def _lane(self, job: _Job, *, users: bool) -> asyncio.Lock | None:
+    def _lane(self, job: _Job, lanes: Lanes) -> asyncio.Lock | None:
         if not self.world.entities_for(job.case):
             return None
-        name = user_of(job.case.scenario.user_id or USER, job.sample) if users else ""
+        name = user_of(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
-    async def _one(self, job: _Job, users: bool) -> None:  # noqa: FBT001
+    async def _one(self, job: _Job, lanes: Lanes) -> None:
         async with AsyncExitStack() as stack:
-            lane = self._lane(job, users=users)
+            lane = self._lane(job, lanes)
             if lane is not None:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
-            self.ran.setdefault(job.case.id, []).append(await self._run(job, alone=lane is not None and not users))
+            if job.case.id in lanes.bound:
+                await self._bound(job)
+            else:
+                self._keep(job, await self._run(job, self.world, alone=lane is not None and not lanes.users))
 
-    async def _run(self, job: _Job, *, alone: bool) -> Ran:
+    async def _bound(self, job: _Job) -> None:
+        """Run beside others that move the counter of its keys; one that misses a recording then is not told, but repeated."""
+        held = Held(self.world)
+        try:
+            ran = await self._run(job, replace(self.world, handlers=[held]), alone=False)
+        except BaseException:
+            held.release()
+            raise
+        if isinstance(ran.error, MissError) and not isinstance(ran.error, NothingRecorded):
+            self._again.append(job)
+            return
+        held.release()
+        self._keep(job, ran)
+
+    async def _repeat(self, lanes: Lanes) -> None:
+        """Run one at a time, from the counters that there were, what missed a recording beside others."""
+        if lanes.bound:
+            await lanes.rewind()
+        if self._again:
+            named = list(dict.fromkeys(job.case.id for job in self._again))
+            more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+            self.notes.append(
+                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids, and what is recorded"
+                " of them holds ids that cannot be bound (in a sentence)"
+            )
+        for job in self._again:
+            self._keep(job, await self._run(job, self.world, alone=True))
+
+    def _keep(self, job: _Job, ran: Ran) -> None:
+        self.ran.setdefault(job.case.id, []).append(ran)
+
+    async def _run(self, job: _Job, world: World, *, alone: bool) -> Ran:
         skip, limit = job.case.scenario.skip, self.world.options.max_cost
         if skip:
             return self._skipped(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._over(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
-        ran = await run_once(self.world, job.case, job.sample, job.runs, alone=alone)
+        ran = await run_once(world, job.case, job.sample, job.runs, alone=alone)
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
         elif ran.live:

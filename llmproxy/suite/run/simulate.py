@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
-from llmproxy.scenario.types import AgentInput, ScenarioResult
+from llmproxy.scenario.types import AgentInput, JudgmentRequest, ScenarioResult
 from llmproxy.scenario.values.messages import copies, text_of
 from llmproxy.suite.run.conversations import Conversation
 
@@ -62,6 +62,7 @@ class _Running:
     session: RunSession | None
     unscripted: bool
     wire_before: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
+    wire_unknown: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -144,7 +145,7 @@ def _input(conversation: Conversation, state: _State, *, forced: bool = False) -
         thread_id=conversation.thread_id,
         messages=copies(conversation.messages),
         new_messages=copies(conversation.messages[-1:]),
-        judgment_request=forced,
+        judgment_request=JudgmentRequest() if forced else None,
         scenario_state=state,
     )
 
@@ -184,7 +185,12 @@ async def _judged(
     except ModelUnset as error:
         raise _unset(f"{name}: the judge", "judge", "judgeModel") from error
     about = stage.case.description or stage.case.title or stage.case.id
-    running = _Running(stage.session, unscripted=False, wire_before=_wire(stage, conversation))
+    running = _Running(
+        stage.session,
+        unscripted=False,
+        wire_before=_wire(stage, conversation),
+        wire_unknown=_unknown(stage, conversation),
+    )
     returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))
     await stage.pull()
     if not isinstance(returned, ScenarioResult):
@@ -218,3 +224,9 @@ def _criterion(name: str, found: Any) -> Assertion:  # noqa: ANN401 - report.eve
 def _wire(stage: Stage, conversation: Conversation) -> dict[int, list[ToolUse]]:
     """Return the agent's tool calls by the place of the message that came after them."""
     return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}
+
+
+def _unknown(stage: Stage, conversation: Conversation) -> Sequence[str]:
+    """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
+    steps = [stage.wire.step(after, until) for after, until in conversation.windows.values()]
+    return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

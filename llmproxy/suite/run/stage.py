@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.checks.entities.looking import Entities
-    from llmproxy.suite.checks.update import Snapshots
+    from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
@@ -129,6 +129,7 @@ class Stage:
         before = self.cursor
         self.cursor = max((call.seq for call in calls), default=before)
         self.calls += calls
+        self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
         self.wire.read(calls)
         missed = [call for call in calls if call.miss]
         if missed:

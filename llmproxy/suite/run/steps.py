@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, cast
 
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
-from llmproxy.suite.checks.entities.items import Created, Verify, Wait
+from llmproxy.suite.checks.entities.items import Created, VerifyItem, Wait
 from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
+from llmproxy.suite.run.faults import meet_faults
 from llmproxy.suite.run.stage import Done, Stage
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -89,12 +90,14 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
     before = await asyncio.to_thread(stage.entities.baseline, entities) if entities else None
     conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
     window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
-    answer = await say(conversation)
+    done = Done()
+    async with meet_faults(stage, step.faults, done):
+        answer = await say(conversation)
     stage.scope.answered(answer.text)
     if conversation.name:
         stage.scope.converse(conversation.name, conversation.thread_id)
     strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
-    done = Done(again=lambda: look(stage, step, window, strays), rest=answer.judged)
+    done.again, done.rest = lambda: look(stage, step, window, strays), [*answer.judged, *done.rest]
     done.look_again()
     if _claims(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
@@ -107,7 +110,11 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
                 f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
     if step.response is not None:
-        done.rest += await check_response(stage, conversation, step, answer.text)
+        done.rest += check_response(stage, step, answer.text)
+        if step.response.judge is not None:
+            from llmproxy.suite.run.simulate import judge
+
+            done.rest += await judge(stage, conversation, step.response.judge, "response.judge")
     if before is not None:
         wanted = [_created(item) for item in step.created or ()]
         done.rest += await asyncio.to_thread(stage.entities.created, before, wanted)
@@ -135,7 +142,7 @@ def _created(item: CreatedItem) -> Created:
 
 async def _verify(stage: Stage, step: StepBase) -> Done:
     said = cast("VerifyStep", step).verify
-    wanted = Verify(
+    wanted = VerifyItem(
         entity=said.entity,
         id=said.id,
         filters=said.filters or {},

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.naming import cassette_of
-from llmproxy.suite.checks.update import Snapshots
+from llmproxy.suite.checks.snapshots import Snapshots
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.store import WaitFor
@@ -25,14 +24,9 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
 
-__all__ = ["World", "cassette_name", "entities_of"]
+__all__ = ["World", "entities_of"]
 
 _log = logging.getLogger(__name__)
-
-
-def cassette_name(suite: str, case: str) -> str:
-    """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""
-    return f"{cassette_of(suite)}/{cassette_of(case)}"
 
 
 def entities_of(scenario: Scenario) -> list[str]:
@@ -69,6 +63,8 @@ class World:
     """``agent`` and ``store`` for suites that have none."""
     defaults_folder: Path = field(default_factory=Path.cwd)
     """Where paths of `defaults` begin."""
+    faults: Mapping[str, Any] | None = None
+    """Faults on purpose of every session, in place of the scenarios' own: a sweep's."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     stopped: threading.Event = field(default_factory=threading.Event)

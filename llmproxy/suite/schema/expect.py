@@ -59,6 +59,10 @@ class Usage(Asserting):
     """Output that is reasoning."""
     cost_usd: Count | None = None
     """US dollars by litellm's prices; an unknown price is an error."""
+    latency_ms: Count | None = None
+    """Milliseconds that models took, from request to the end of the answer, all calls together; in replay as they were recorded."""
+    first_token_ms: Count | None = None
+    """Milliseconds until the first bytes of an answer, of the call that took longest; in replay as they were recorded."""
     any_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None
     """At least one of these holds, beside the keys above."""
     all_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None

@@ -89,6 +89,10 @@ class ToolExpect(Asserting):
     """What the tool returned, as the agent passed it on; of every call."""
     error: Matcher | None = None
     """What the tool reported as an error; true: some error, false: none; of every call."""
+    before: Text | None = None
+    """Another tool: it is called too, and every call of this one comes before its first."""
+    after: Text | None = None
+    """Another tool: every call of this one has a call of it before."""
     offered: Flag | None = None
     """Whether a request of the step offers the tool to the model; false: nor may it be called."""
     status: Literal["requested", "executed", "errored"] = "requested"

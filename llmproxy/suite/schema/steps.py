@@ -12,7 +12,7 @@ from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
 from llmproxy.suite.schema.response import Judging, Response, ToolExpect
 from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
 from llmproxy.suite.schema.types import Node, complain, refuse
-from llmproxy.suite.schema.values import Count, Flag, Milliseconds, Text, Times
+from llmproxy.suite.schema.values import Count, FaultsGiven, Flag, Milliseconds, Text, Times
 from llmproxy.suite.yaml.places import meant
 
 __all__ = [
@@ -63,6 +63,8 @@ class Talk(StepBase):
     """Tool -> how it is called in this step; `"*"` stands for every tool that is not named."""
     only_tools: Flag = False
     """Whether tools that `tools` does not name must not be called."""
+    tool_order: Annotated[tuple[Text, ...], Field(min_length=2)] | None = None
+    """Tools that are called one after the other in this step; others may be called in between, calls of one answer are at once."""
     total_tool_calls: Count | None = None
     """Calls of all tools in this step."""
     include_hosted: Flag = False
@@ -85,6 +87,8 @@ class Talk(StepBase):
     """For one answer of the agent."""
     observe: Observe | None = None
     """Default: the scenario's."""
+    faults: FaultsGiven | None = None
+    """Faults on purpose that the agent's calls meet in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
     def _named(self, info: ValidationInfo) -> Talk:
@@ -95,7 +99,7 @@ class Talk(StepBase):
     @property
     def about_wire(self) -> tuple[str, ...]:
         """The assertions that need the agent's traffic, as the file names them."""
-        wire = ("tools", "onlyTools", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
+        wire = ("tools", "onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
         return tuple(key for key in wire if key in self.given)
 
 

@@ -30,6 +30,7 @@ from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import (
     Entity,
+    FaultsGiven,
     Fields,
     Flag,
     Milliseconds,
@@ -166,6 +167,11 @@ class Defaults(Node):
     """Of simulated users."""
 
 
+def _or_file(schema: dict[str, Any]) -> None:
+    """Let editors take the name of a file; it is read before a model sees it."""
+    schema["anyOf"] = [*schema["anyOf"], {"type": "string", "minLength": 1}]
+
+
 class Scenario(Node):
     """One story: rows that are there, steps one after the other, what must come of them."""
 
@@ -201,10 +207,16 @@ class Scenario(Node):
     """True or a reason: it is not run."""
     xfail: Reason = False
     """True or a reason: it is expected to fail, and an unexpected pass is a failure."""
-    parametrize: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
-    """Sets of names with values; the scenario runs with each. The key `id` names the set."""
+    parametrize: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = Field(
+        default=None, json_schema_extra=_or_file
+    )
+    """Sets of names with values, or a file of them (csv, jsonl, yaml); the scenario runs with each. The key `id` names the set."""
+    matrix: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] | None = None
+    """Variable -> values; the scenario runs with every combination of them."""
     usage: Usage | None = None
     """What all its steps used together."""
+    faults: FaultsGiven | None = None
+    """Faults on purpose that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
 
     @model_validator(mode="after")
     def _names(self, info: ValidationInfo) -> Scenario:

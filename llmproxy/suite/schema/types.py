@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.suite.matchers.table import kind, show
-from llmproxy.suite.yaml.places import Map, Place, Problems, locate, meant, place_of
+from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, meant, place_of
 
 __all__ = ["Node", "complain", "refuse", "told"]
 
@@ -33,7 +33,7 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
 
 
-def complain(info: ValidationInfo, place: Place | None, message: str, hint: str = "") -> None:
+def complain(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
     """Note a problem and go on; without somebody to note it, raise."""
     if not isinstance(info.context, Problems):
         raise refuse(message, hint)
@@ -87,11 +87,11 @@ class Node(BaseModel):
         return made
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> YamlPlace | None:
         """Where it stands in its file; None for what was made in Python."""
         return place_of(self._source)
 
-    def at(self, *path: object) -> Place | None:
+    def at(self, *path: object) -> YamlPlace | None:
         """Return where something inside of it stands, by the keys of the file."""
         return locate(self._source, path) if self._source is not None else None
 
@@ -103,7 +103,7 @@ class Node(BaseModel):
         )
 
 
-def told(error: ValidationError, root: object, problems: Problems, at: Place | None = None) -> None:
+def told(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
     """Add what pydantic refused to `problems`, with its place in `root`; `at` is that of a root which knows none."""
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and each["input"]:

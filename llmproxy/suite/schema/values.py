@@ -18,6 +18,7 @@ __all__ = [
     "Count",
     "Entity",
     "Every",
+    "FaultsGiven",
     "Fields",
     "Flag",
     "Matcher",
@@ -143,6 +144,19 @@ def _every(value: object, info: ValidationInfo) -> object:
     return value
 
 
+def _faults(value: object) -> object:
+    """Read faults on purpose; a file of them is read when the scenario runs."""
+    from llmproxy.core.faults import BadFaults, faults_for_session
+    from llmproxy.core.faults.reading import names_file
+
+    if not names_file(value):
+        try:
+            faults_for_session(value)
+        except BadFaults as error:
+            raise refuse(error.message, error.hint) from error
+    return value
+
+
 def _value(value: object) -> object:
     if value is None:
         raise refuse("takes a value, not null")
@@ -181,6 +195,20 @@ Count = Annotated[Any, BeforeValidator(_count), WithJsonSchema({"$comment": "Cou
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_fields)]
 """Column or path -> matcher; at least one."""
+FaultsGiven = Annotated[
+    Any,
+    BeforeValidator(_faults),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": ["string", "object"]}},
+                {"type": "object"},
+            ]
+        }
+    ),
+]
+"""Faults on purpose: a preset, a kind, ``http-429@2``, rules, a file."""
 Every = Annotated[
     Any,
     BeforeValidator(_every),

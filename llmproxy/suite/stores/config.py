@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.memory import MemoryStore, Shape
+from llmproxy.suite.stores.memory import MemoryShape, MemoryStore
 from llmproxy.suite.stores.protocol import StoreAdapter
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.suite.stores.http_map import Template
+    from llmproxy.suite.stores.http_map import HttpTemplate
 
 __all__ = ["Policy", "policy_from", "store_from"]
 
@@ -201,16 +201,16 @@ def _seconds(given: Mapping[str, Any]) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 
 
-def _request(text: str) -> Template:
-    from llmproxy.suite.stores.http_map import Template
+def _request(text: str) -> HttpTemplate:
+    from llmproxy.suite.stores.http_map import HttpTemplate
 
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
-    return Template(method.upper(), address)
+    return HttpTemplate(method.upper(), address)
 
 
-def _shape(name: str, given: object) -> Shape:
+def _shape(name: str, given: object) -> MemoryShape:
     """Read an entity of a store without a schema."""
     members = ("id", "user", "columns")
     if not isinstance(given or {}, Mapping):
@@ -222,4 +222,4 @@ def _shape(name: str, given: object) -> Shape:
     columns = told.get("columns") or []
     if not isinstance(columns, list):
         raise SuiteError(f"store.entities.{name}.columns: expected a list of names, got {columns!r}")
-    return Shape(told.get("id", "id"), told.get("user"), tuple(columns))
+    return MemoryShape(told.get("id", "id"), told.get("user"), tuple(columns))

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, pick
 from llmproxy.suite.stores.base import StoreBase
-from llmproxy.suite.stores.http_map import HttpEntity, Template
+from llmproxy.suite.stores.http_map import HttpEntity, HttpTemplate
 from llmproxy.suite.stores.http_pages import more_rows
 from llmproxy.suite.stores.plain import same
 from llmproxy.suite.stores.protocol import (
@@ -52,16 +52,20 @@ class HttpStore(StoreBase):
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10,
-        reset: Template | None = None,
+        reset: HttpTemplate | None = None,
+        client: httpx.Client | None = None,
     ) -> None:
-        """Prepare; nothing is connected yet. `timeout` in seconds; `reset` is the request that resets the service."""
+        """Prepare; nothing is connected yet.
+
+        `timeout` in seconds; `reset` is the request that resets the service; `client` asks instead of one made here.
+        """
         import httpx
 
         self._base = base.rstrip("/")
         self._entities = dict(entities)
         self._reset = reset
         self._seen: dict[str, dict[str, None]] = {}
-        self._client = httpx.Client(
+        self._client = client or httpx.Client(
             headers={"accept": "application/json", **(headers or {})}, timeout=timeout, trust_env=False
         )
 
@@ -74,7 +78,7 @@ class HttpStore(StoreBase):
         names |= {} if shape.columns else self._seen.get(entity, {})
         columns = {name: Column(name) for name in names}
         return EntityInfo(
-            entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base, reuses=True
+            entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base, reuses=shape.reuses
         )
 
     def _entity(self, name: str) -> HttpEntity:

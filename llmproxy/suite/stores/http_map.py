@@ -12,6 +12,7 @@
         next: null                        # where a list says the address of its next page; $.links.next
         id: id
         user: null                        # the member that says whose a row is; `$user` in the address of `list` narrows there
+        reuses: true                      # whether the number of a row that was deleted may be given to a new one
         columns: [title, status]          # all members there are; without it any name is taken that a row has had
 
 `get: null` finds a row in the list; `create: null` and `delete: null` say that the service cannot do that.
@@ -27,19 +28,19 @@ from urllib.parse import quote
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, read_path
-from llmproxy.suite.stores.memory import Shape
+from llmproxy.suite.stores.memory import MemoryShape
 from llmproxy.values import did_you_mean
 
-__all__ = ["HttpEntity", "Template", "http_entity"]
+__all__ = ["HttpEntity", "HttpTemplate", "http_entity"]
 
-MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns")
+MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 WHOLE = Path("$", ())
 _NAME = re.compile(r"\$(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class HttpTemplate:
     """A method and an address in which ``$id`` and ``$user`` stand for values."""
 
     method: str
@@ -57,11 +58,11 @@ class Template:
 class HttpEntity:
     """How one entity is spoken about."""
 
-    shape: Shape
-    list: Template
-    get: Template | None
-    create: Template | None
-    delete: Template | None
+    shape: MemoryShape
+    list: HttpTemplate
+    get: HttpTemplate | None
+    create: HttpTemplate | None
+    delete: HttpTemplate | None
     body: Any
     rows: Path
     row: Path
@@ -94,7 +95,9 @@ def http_entity(name: str, given: object) -> HttpEntity:
     )
 
 
-def _template(given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]) -> Template | None:
+def _template(
+    given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
+) -> HttpTemplate | None:
     text = given.get(member, default)
     if text is None:
         return None
@@ -107,17 +110,20 @@ def _template(given: Mapping[str, Any], at: str, member: str, default: str, name
             raise SuiteError(f"{at}.{member}: ${name} has no value here (there is {allowed})")
     if member != "list" and names and f"${names[0]}" not in address:
         raise SuiteError(f"{at}.{member}: {address!r} does not say where ${names[0]} goes")
-    return Template(method.upper(), address.strip())
+    return HttpTemplate(method.upper(), address.strip())
 
 
 def _path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
 
 
-def _shape(given: Mapping[str, Any], at: str) -> Shape:
+def _shape(given: Mapping[str, Any], at: str) -> MemoryShape:
     key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
     if not isinstance(key, str) or not (user is None or isinstance(user, str)):
         raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
         raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
-    return Shape(key, user, tuple(columns))
+    reuses = given.get("reuses", True)
+    if not isinstance(reuses, bool):
+        raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
+    return MemoryShape(key, user, tuple(columns), reuses)

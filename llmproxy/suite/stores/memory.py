@@ -17,17 +17,19 @@ from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.plain import plain, same
 from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, ordered, unknown_entity
 
-__all__ = ["MemoryStore", "Shape"]
+__all__ = ["MemoryShape", "MemoryStore"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MemoryShape:
     """What an entity without a schema is said to look like."""
 
     key: str = "id"
     user: str | None = None
     columns: tuple[str, ...] = ()
     """All of its columns; empty: any."""
+    reuses: bool = False
+    """Whether the number of a row that was deleted may be given to a new one."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class _Table:
 class MemoryStore(StoreBase):
     """Rows in dictionaries."""
 
-    def __init__(self, entities: Mapping[str, Shape] | None = None) -> None:
+    def __init__(self, entities: Mapping[str, MemoryShape] | None = None) -> None:
         """Start empty. Without `entities` any name is one, with the key `id` and no user."""
         self._shapes = dict(entities or {})
         self._open = not self._shapes
@@ -51,7 +53,7 @@ class MemoryStore(StoreBase):
         """Say what was declared, or seen."""
         if not self._open and entity not in self._shapes:
             raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
-        shape = self._shapes.get(entity, Shape())
+        shape = self._shapes.get(entity, MemoryShape())
         table = self._tables.get(entity)
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         if not shape.columns and table:

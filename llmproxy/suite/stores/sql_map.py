@@ -3,7 +3,7 @@
     entities:
       tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
 
-`table`, `schema`, `id`, `user` and `columns` have a meaning; any other word is one more column, `suite's name: database's
+`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is given out twice) have a meaning; any other word is one more column, `suite's name: database's
 name`. Columns that are not mapped keep their names. What was written is compared with what the database has: a table or
 column that does not exist is an error that names the nearest.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Mapped", "TableMap", "key_value", "map_entity", "table_maps", "untyped"]
 
-RESERVED = ("table", "schema", "id", "user", "columns")
+RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
 """Columns that say whose a row is, if the suite names none."""
 
@@ -40,6 +40,8 @@ class TableMap:
     user: str | None = None
     """Column; empty: rows belong to nobody; None: by the usual names."""
     columns: Mapping[str, str] | None = None
+    reuses: bool | None = None
+    """Whether the number of a row that was deleted may be given to a new one; None: as the database does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ def table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, Table
         for key, text in texts.items():
             if not isinstance(text, str) or not text:
                 raise SuiteError(f"{at}.{key}: expected a name, got {text!r}{did_you_mean(key, RESERVED)}")
+        reuses = given.get("reuses")
+        if reuses is not None and not isinstance(reuses, bool):
+            raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
         maps[name] = TableMap(
-            given.get("table", name), given.get("schema"), given.get("id"), _user(given, at, user), renamed
+            given.get("table", name), given.get("schema"), given.get("id"), _user(given, at, user), renamed, reuses
         )
     return maps
 
@@ -119,7 +124,7 @@ def map_entity(
         closed=True,
         source=plan.table,
         counted=serial is not None,
-        reuses=_reuses(inspector, plan, columns[key]),
+        reuses=_reuses(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
     )
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
     return Mapped(info, _clause(plan, list(reflected)), zones, serial)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import connect
@@ -20,14 +20,35 @@ from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, sqlite_file
 from llmproxy.suite.stores.sql_map import Mapped
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from llmproxy.suite.stores.sql import SqlStore
+    from sqlalchemy import URL, Connection
 
 __all__ = ["Backup", "counters", "rewind", "truncate"]
 
 
-def counters(store: SqlStore, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
+class Tables(Protocol):
+    """What is used of a store of tables."""
+
+    url: URL
+
+    @property
+    def shown(self) -> str:
+        """Its URL without a password."""
+
+    @property
+    def declared(self) -> Sequence[str]:
+        """The entities that the suite names."""
+
+    def mapped(self, entity: str, /) -> Mapped:
+        """Return the table of an entity."""
+
+    def read[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
+        """Do something in a transaction that changes nothing."""
+
+    def write[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
+        """Do something in a transaction."""
+
+
+def counters(store: Tables, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
     """Return where the counter of each entity's key stands, and whether that number was given out already."""
     at: dict[str, tuple[int, bool]] = {}
     for name in entities:
@@ -37,7 +58,7 @@ def counters(store: SqlStore, entities: Sequence[str]) -> dict[str, tuple[int, b
     return at
 
 
-def _counter(store: SqlStore, mapped: Mapped) -> tuple[int, bool] | None:
+def _counter(store: Tables, mapped: Mapped) -> tuple[int, bool] | None:
     from sqlalchemy import text
 
     def ask(connection: Connection) -> tuple[int, bool] | None:
@@ -57,7 +78,7 @@ def _counter(store: SqlStore, mapped: Mapped) -> tuple[int, bool] | None:
     return store.read(ask, f"looking at the counter of {mapped.info.name}")
 
 
-def rewind(store: SqlStore, at: Mapping[str, tuple[int, bool]]) -> None:
+def rewind(store: Tables, at: Mapping[str, tuple[int, bool]]) -> None:
     """Set counters back, but not below the largest key that is still there."""
     from sqlalchemy import func, select, text
 
@@ -84,7 +105,7 @@ def rewind(store: SqlStore, at: Mapping[str, tuple[int, bool]]) -> None:
         store.write(turn, f"setting the counter of {name} back")
 
 
-def truncate(store: SqlStore) -> None:
+def truncate(store: Tables) -> None:
     """Remove every row of the entities that the suite declares, and start their counters anew."""
     from sqlalchemy import text
 
@@ -130,7 +151,7 @@ def _sequence(connection: Connection, mapped: Mapped) -> str | None:
 class Backup:
     """A copy of a SQLite file, and the way back. The agent may keep the file open: its pages are replaced, not the file."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Tables) -> None:
         """Copy nothing yet."""
         file = sqlite_file(store.url)
         if file is None:

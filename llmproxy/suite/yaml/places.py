@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from llmproxy.errors import SuiteError
 
-__all__ = ["List", "Map", "Place", "Problem", "Problems", "SuiteProblems", "locate", "meant", "place_of"]
+__all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "meant", "place_of"]
 
 _SHOWN = 50
 """Problems that one error tells; after so many, a reader wants to repair the first."""
 
 
-class Place(NamedTuple):
+class YamlPlace(NamedTuple):
     """A place in a file; line and column count from 1, a column is a character."""
 
     file: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 class Problem:
     """One thing that is wrong, or (of a warning) doubtful."""
 
-    place: Place | None
+    place: YamlPlace | None
     """None for what has no place: a file that is not there."""
     message: str
     hint: str = ""
@@ -64,7 +64,7 @@ class Problems:
         """Start with nothing wrong."""
         self._seen: dict[Problem, None] = {}
 
-    def add(self, place: Place | None, message: str, hint: str = "") -> None:
+    def add(self, place: YamlPlace | None, message: str, hint: str = "") -> None:
         """Keep one problem."""
         self._seen[Problem(place, message, hint)] = None
 
@@ -96,14 +96,14 @@ class Map(dict[str, Any]):
 
     __slots__ = ("keys_at", "place", "values_at")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: YamlPlace) -> None:
         """Begin an empty mapping at a place."""
         super().__init__()
         self.place = place
-        self.keys_at: dict[str, Place] = {}
-        self.values_at: dict[str, Place] = {}
+        self.keys_at: dict[str, YamlPlace] = {}
+        self.values_at: dict[str, YamlPlace] = {}
 
-    def put(self, key: str, value: object, key_at: Place, value_at: Place) -> None:
+    def put(self, key: str, value: object, key_at: YamlPlace, value_at: YamlPlace) -> None:
         """Set a member together with where it was written."""
         self[key] = value
         self.keys_at[key], self.values_at[key] = key_at, value_at
@@ -122,19 +122,19 @@ class List(list[Any]):
 
     __slots__ = ("items_at", "place")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: YamlPlace) -> None:
         """Begin an empty sequence at a place."""
         super().__init__()
         self.place = place
-        self.items_at: list[Place] = []
+        self.items_at: list[YamlPlace] = []
 
-    def put(self, value: object, at: Place) -> None:
+    def put(self, value: object, at: YamlPlace) -> None:
         """Add an item together with where it was written."""
         self.append(value)
         self.items_at.append(at)
 
 
-def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Place | None:
+def place_of(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
     """Return where a mapping or list stands, or one of its members (its key with `key`); None if nobody knows."""
     if isinstance(node, Map):
         if isinstance(member, str) and member in node.values_at:
@@ -145,7 +145,7 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Pla
     return None
 
 
-def locate(root: object, path: Iterable[object], *, key: bool = False) -> Place | None:
+def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
     """Return where the value at `path` stands; steps that lead nowhere (the names of a union's branches) are skipped.
 
     With `key` the place is that of the last step's key.

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from llmproxy.suite.yaml.places import List, Map, Place, Problems, meant
+from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, meant
 from llmproxy.suite.yaml.text import decoded, explain, too_large
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read", "read_file"]
@@ -49,7 +49,7 @@ class _Halt(Exception):
 
 def read_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None
-) -> list[tuple[object, Place]]:
+) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a file, each with its place; `name` stands for the file in messages (default: its path)."""
     shown = name or str(path)
     try:
@@ -66,7 +66,7 @@ def read_file(
 
 def read(
     content: bytes | str, name: str, problems: Problems, doubts: Problems | None = None
-) -> list[tuple[object, Place]]:
+) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text, each with its place; empty documents between others are left out.
 
     What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that follows can be read.
@@ -78,7 +78,7 @@ def read(
     if len(text) > limit:
         too_large(len(text), name, limit, problems)
         return []
-    documents: list[tuple[object, Place]] = []
+    documents: list[tuple[object, YamlPlace]] = []
     try:
         for value, place in _Maker(text, name, problems, Problems() if doubts is None else doubts).documents():
             if value is not None:
@@ -90,12 +90,12 @@ def read(
         return documents
     except yaml.YAMLError as error:
         at = text[: getattr(error, "position", 0) or 0]
-        place = Place(name, at.count("\n") + 1, len(at) - at.rfind("\n"))
+        place = YamlPlace(name, at.count("\n") + 1, len(at) - at.rfind("\n"))
         problems.add(place, f"this is no YAML: {getattr(error, 'reason', error)}", "save the file as UTF-8 text")
         return documents
     if not documents:
         problems.add(
-            Place(name, 1, 1),
+            YamlPlace(name, 1, 1),
             "the file is empty" if not text.strip() else "the file holds nothing but comments",
             "a suite has `name` and `scenarios`, a scenario has `id` and `steps`; `llmproxy test --init` writes a first one",
         )
@@ -114,7 +114,7 @@ class _Maker:
         """Anchors whose value is not finished."""
         self.nodes = 0
 
-    def documents(self) -> Iterator[tuple[object, Place]]:
+    def documents(self) -> Iterator[tuple[object, YamlPlace]]:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self.anchors.clear()
@@ -122,9 +122,9 @@ class _Maker:
                 place = self.place(first)
                 yield self.value(first, 0), place
 
-    def place(self, event: Any) -> Place:  # noqa: ANN401 (PyYAML has no types for what it yields)
+    def place(self, event: Any) -> YamlPlace:  # noqa: ANN401 (PyYAML has no types for what it yields)
         mark = event.start_mark
-        return Place(self.name, mark.line + 1, mark.column + 1)
+        return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
     def halt(self, event: Any, message: str, hint: str = "") -> _Halt:  # noqa: ANN401
         self.problems.add(self.place(event), message, hint)
@@ -212,7 +212,7 @@ class _Maker:
             return str(event.value)
         raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
 
-    def merge(self, made: Map, value: object, place: Place) -> None:
+    def merge(self, made: Map, value: object, place: YamlPlace) -> None:
         """Take what is missing from other mappings; the first of them that has a key wins."""
         for other in value if isinstance(value, List) else [value]:
             if not isinstance(other, Map):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from llmproxy.suite.yaml.places import Place, Problems
+from llmproxy.suite.yaml.places import Problems, YamlPlace
 
 __all__ = ["decoded", "explain", "too_large"]
 
@@ -23,7 +23,7 @@ _EXPLAINED = (
 def too_large(size: int, name: str, limit: int, problems: Problems) -> None:
     """Refuse a file for its size."""
     problems.add(
-        Place(name, 1, 1),
+        YamlPlace(name, 1, 1),
         f"the file has {size / 1e6:.1f} MB, and at most {limit / 1e6:.1f} MB are read",
         "split it: `scenarios` may name files and globs",
     )
@@ -39,7 +39,7 @@ def decoded(content: bytes | str, name: str, problems: Problems) -> str | None:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
-        problems.add(Place(name, line, column), "the file is not UTF-8 text", "save it as UTF-8")
+        problems.add(YamlPlace(name, line, column), "the file is not UTF-8 text", "save it as UTF-8")
         return None
 
 
@@ -52,7 +52,7 @@ def explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problem
         written = lines[number] if 0 <= number < len(lines) else ""
         blank = written[: len(written) - len(written.lstrip())]
         if "\t" in blank:
-            place = Place(name, number + 1, blank.index("\t") + 1)
+            place = YamlPlace(name, number + 1, blank.index("\t") + 1)
             problems.add(
                 place, "this line is indented with a tab, and YAML allows only spaces", "replace the tab by spaces"
             )
@@ -61,4 +61,4 @@ def explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problem
     hint = next((hint for part, hint in _EXPLAINED if part in said), "")
     begun = error.context_mark.line + 1 if error.context_mark and error.context_mark.line != line else None
     also = f" ({error.context}, which begins in line {begun})" if begun and error.context else ""
-    problems.add(Place(name, line + 1, column + 1), f"this is no YAML: {said}{also}", hint)
+    problems.add(YamlPlace(name, line + 1, column + 1), f"this is no YAML: {said}{also}", hint)

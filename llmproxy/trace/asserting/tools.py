@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from llmproxy.core.traffic.differences import fingerprint
 from llmproxy.trace.files.cassette import Cassette
-from llmproxy.trace.values.model import AgentRun, AssertionResult, Span
+from llmproxy.trace.files.run import AgentRun
+from llmproxy.trace.values.model import AssertionResult, Span
 
 Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]

@@ -25,11 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import llmproxy
 from llmproxy.errors import CassetteNewer
+from llmproxy.protocol import AGENT
+from llmproxy.trace.values.fingerprint import fingerprint_of
 from llmproxy.trace.values.model import Provenance, Span, SpanKind, number
-from llmproxy.trace.values.problems import TraceWrongShape, shape
+from llmproxy.trace.values.problems import shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from llmproxy.core.traffic.interaction import Interaction
 
 WRITES = "0.12.0"
 """The version of Evalcraft whose shape is written."""
@@ -192,11 +196,17 @@ class Cassette:
         return read(Path(path), cls.from_dict)
 
     @classmethod
-    def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = "agent") -> Cassette:
-        """Turn a recorded cassette of a store into spans; see `trace.reading.recording`."""
-        from llmproxy.trace.reading.recording import from_store
+    def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
+        """Turn what is recorded under (cassette, sample) into a trace; `party` None takes everybody's exchanges.
 
-        return from_store(path, cassette=cassette, sample=sample, party=party)
+        Raises:
+            CassetteNotFound: no such store, or nothing recorded there.
+            CassetteCorrupt, CassetteNewer, CassetteBusy: the store cannot be read.
+
+        """
+        from llmproxy.trace.reading.recording import spans_of
+
+        return _of_spans(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))
 
 
 _HEAD = tuple(name for name in Cassette.__dataclass_fields__
@@ -222,37 +232,46 @@ def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-class Fingerprint:
-    """The original's fingerprint, over the JSON of a list of spans that go by one at a time."""
+class TraceHead:
+    """The head of a trace, while its spans go by."""
 
-    def __init__(self) -> None:
-        """Begin the list."""
-        self._digest = sha256(b"[")
-        self._between = b""
+    def __init__(self, cassette: str, sample: int) -> None:
+        """Start a trace without spans."""
+        self.trace = Cassette(
+            id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
+            metadata={"llmproxy.cassette": cassette, "llmproxy.sample": sample},
+        )  # fmt: skip
+        self._root: set[str] = set()
 
-    def add(self, span: dict[str, Any]) -> None:
-        """Add one span, as its dict."""
-        self._digest.update(self._between + canonical(span))
-        self._between = b", "
-
-    def text(self) -> str:
-        """Return 16 hex digits, over what was added so far."""
-        closed = self._digest.copy()
-        closed.update(b"]")
-        return closed.hexdigest()[:16]
-
-
-def fingerprint_of(spans: Iterable[dict[str, Any]]) -> str:
-    """Return the original's fingerprint of spans, given as their dicts."""
-    fingerprint = Fingerprint()
-    for span in spans:
-        fingerprint.add(span)
-    return fingerprint.text()
+    def see(self, span: Span) -> None:
+        """Add a span to the totals, and see whether it is what the whole run began or ended with."""
+        trace = self.trace
+        trace.count(span)
+        if trace.created_at_unknown:
+            trace.created_at, trace.created_at_unknown = span.timestamp, False
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
+            self._root.add(span.metadata["gen_ai.conversation.id"])
+        elif span.metadata.get("gen_ai.conversation.id") in self._root:
+            if span.kind is SpanKind.USER_INPUT and not trace.input_text:
+                trace.input_text = span.input
+            elif span.kind is SpanKind.AGENT_OUTPUT:
+                trace.output_text = span.output
 
 
-def canonical(span: dict[str, Any]) -> bytes:
-    """Return one span as the fingerprint sees it. Raises TraceWrongShape for what has no JSON."""
-    try:
-        return json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TraceWrongShape(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error
+def from_interactions(interactions: Iterable[Interaction], name: str, *, party: str | None = AGENT) -> Cassette:
+    """Turn interactions, in the order of their requests, into a trace of this name."""
+    from llmproxy.trace.reading.spans import build
+
+    return _of_spans(TraceHead(name, 1), build(each for each in interactions if party in (None, each.party)))
+
+
+def _of_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
+    """Return the trace of spans, with its fingerprint."""
+    from llmproxy.trace.reading.recording import all_kept
+
+    with all_kept():
+        for span in spans:
+            head.see(span)
+            head.trace.spans.append(span)
+    head.trace.compute_fingerprint()
+    return head.trace

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO
 
 from llmproxy.protocol import AGENT
-from llmproxy.trace.files.cassette import Cassette, Fingerprint, envelope
+from llmproxy.trace.files.cassette import Cassette, TraceHead, envelope
 from llmproxy.trace.files.otel import Converter, request_of
-from llmproxy.trace.reading.recording import Header, spans_of
+from llmproxy.trace.reading.recording import spans_of
+from llmproxy.trace.values.fingerprint import Fingerprint
 from llmproxy.trace.values.model import Span
 
 BATCH = 200
@@ -27,9 +28,9 @@ def write_trace(
 ) -> Cassette:
     """Write a recording as a trace file, a line for each span; returns its head: totals and fingerprint, without spans.
 
-    Raises as `recording.from_store`, before anything is written if there is no such recording.
+    Raises as `Cassette.from_store`, before anything is written if there is no such recording.
     """
-    header, fingerprint, first = Header(cassette, sample), Fingerprint(), True
+    header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
     head = envelope(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
     for span in spans_of(store, cassette=cassette, sample=sample, party=party):
@@ -57,7 +58,7 @@ def write_otlp(
 ) -> int:
     """Write a recording as OTLP, JSON lines; returns how many spans. `content` False leaves out what was said.
 
-    Raises as `recording.from_store`.
+    Raises as `Cassette.from_store`.
     """
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0

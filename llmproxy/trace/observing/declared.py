@@ -16,7 +16,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.reading.exchange import earlier_ids
 
 if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.reading.exchange import OpenedExchange
 
 __all__ = ["Declared", "declared_by", "hidden_history"]
 
@@ -32,7 +32,7 @@ class Declared:
     """None: there is one, and nobody can read it."""
 
 
-def declared_by(exchange: Exchange) -> Iterator[Declared]:
+def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
     """Yield what an answer declares."""
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
@@ -75,7 +75,7 @@ def _blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     yield (output_index if isinstance(output_index, int) else 0), as_dict(value.get("item"))
 
 
-def hidden_history(exchange: Exchange) -> str:
+def hidden_history(exchange: OpenedExchange) -> str:
     """Say why the history of a request cannot be seen in it; empty where it can."""
     if earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message, ToolCall
     from llmproxy.trace.observing.tools import ToolUse
-    from llmproxy.trace.reading.conversations import Conversation
+    from llmproxy.trace.reading.conversations import RecordedConversation
 
 __all__ = ["Waiting", "find_new_results"]
 
@@ -28,7 +28,7 @@ class Waiting:
         self._answers = 0
         self._ids: dict[str, int] = {}
 
-    def add(self, conversation: Conversation, tools: Sequence[ToolUse], *, cut: bool = False) -> None:
+    def add(self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, cut: bool = False) -> None:
         """Remember what an answer asks the agent for; `cut`: the answer was cut off."""
         self._answers += 1
         for tool in tools:
@@ -36,7 +36,7 @@ class Waiting:
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take(self, conversation: Conversation, call_id: str | None, asked: ToolCall | None) -> ToolUse | None:
+    def take(self, conversation: RecordedConversation, call_id: str | None, asked: ToolCall | None) -> ToolUse | None:
         """Take the call that a result is for; `asked` is the call as the request's own history has it, None if it has none."""
         found = next(self._candidates(conversation, call_id, asked), None)
         if found is None:
@@ -44,7 +44,9 @@ class Waiting:
         self._calls.remove(found)
         return found.tool
 
-    def _candidates(self, conversation: Conversation, call_id: str | None, asked: ToolCall | None) -> Iterator[_Call]:
+    def _candidates(
+        self, conversation: RecordedConversation, call_id: str | None, asked: ToolCall | None
+    ) -> Iterator[_Call]:
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         latest = sorted(self._calls, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
@@ -63,7 +65,7 @@ class Waiting:
 
 class _Call(NamedTuple):
     tool: ToolUse
-    conversation: Conversation
+    conversation: RecordedConversation
     answer: int
     """Number of the answer that asked for it."""
     cut: bool

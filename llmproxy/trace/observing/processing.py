@@ -13,23 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os.path import commonpath
 
 from llmproxy.trace.observing.declared import Declared, declared_by, hidden_history
 from llmproxy.trace.observing.seen import Seen
-from llmproxy.trace.observing.threads import Change, Gap, Item, changes, common, items_of, system_of
+from llmproxy.trace.observing.threads import Gap, Item, ThreadChange, changes, common, items_of, system_of
 from llmproxy.trace.observing.wire import Observed
-from llmproxy.trace.reading.exchange import CHAT, Exchange
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange
 
-__all__ = ["EVIDENCE", "Finding", "Processing", "processing"]
+__all__ = ["EVIDENCE", "Processing", "ProcessingFinding", "processing"]
 
 EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 """From the weakest to the strongest."""
+_ALIKE = 0.8
+"""Share of two system prompts that is the same if they are one."""
 _LEAST = 8
 """Characters that a summary must have so that finding it proves something."""
 
 
 @dataclass(slots=True)
-class Finding:
+class ProcessingFinding:
     """What is known about one processor in one step."""
 
     activated: bool | None
@@ -48,17 +51,22 @@ class Finding:
 class Processing:
     """What is known about the processors of a step."""
 
-    condenser: Finding
-    pruner: Finding
-    tokenLimiter: Finding  # noqa: N815 - the name that suites use
+    condenser: ProcessingFinding
+    pruner: ProcessingFinding
+    tokenLimiter: ProcessingFinding  # noqa: N815 - the name that suites use
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _HistoryLink:
     seen: Seen
-    change: Change
+    change: ThreadChange
     proof: bool
     """Whether a text that was inserted is the output of an earlier call."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing is missing but the latest messages."""
+        return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
 def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool = False) -> Processing:
@@ -71,7 +79,7 @@ def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool =
 
     """
     all_seen = [*before, *step.seen]
-    found: dict[str, list[tuple[Finding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[tuple[ProcessingFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _failed(each)):
         if seen.exchange is None:
@@ -83,6 +91,8 @@ def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool =
             doubts.append(f"{seen.where}: {reason}")
             continue
         link = _link(seen, all_seen, continues=continues)
+        if (isinstance(link, str) or (link is not None and link.ends_early)) and _is_quoted_later(seen, all_seen):
+            continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
             doubts.append(f"{seen.where}: {link}")
         elif link is not None:
@@ -97,8 +107,8 @@ def _failed(seen: Seen) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.answered
 
 
-def _declared(each: Declared, seen: Seen) -> Finding:
-    return Finding(
+def _declared(each: Declared, seen: Seen) -> ProcessingFinding:
+    return ProcessingFinding(
         activated=True,
         evidence="declared",
         reason=each.reason,
@@ -111,7 +121,7 @@ def _declared(each: Declared, seen: Seen) -> Finding:
 # -- linking ---------------------------------------------------------------------------------------------------------------
 
 
-def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _Link | str | None:
+def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _HistoryLink | str | None:
     """Find the request that this one goes on from, and compare; None: it is the first of its thread; a text: why it cannot be told."""
     exchange = seen.exchange
     if exchange is None:
@@ -122,31 +132,39 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _Link | s
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
         and each.call.operation in CHAT
     ]  # fmt: skip
-    writers = [each for each in earlier if _is_quoted(each, sent, system_of(exchange.messages))]
-    alike = [each for each in earlier if each.exchange is not None and _same_agent(each.exchange, exchange)]
+    system = system_of(exchange.messages)
+    writers = [each for each in earlier if _is_quoted(each, sent, system)]
+    alike = [
+        each for each in earlier
+        if each.exchange is not None and _same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
+    ]  # fmt: skip
     family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
     if not continues and any(_begins(sent, _expected(each)) for each in family):
         return None  # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
     scored = [
-        (common(_expected(each), sent[:-1] or sent), _told_to(writers, _expected(each)), each.call.seq, each)
+        (
+            common(_expected(each), sent[:-1] or sent),
+            each.exchange is not None and system_of(each.exchange.messages) == system,
+            _told_to(writers, _expected(each)),
+            each.call.seq,
+            each,
+        )
         for each in family
     ]
-    shared, _, _, parent = max(scored, key=lambda each: each[:3], default=(0, 0, 0, None))
+    shared, _, _, _, parent = max(scored, key=lambda each: each[:4], default=(0, False, 0, 0, None))
     if parent is None or parent.exchange is None:
         return _rootless(sent, earlier, continues=False)
-    change = changes(
-        _expected(parent), sent, before=system_of(parent.exchange.messages), after=system_of(exchange.messages)
-    )
+    change = changes(_expected(parent), sent, before=system_of(parent.exchange.messages), after=system)
     proof = _is_summary(change, writers)
     anchored = shared > 0 or _anchored(_expected(parent), sent)
-    if proof and not anchored and any(each in alike for each in writers):
+    if proof and not anchored and not change.grown and any(each in alike for each in writers):
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
         return _rootless(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(_only_tools, gap.missing)) for gap in change.gaps)
-    if lost and not change.grown and not _remembers(family):
+    if lost and not _summary_in_system(change, proof=proof) and not _remembers(family):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
-    return _Link(seen, change, proof)
+    return _HistoryLink(seen, change, proof)
 
 
 def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
@@ -154,17 +172,26 @@ def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
     return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
 
 
-def _same_agent(one: Exchange, other: Exchange) -> bool:
-    """Tell whether two requests are of one agent: the same tools, and system prompts that are not strangers to each other."""
+def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) -> bool:
+    """Tell whether two requests are of one agent: the same tools, and system prompts that are not strangers to each other.
+
+    `goes_on`: a conversation is expected to go on; then the same tools are enough, for a summary may stand where the prompt stood.
+    """
+    if goes_on and one.tools and one.tools == other.tools:
+        return True
     first, second = system_of(one.messages), system_of(other.messages)
     related = first == second or (bool(first) and bool(second) and _starts_alike(first, second))
     return one.tools == other.tools and (related or (not first) != (not second))
 
 
 def _starts_alike(one: str, other: str) -> bool:
-    """Tell whether two system prompts begin alike: what changes (a date, a summary) mostly stands behind what stays."""
+    """Tell whether two system prompts are one: they begin or end alike, or differ in a few letters only (a date, a clock)."""
     length = min(len(one), len(other), 40)
-    return one[:length] == other[:length] or one[-length:] == other[-length:]
+    if one[:length] == other[:length] or one[-length:] == other[-length:]:
+        return True
+    head = len(commonpath([one, other]))
+    tail = len(commonpath([one[head:][::-1], other[head:][::-1]]))
+    return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
 def _expected(seen: Seen) -> list[Item]:
@@ -213,6 +240,12 @@ def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
     return any(output in item.alike for item in sent if item.role != "assistant") or output in "".join(system.split())
 
 
+def _is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
+    """Tell whether an answer stands in a later request as the words of somebody else."""
+    later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
+    return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
+
+
 def _told_to(writers: Sequence[Seen], items: Sequence[Item]) -> int:
     """Return how many of these messages the one who wrote the summary was told."""
     return max((sum(_knows(each, item) for item in items) for each in writers), default=0)
@@ -229,7 +262,7 @@ def _knows(writer: Seen, item: Item) -> bool:
     return all(call in said for call in item.calls)
 
 
-def _is_summary(change: Change, writers: Sequence[Seen]) -> bool:
+def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
     """Tell whether what was inserted is the output of an earlier call that was told of what is missing."""
     inserted = "".join("".join(text.split()) for text in _inserted(change))
     for seen in writers:
@@ -241,7 +274,7 @@ def _is_summary(change: Change, writers: Sequence[Seen]) -> bool:
     return False
 
 
-def _inserted(change: Change) -> list[str]:
+def _inserted(change: ThreadChange) -> list[str]:
     """Return the texts that stand in the place of what is missing."""
     texts = [item.text for gap in change.gaps for item in gap.inserted]
     return texts + ([change.grown] if change.grown else [])
@@ -250,14 +283,15 @@ def _inserted(change: Change) -> list[str]:
 # -- telling ---------------------------------------------------------------------------------------------------------------
 
 
-def _told(link: _Link) -> list[tuple[str, Finding]]:
+def _told(link: _HistoryLink) -> list[tuple[str, ProcessingFinding]]:
     """Say which processors a difference shows."""
-    told: list[tuple[str, Finding]] = []
+    told: list[tuple[str, ProcessingFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
-        texts = [item.text for item in gap.inserted] or ([link.change.grown] if link.change.grown else [])
+        texts = [item.text for item in gap.inserted] or _summary_in_system(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _condensed(link, gap, texts)))
+            told += [] if link.proof else [("tokenLimiter", _unknown_loss(link, gap))]
         elif all(_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -270,7 +304,12 @@ def _told(link: _Link) -> list[tuple[str, Finding]]:
     return told
 
 
-def _condensed(link: _Link, gap: Gap, texts: list[str]) -> Finding:
+def _summary_in_system(change: ThreadChange, *, proof: bool) -> list[str]:
+    """Return what may be a summary in the system prompt: new text, which is more than another date."""
+    return [change.grown] if change.grown and (change.other or proof) else []
+
+
+def _condensed(link: _HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept,
@@ -286,10 +325,18 @@ def _condensed(link: _Link, gap: Gap, texts: list[str]) -> Finding:
     return _active(evidence, reason, link, values, texts)
 
 
+def _unknown_loss(link: _HistoryLink, gap: Gap) -> ProcessingFinding:
+    reason = (
+        f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new text is a"
+        " summary of them"
+    )
+    return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=link.seen.where)
+
+
 def _active(
-    evidence: str, reason: str, link: _Link, values: dict[str, int | None], texts: list[str] | None = None
-) -> Finding:
-    return Finding(
+    evidence: str, reason: str, link: _HistoryLink, values: dict[str, int | None], texts: list[str] | None = None
+) -> ProcessingFinding:
+    return ProcessingFinding(
         activated=True, evidence=evidence, reason=reason, where=link.seen.where, values=values, summaries=texts or []
     )
 
@@ -298,16 +345,16 @@ def _only_tools(item: Item) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
-def _together(name: str, found: Sequence[tuple[Finding, int]], doubts: Sequence[str]) -> Finding:
+def _together(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]) -> ProcessingFinding:
     """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
     if found:
         best = max(found, key=lambda each: each[1])[0]
-        texts = [each.summaries for each, _ in found]
+        texts = [each.summaries for each, _ in found if each.activated]
         known = [text for each in texts if each is not None for text in each]
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return Finding(
+        return ProcessingFinding(
             activated=None, evidence="unobservable", reason=f"{name} cannot be observed: {'; '.join(doubts[:3])}"
         )
-    return Finding(activated=False, evidence="proven", reason="every request carried its whole history")
+    return ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

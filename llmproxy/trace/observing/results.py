@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str
 
 if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.reading.exchange import OpenedExchange
 
 __all__ = ["Result", "results_of"]
 
@@ -34,7 +34,7 @@ class Result:
         return cls(text, declared or _says_error(text))
 
 
-def results_of(exchange: Exchange) -> list[Result | None]:
+def results_of(exchange: OpenedExchange) -> list[Result | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
     for call_id, failed in _declared(exchange.tree):

@@ -11,8 +11,8 @@ from llmproxy.trace.observing.unread import can_ask_unseen, why_unread
 from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
-    from llmproxy.trace.reading.conversations import Conversation
-    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.reading.conversations import RecordedConversation
+    from llmproxy.trace.reading.exchange import OpenedExchange
 
 __all__ = ["Seen", "WireCall"]
 
@@ -49,9 +49,9 @@ class Seen:
     """One exchange of the agent."""
 
     call: WireCall
-    exchange: Exchange | None
+    exchange: OpenedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
-    conversation: Conversation | None = None
+    conversation: RecordedConversation | None = None
     replaced: bool = False
     """Whether the client asked again, and another answer counts."""
     unclear: bool = False

@@ -10,16 +10,22 @@ A message that was merely written anew (a clock, retrieved text) is an edit, not
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
 
-__all__ = ["Change", "Gap", "Item", "changes", "common", "items_of", "system_of"]
+__all__ = ["Gap", "Item", "ThreadChange", "changes", "common", "items_of", "system_of"]
 
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
+_TIMES = re.compile(
+    r"[\d\W_]+|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)\b|january|february|march|april|may|june|july"
+    r"|august|september|october|november|december|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|[ap]m\b|utc\b|gmt\b)"
+)
+"""What a date or a clock is made of, and what stands between words."""
 _LONG = 4000
 """Characters of a text that are compared for similarity."""
 
@@ -57,7 +63,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ThreadChange:
     """How a request differs from what was expected in it."""
 
     expected: int
@@ -66,7 +72,9 @@ class Change:
     pruned: int = 0
     """Parts that are gone from messages that stayed: tool calls, results made shorter, thoughts."""
     grown: str = ""
-    """What was added to the system prompt."""
+    """What is new in the system prompt."""
+    other: bool = False
+    """Whether that is more than another date or number."""
     new: tuple[Item, ...] = field(default=())
 
     @property
@@ -125,17 +133,16 @@ def common(one: Sequence[Item], other: Sequence[Item]) -> int:
     return head + tail
 
 
-def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "") -> Change:
+def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "") -> ThreadChange:
     """Compare what was expected in a request (without what is new) with its messages.
 
     `before` and `after` are the system prompts.
     """
     kept_back = _new_at_end(sent)
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
-    matcher = SequenceMatcher(None, [item.mark for item in expected], [item.mark for item in body], autojunk=False)
     gaps: list[Gap] = []
     pruned = kept_all = 0
-    opcodes = matcher.get_opcodes()
+    opcodes = _aligned([item.mark for item in expected], [item.mark for item in body])
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
@@ -150,7 +157,22 @@ def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "",
         pruned += parts
         if missing:
             gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after))
-    return Change(len(expected) + len(new), tuple(gaps), pruned, _grown(before, after), tuple(new))
+    grown, other = _grown(before, after) if before != after else ("", False)
+    return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
+
+
+def _aligned(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
+    """Return the steps that make one of the other, as `SequenceMatcher` tells them; what both begin and end with stays.
+
+    In a conversation of equal messages the longest match alone would put a summary before what it stands for.
+    """
+    most = min(len(one), len(other))
+    head = next((n for n in range(most) if one[n] != other[n]), most)
+    tail = next((n for n in range(most - head) if one[-1 - n] != other[-1 - n]), most - head)
+    middle = SequenceMatcher(None, one[head : len(one) - tail], other[head : len(other) - tail], autojunk=False)
+    steps = [("equal", 0, head, 0, head)] if head else []
+    steps += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in middle.get_opcodes()]
+    return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
 def _new_at_end(sent: Sequence[Item]) -> int:
@@ -164,8 +186,19 @@ def _new_at_end(sent: Sequence[Item]) -> int:
 def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item], list[Item], int]:
     """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were pruned."""
     missing: list[Item] = []
-    pruned, at, used = 0, 0, set[int]()
-    for item in expected:
+    pruned, at, used, joined = 0, 0, set[int](), 0
+    for number, item in enumerate(expected):
+        if number < joined:
+            continue
+        rest = expected[number:]
+        several = next(
+            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _joins(rest, sent[j]))), None
+        )
+        if several is not None:
+            place, (length, parts) = several
+            used.add(place)
+            at, joined, pruned = place + 1, number + length, pruned + parts
+            continue
         found = next(
             (j for j in range(at, len(sent)) if j not in used and (_lost(item, sent[j]) or _edited(item, sent[j]))),
             None,
@@ -177,6 +210,24 @@ def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item],
         at = found + 1
         pruned += _lost(item, sent[found])
     return missing, [item for j, item in enumerate(sent) if j not in used], pruned
+
+
+def _joins(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:
+    """Tell of how many messages an answer is made, and how many parts of them are gone; None if it is no such answer.
+
+    Answers between which the calls and results were left out stand side by side, and read as one.
+    """
+    text, calls, results = "", list[str](), 0
+    for length, item in enumerate(expected, 1):
+        if item.role == "tool" and length > 1:
+            results += 1
+            continue
+        if item.role != "assistant" or sent.role != "assistant" or not sent.alike.startswith(text + item.alike):
+            return None
+        text, calls = text + item.alike, [*calls, *item.calls]
+        if length > 1 and text == sent.alike and len(sent.calls) < len(calls) and set(sent.calls) <= set(calls):
+            return length, len(calls) - len(sent.calls) + results
+    return None
 
 
 def _lost(item: Item, sent: Item) -> int:
@@ -204,12 +255,17 @@ def _edited(item: Item, sent: Item) -> bool:
     return matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE
 
 
-def _grown(before: str, after: str) -> str:
-    """Return what was added to a system prompt."""
-    if len(_reduced(after)) <= len(_reduced(before)):
-        return ""
-    matcher = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
-    lines = after.splitlines()
-    return "\n".join(
-        "\n".join(lines[j1:j2]) for tag, _, _, j1, j2 in matcher.get_opcodes() if tag in ("insert", "replace")
-    )
+def _grown(before: str, after: str) -> tuple[str, bool]:
+    """Return the lines that are new in a system prompt, and whether more than dates and numbers is new in them."""
+    old, lines = before.splitlines(), after.splitlines()
+    new, other = list[str](), False
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, lines, autojunk=False).get_opcodes():
+        if tag in ("insert", "replace"):
+            new += lines[j1:j2]
+            other = other or _timeless(old[i1:i2]) != _timeless(lines[j1:j2])
+    return "\n".join(new), other
+
+
+def _timeless(lines: Sequence[str]) -> str:
+    """Return lines without what changes with time."""
+    return _TIMES.sub("", "\n".join(lines).casefold())

@@ -1,4 +1,4 @@
-"""What the answers of a step took: tokens and cost, by the names that suites use.
+"""What the answers of a step took: tokens, cost and time, by the names that suites use.
 
 Every prompt token is input, cached or not, whatever the provider calls so (`core.usage` has one arithmetic for all). A sum of which a part
 is unknown is a lower bound (`Tokens.complete`), never a number to compare with.
@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.traffic.interaction import Usage
+from llmproxy.core.traffic.interaction import Chunk, Usage
 from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
         "uncachedInputTokens": _sum(fresh),
         "reasoningTokens": _sum([each.reasoning for each in usages]),
         "costUsd": _sum([_cost(each) for each in counted]),
+        "latencyMs": _sum([_took(each) for each in chosen]),
+        "firstTokenMs": _longest([_until_first(each) for each in counted]),
     }
 
 
@@ -83,6 +85,26 @@ def _cost(seen: Seen) -> Decimal | None:
     models = (interaction.model, seen.exchange.answer_model)
     costs = (cost_of(interaction.provider, model, interaction.usage) for model in models)
     return next((cost for cost in costs if cost is not None), None)
+
+
+def _took(seen: Seen) -> int | None:
+    """Return how long an exchange took on the wire, milliseconds: as it was recorded: a replay's own pace says nothing."""
+    chunks = _chunks(seen)
+    return round(chunks[-1].offset / 1000) if chunks else None
+
+
+def _until_first(seen: Seen) -> int | None:
+    chunks = _chunks(seen)
+    return round(chunks[0].offset / 1000) if chunks else None
+
+
+def _chunks(seen: Seen) -> Sequence[Chunk]:
+    return () if seen.exchange is None else seen.exchange.interaction.response.chunks
+
+
+def _longest(values: Sequence[int | None]) -> Tokens:
+    known = [value for value in values if value is not None]
+    return Tokens(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
 def _sum(values: Sequence[int | None] | Sequence[Decimal | None]) -> Tokens:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmproxy.core.traffic.interaction import header
 
 if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.reading.exchange import OpenedExchange
 
 __all__ = ["can_ask_unseen", "why_unread"]
 
@@ -24,7 +24,7 @@ _LOOKS_LIKE = re.compile(
 """What answers that call tools have in common, whatever the path."""
 
 
-def why_unread(exchange: Exchange) -> str:
+def why_unread(exchange: OpenedExchange) -> str:
     """Say why a whole answer of a model cannot be read, or not all of it; empty where it can."""
     answer = exchange.answer
     if answer is None and not exchange.finish_reasons:

@@ -22,8 +22,8 @@ from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen, WireCall
 from llmproxy.trace.observing.tokens import Tokens, usage_of
 from llmproxy.trace.observing.tools import ToolUse
-from llmproxy.trace.reading.conversations import Conversation, Conversations, Pending, Place
-from llmproxy.trace.reading.exchange import Exchange, opened
+from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.exchange import OpenedExchange, opened
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.told import interactions
 
@@ -96,9 +96,9 @@ class Wire:
         self._fed: list[tuple[WireCall, Interaction | None]] = []
         self._opened: list[Seen] = []
         self._may_call = False
-        self._history, self._conversations = History(), Conversations()
+        self._history, self._conversations = History(), RecordedConversations()
         self._waiting = Waiting()
-        self._heard: set[tuple[Conversation, str | None]] = set()
+        self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """In which conversation which request was sent."""
         self._approvals: dict[str, ToolUse] = {}
 
@@ -159,13 +159,17 @@ class Wire:
         if exchange is None or not seen.chat:
             return seen
         place = self._conversations.place(exchange)
-        seen.conversation = place.conversation or Conversation(str(len(self._opened)), "", exchange.tools, place.system)
+        seen.conversation = place.conversation or RecordedConversation(
+            str(len(self._opened)), "", exchange.tools, place.system
+        )
         self._hear_results(seen, exchange, place, seen.conversation)
         self._conversations.note(exchange, place, seen.conversation)
         self._take_calls(seen, exchange, seen.conversation)
         return seen
 
-    def _hear_results(self, seen: Seen, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+    def _hear_results(
+        self, seen: Seen, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+    ) -> None:
         """Give the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
@@ -183,7 +187,7 @@ class Wire:
             if tool is not None and result is not None:
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
 
-    def _take_calls(self, seen: Seen, exchange: Exchange, conversation: Conversation) -> None:
+    def _take_calls(self, seen: Seen, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
         """Note what an answer asks for."""
         answer = exchange.answer
         if answer is None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace.reading.exchange import Exchange, parameters, provider_name
+from llmproxy.trace.reading.exchange import OpenedExchange, parameters, provider_name
 
 _OPERATIONS = {"generateContent": "generate_content", "completions": "text_completion", "complete": "text_completion",
                "fim.completions": "text_completion", "api.generate": "text_completion", "v1.generate": "text_completion",
@@ -34,7 +34,7 @@ def _known(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute val
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
-def request_attributes(exchange: Exchange) -> dict[str, Any]:
+def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     """Return the attributes of a request."""
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
@@ -55,7 +55,7 @@ def request_attributes(exchange: Exchange) -> dict[str, Any]:
     return found | parameters(exchange.tree)
 
 
-def response_attributes(exchange: Exchange) -> dict[str, Any]:
+def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are :func:`usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     found = _known(

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.core.dialects.messages import Message
 
 if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import Exchange
+    from llmproxy.trace.reading.exchange import OpenedExchange
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -49,7 +49,7 @@ class Pending:
 
 
 @dataclass(slots=True, eq=False)
-class Conversation:
+class RecordedConversation:
     """What is remembered of one conversation."""
 
     id: str
@@ -69,10 +69,10 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """Where a request belongs."""
 
-    conversation: Conversation | None
+    conversation: RecordedConversation | None
     """None: a new one."""
     known: int
     """How many of the request's messages had been said before."""
@@ -82,18 +82,18 @@ class Place:
     retry: bool = False
 
 
-class Conversations:
+class RecordedConversations:
     """Every conversation of one recording."""
 
     def __init__(self) -> None:
         """Know none."""
-        self._answered: dict[Digest, list[Conversation]] = {}
-        self._asked: dict[Digest, Conversation] = {}
-        self._failed: dict[str, Conversation] = {}
-        self._ids: dict[str, tuple[Conversation, Digest]] = {}
-        self._waiting: dict[str, Conversation] = {}
+        self._answered: dict[Digest, list[RecordedConversation]] = {}
+        self._asked: dict[Digest, RecordedConversation] = {}
+        self._failed: dict[str, RecordedConversation] = {}
+        self._ids: dict[str, tuple[RecordedConversation, Digest]] = {}
+        self._waiting: dict[str, RecordedConversation] = {}
 
-    def place(self, exchange: Exchange) -> Place:
+    def place(self, exchange: OpenedExchange) -> MessagePlace:
         """Tell where a request belongs."""
         messages, start, found = exchange.messages, _START, None
         for name in earlier_ids_of(exchange):
@@ -105,22 +105,22 @@ class Conversations:
         system = next(iter(chain(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
         failed = self._failed.get(exchange.interaction.key)
         if failed is not None:
-            return Place(failed, len(messages), digest, system, retry=True)
+            return MessagePlace(failed, len(messages), digest, system, retry=True)
         if found is not None:
-            return Place(found, 0, digest, system)
+            return MessagePlace(found, 0, digest, system)
         waiting = self._answers_a_call(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
-                return Place(_best(conversations, exchange.tools, mark), count, digest, system)
+                return MessagePlace(_best(conversations, exchange.tools, mark), count, digest, system)
         if waiting is not None:
-            return Place(waiting, _since_answer(messages), digest, system)
+            return MessagePlace(waiting, _since_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and _alike(earlier.tools, exchange.tools):
-                return Place(earlier, max(count, _since_answer(messages)), digest, system)
-        return Place(None, _since_answer(messages), digest, system)
+                return MessagePlace(earlier, max(count, _since_answer(messages)), digest, system)
+        return MessagePlace(None, _since_answer(messages), digest, system)
 
-    def _answers_a_call(self, messages: Sequence[Message]) -> Conversation | None:
+    def _answers_a_call(self, messages: Sequence[Message]) -> RecordedConversation | None:
         for message in reversed(messages):
             if message.role == "assistant":
                 return None
@@ -128,7 +128,7 @@ class Conversations:
                 return self._waiting[message.tool_call_id]
         return None
 
-    def note(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+    def note(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         """Remember a request and its answer."""
         key = exchange.interaction.key
         self._failed.pop(key, None)
@@ -145,13 +145,13 @@ class Conversations:
         for name in exchange.interaction.made_ids:
             self._ids[name] = conversation, after
 
-    def wait(self, conversation: Conversation, pending: Pending) -> None:
+    def wait(self, conversation: RecordedConversation, pending: Pending) -> None:
         """Remember a tool call whose result is to come."""
         conversation.pending.append(pending)
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
 
-    def answer(self, conversation: Conversation, call_id: str | None) -> Pending | None:
+    def answer(self, conversation: RecordedConversation, call_id: str | None) -> Pending | None:
         """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
@@ -166,14 +166,14 @@ class Conversations:
         return found
 
 
-def earlier_ids_of(exchange: Exchange) -> tuple[str, ...]:
+def earlier_ids_of(exchange: OpenedExchange) -> tuple[str, ...]:
     """Return the ids by which a request names what came before."""
     from llmproxy.trace.reading.exchange import earlier_ids
 
     return earlier_ids(exchange.tree)
 
 
-def _best(conversations: list[Conversation], tools: frozenset[str], mark: Digest) -> Conversation:
+def _best(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
     """Of conversations that said the same, prefer those that nobody went on with, then the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 

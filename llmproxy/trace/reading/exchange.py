@@ -30,7 +30,7 @@ _CLIENT_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class OpenedExchange:
     """One interaction, opened."""
 
     interaction: Interaction
@@ -57,7 +57,7 @@ class Exchange:
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
 
-def opened(interaction: Interaction, history: History) -> Exchange:
+def opened(interaction: Interaction, history: History) -> OpenedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
@@ -66,7 +66,7 @@ def opened(interaction: Interaction, history: History) -> Exchange:
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
     model, answer_id, finished = _said(events)
-    return Exchange(
+    return OpenedExchange(
         interaction=interaction,
         tree=tree,
         messages=history.messages(interaction, tree),

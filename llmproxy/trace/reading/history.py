@@ -66,7 +66,7 @@ class History:
         return best + [entry_messages(entry) for entry in entries[len(best) :]]
 
 
-class Plain:
+class PlainMessages:
     """Messages as plain values; the same message gives the same object, so that long histories cost little."""
 
     def __init__(self) -> None:

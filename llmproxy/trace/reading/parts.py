@@ -9,7 +9,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Interaction, Usage
-from llmproxy.trace.reading.exchange import Exchange
+from llmproxy.trace.reading.exchange import OpenedExchange
 from llmproxy.trace.values.model import Span, TokenUsage
 
 _DEPTH = 8
@@ -65,7 +65,7 @@ def texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
     return "\n".join(texts(part, depth + 1) for part in parts)
 
 
-def tool_name(exchange: Exchange, call_id: str | None) -> str | None:
+def tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
     """Return the tool of a call that stands in the request's history only."""
     calls = [call for message in exchange.messages for call in message.tool_calls]
     named = next((call.name for call in calls if call_id and call.id == call_id), None)

@@ -23,9 +23,9 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
-from llmproxy.trace.reading.conversations import Conversation, Conversations, Pending, Place
-from llmproxy.trace.reading.exchange import CHAT, Exchange, opened
-from llmproxy.trace.reading.history import History, Plain
+from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
+from llmproxy.trace.reading.history import History, PlainMessages
 from llmproxy.trace.reading.lines import Entry, Line
 from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage, tool_name
 from llmproxy.trace.values.model import Span, SpanKind
@@ -49,9 +49,9 @@ class Builder:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._line = Line()
-        self._history, self._plain = History(), Plain()
-        self._conversations = Conversations()
-        self._all: list[Conversation] = []
+        self._history, self._plain = History(), PlainMessages()
+        self._conversations = RecordedConversations()
+        self._all: list[RecordedConversation] = []
 
     def feed(self, interaction: Interaction) -> Iterator[Span]:
         """Take the next interaction; gives the spans that are complete now, in order."""
@@ -67,7 +67,7 @@ class Builder:
 
     # -- one exchange
 
-    def _chat(self, exchange: Exchange) -> None:
+    def _chat(self, exchange: OpenedExchange) -> None:
         place = self._conversations.place(exchange)
         conversation = place.conversation or self._begin(exchange, place)
         if place.retry and conversation.failed is not None:
@@ -88,11 +88,11 @@ class Builder:
         conversation.ended = _end(exchange)
         self._answered(exchange, conversation, response.span)
 
-    def _begin(self, exchange: Exchange, place: Place) -> Conversation:
+    def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         """Start a conversation, under the tool call that started it if there is one."""
         interaction, number = exchange.interaction, len(self._all) + 1
         span = self._span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
-        conversation = Conversation(str(number), span.id, exchange.tools, place.system)
+        conversation = RecordedConversation(str(number), span.id, exchange.tools, place.system)
         span.metadata = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.conversation.id": str(number),
@@ -107,7 +107,7 @@ class Builder:
         self._all.append(conversation)
         return conversation
 
-    def _parent(self, exchange: Exchange, new: Conversation) -> tuple[Pending, str] | None:
+    def _parent(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[Pending, str] | None:
         """Find the tool call that is being run while this conversation starts, with what tells it."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
@@ -122,7 +122,7 @@ class Builder:
                 return conversation.pending[0], "time"
         return None
 
-    def _heard(self, exchange: Exchange, place: Place, conversation: Conversation) -> None:
+    def _heard(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         """Add what is new in a request: results of tools, and what the user says."""
         new = list(exchange.messages[place.known :])
         for n in range(len(new), 0, -1):
@@ -138,7 +138,7 @@ class Builder:
                 span.metadata = {"gen_ai.conversation.id": conversation.id}
                 self._line.put(span)
 
-    def _result(self, exchange: Exchange, conversation: Conversation, message: Message, n: int) -> None:
+    def _result(self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int) -> None:
         pending = self._conversations.answer(conversation, message.tool_call_id)
         span = self._span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
         span.tool_result = span.output = result_value(message.text)
@@ -158,7 +158,7 @@ class Builder:
             pending.line.ready = True
         self._line.put(span)
 
-    def _request(self, exchange: Exchange, conversation: Conversation) -> Span:
+    def _request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
         interaction = exchange.interaction
         span = self._span(
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
@@ -168,7 +168,7 @@ class Builder:
         span.metadata = request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
-    def _response(self, exchange: Exchange, conversation: Conversation, request: Span) -> Span:
+    def _response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
         span = self._span(exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms)
         end = _end(exchange)
         span.timestamp = span.timestamp if end is None else end
@@ -179,7 +179,7 @@ class Builder:
         _priced(span, exchange)
         return span
 
-    def _answered(self, exchange: Exchange, conversation: Conversation, response: Span) -> None:
+    def _answered(self, exchange: OpenedExchange, conversation: RecordedConversation, response: Span) -> None:
         """Add the tool calls of an answer, or that it is the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
@@ -209,13 +209,13 @@ class Builder:
         failed.response.ready = True
         return failed.request
 
-    def _settle(self, conversation: Conversation) -> None:
+    def _settle(self, conversation: RecordedConversation) -> None:
         """Let a failed answer go that nobody asked for again."""
         if conversation.failed is not None:
             conversation.failed.request.ready = conversation.failed.response.ready = True
             conversation.failed = None
 
-    def _other(self, exchange: Exchange) -> None:
+    def _other(self, exchange: OpenedExchange) -> None:
         """Add a call of a model that is no conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()
@@ -226,7 +226,9 @@ class Builder:
         self._line.put(span)
 
     @staticmethod
-    def _span(exchange: Exchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0) -> Span:
+    def _span(
+        exchange: OpenedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
+    ) -> Span:
         interaction = exchange.interaction
         return Span(
             id=span_id(interaction, part),
@@ -241,14 +243,14 @@ _LOOKED_AT = 64
 """Conversations, the latest ones, among which the one that started another is looked for."""
 
 
-def _end(exchange: Exchange) -> float | None:
+def _end(exchange: OpenedExchange) -> float | None:
     """Return when an answer was there, None where no times were recorded."""
     if exchange.duration_ms is None:
         return None
     return exchange.interaction.started_at + exchange.duration_ms / 1000
 
 
-def _priced(span: Span, exchange: Exchange) -> None:
+def _priced(span: Span, exchange: OpenedExchange) -> None:
     """Set model, tokens and cost."""
     interaction, usage = exchange.interaction, exchange.interaction.usage
     span.model = exchange.answer_model or interaction.model

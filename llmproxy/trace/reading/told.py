@@ -15,15 +15,13 @@ from typing import Any, Protocol
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.trace.files.cassette import Cassette
-from llmproxy.trace.reading.exchange import CHAT, Exchange, opened
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
 from llmproxy.trace.reading.history import History
-from llmproxy.trace.reading.recording import from_interactions
 from llmproxy.trace.reading.spans import build
 from llmproxy.trace.values.model import Span
 
 
-class Recorded(Protocol):
+class ToldCall(Protocol):
     """What is used of `client.control.client.Call`."""
 
     @property
@@ -39,7 +37,7 @@ class Recorded(Protocol):
         """The recording, in its JSON form."""
 
 
-Told = Recorded | Mapping[str, Any]
+Told = ToldCall | Mapping[str, Any]
 
 
 def interactions(calls: Iterable[Told]) -> list[Interaction]:
@@ -61,20 +59,7 @@ def _recording(told: Told) -> tuple[Mapping[str, Any] | None, int | None]:
     return told.get("recording"), told.get("occurrence")
 
 
-def cassette(calls: Iterable[Told], name: str, party: str | None = AGENT) -> Cassette:
-    """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _at(told)) for told in calls]
-    made = [(each, at) for told, at in given for each in interactions([told])]
-    placed = (replace(each, started_at=at) if at else each for each, at in made)
-    return from_interactions(placed, name, party=party)
-
-
-def _at(told: Told) -> float:
-    at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
-    return float(at or 0)
-
-
-def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[Exchange]:
+def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[OpenedExchange]:
     """Give the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
     history = History()
     for interaction in interactions(calls):

@@ -20,8 +20,9 @@ from typing import Any
 from llmproxy.errors import LLMProxyError
 from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.files.cassette import Cassette
+from llmproxy.trace.files.run import AgentRun
 from llmproxy.trace.replaying.guard import NetworkGuard
-from llmproxy.trace.values.model import AgentRun, Span, SpanKind
+from llmproxy.trace.values.model import Span, SpanKind
 
 __all__ = ["OverrideNotUsed", "OverrideWarning", "ReplayDiff", "ReplayEngine", "replay"]
 

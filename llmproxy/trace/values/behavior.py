@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from llmproxy.trace.values.model import Span, SpanKind
-
-if TYPE_CHECKING:
-    from llmproxy.trace.files.cassette import Cassette
 
 _SPACE = re.compile(r"\s+")
 _IDS = frozenset({"id", "call_id", "tool_call_id"})
@@ -35,7 +33,23 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-def behavior_fingerprint(cassette: Cassette) -> str:
+class Behaved(Protocol):
+    """What is used of a trace."""
+
+    @property
+    def input_text(self) -> str:
+        """What the run was asked."""
+
+    @property
+    def output_text(self) -> str:
+        """What it answered."""
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What happened in between."""
+
+
+def behavior_fingerprint(cassette: Behaved) -> str:
     """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):

@@ -15,12 +15,9 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.trace.values.problems import incomplete, shape, value
-
-if TYPE_CHECKING:
-    from llmproxy.trace.files.cassette import Cassette
 
 UNKNOWN = "llmproxy.unknown"
 """Member of a span's metadata in files: numbers that stand there as 0 and are not known."""
@@ -200,25 +197,6 @@ class Provenance:
         """Read it; unknown members are left out."""
         shape(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
-
-
-@dataclass
-class AgentRun:
-    """What a replay returns."""
-
-    cassette: Cassette
-    success: bool = True
-    error: str | None = None
-    replayed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its four members."""
-        return {
-            "cassette": self.cassette.to_dict(),
-            "success": self.success,
-            "error": self.error,
-            "replayed": self.replayed,
-        }
 
 
 @dataclass

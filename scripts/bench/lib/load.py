@@ -9,6 +9,8 @@ are made before, a response is counted when its length is the one its head annou
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import re
 import select
@@ -119,6 +121,11 @@ def requests(given: dict[str, Any]) -> Callable[[], bytes]:
     at = data.rindex(traffic.MARK) + len(traffic.MARK)
     before, after = data[:at], data[at + 6 :]
     base = given.get("base", 0)
+    if given.get("rotating"):
+        key = before.index(b"Bearer ") + len(b"Bearer ")
+        start, middle = before[:key], before[before.index(b"\r\n", key) :] + b"%06d" % base + after
+        tokens = (hashlib.sha1(b"%d" % n, usedforsecurity=False).hexdigest().encode() for n in itertools.count())
+        return lambda: b"%b%b%b" % (start, next(tokens), middle)
     if given.get("numbers", 1) == 1:
         only = before + b"%06d" % base + after
         return lambda: only

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.importer import Piece, by_cassette, cassette_of, count, read_pieces
+from llmproxy.cli.parts.importer import ImportedPiece, by_cassette, cassette_of, count, read_pieces
 from llmproxy.core.cassettes.formats import named
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -37,7 +37,7 @@ def test_a_forced_format_is_that_of_every_file(tmp_path: Path) -> None:
     """Nothing is looked at, and nothing passed over, where the format was named."""
     (tmp_path / "x.json").write_text("{}")
     (piece,) = by_cassette([tmp_path], None, named("har"))["x"]
-    assert piece == Piece(tmp_path / "x.json", named("har"))
+    assert piece == ImportedPiece(tmp_path / "x.json", named("har"))
 
 
 def test_one_name_for_two_files(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.replayed import Ending
+from llmproxy.cli.parts.replayed import ReplayEnding
 from llmproxy.client.control.client import Control, Report
 from llmproxy.client.process.attach import Attached
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 
 
-def ending(tmp_path: Path, **members: Any) -> Ending:  # noqa: ANN401 - as of `Report`
+def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as of `Report`
     """Return an ending whose session said this."""
     said = {
         "tools": [],
@@ -31,7 +31,7 @@ def ending(tmp_path: Path, **members: Any) -> Ending:  # noqa: ANN401 - as of `R
     report = Report(name="c", cassette="c", overrides=said, **members)
     loaded = gather({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
-    return Ending(Attached(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
+    return ReplayEnding(Attached(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
 
 
 def tool(*, used: int, inherited: bool = False) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 
 from llmproxy.client.control.client import Report
 from llmproxy.client.doctor.examine import (
-    Finding,
-    Verdict,
+    Diagnosis,
+    DoctorVerdict,
     addresses_of,
     certificates,
     no_proxy,
@@ -18,7 +18,7 @@ from llmproxy.client.doctor.examine import (
     traffic,
     variables,
 )
-from llmproxy.client.doctor.witness import Seen
+from llmproxy.client.doctor.witness import WitnessedCall
 from llmproxy.client.environment.build import Interception, plan
 from llmproxy.client.environment.certificates import combine
 from tests.provider.tls import server_context
@@ -26,7 +26,7 @@ from tests.provider.tls import server_context
 URL = "http://127.0.0.1:8080"
 
 
-def verdicts(findings: list[Finding]) -> list[str]:
+def verdicts(findings: list[Diagnosis]) -> list[str]:
     """Return how each ended."""
     return [str(each.verdict) for each in findings]
 
@@ -50,7 +50,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
 )
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
     """With its value, and what to type."""
-    bad = [each for each in variables(env, URL) if each.verdict is Verdict.BAD]
+    bad = [each for each in variables(env, URL) if each.verdict is DoctorVerdict.BAD]
     assert words in bad[0].text
     assert bad[0].advice
 
@@ -76,29 +76,33 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert traffic([Report(name="a", cassette="a")]).verdict is Verdict.BAD
+    assert traffic([Report(name="a", cassette="a")]).verdict is DoctorVerdict.BAD
     assert "1 hit" in traffic([Report(name="a", cassette="a", hits=1)]).text
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
     """Not for the shell around it."""
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
-    seen = {1: Seen(1, "/bin/sh", ours, set(), 5), 2: Seen(2, "/usr/bin/node", ours, set(), 5)}
+    seen = {1: WitnessedCall(1, "/bin/sh", ours, set(), 5), 2: WitnessedCall(2, "/usr/bin/node", ours, set(), 5)}
     found = processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
-    assert [each.text for each in found] == ["/usr/bin/node (2) connected to 1.2.3.4:443 itself, past the proxy"]
+    assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
 
 
 def test_a_process_that_lost_the_variables_is_named() -> None:
     """Sudo and docker do that; what was seen but once, or may not be read, is not accused."""
-    seen = {1: Seen(1, "a", {}, set(), 2), 2: Seen(2, "b", {}, set(), 1), 3: Seen(3, "c", None, set(), 9)}
+    seen = {
+        1: WitnessedCall(1, "a", {}, set(), 2),
+        2: WitnessedCall(2, "b", {}, set(), 1),
+        3: WitnessedCall(3, "c", None, set(), 9),
+    }
     found = processes(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
 
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
-    seen = {1: Seen(1, "sh", None), 2: Seen(2, "ruby", None)}
+    seen = {1: WitnessedCall(1, "sh", None), 2: WitnessedCall(2, "ruby", None)}
     found = processes(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
 

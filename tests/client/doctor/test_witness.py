@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.doctor.witness import Seen, Witness
+from llmproxy.client.doctor.witness import Witness, WitnessedCall
 
 pytestmark = pytest.mark.skipif(not Witness().able, reason="NOT RUN: needs Linux's /proc")
 
@@ -74,5 +74,5 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
 def test_local_services_are_nobody_s_business() -> None:
     """A database on this machine is no provider; a connection to the proxy is what we want."""
     witness = Witness()
-    witness.seen[1] = Seen(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
+    witness.seen[1] = WitnessedCall(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
     assert witness.went_past(("127.0.0.1", 8080)) == {}

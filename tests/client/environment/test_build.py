@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from llmproxy.client.environment.build import Interception, is_ours, plan, upstreams_of
-from llmproxy.client.environment.variables import BUNDLES, PLACEHOLDER, PROXIES
+from llmproxy.client.environment.variables import PLACEHOLDER
+from llmproxy.protocol import BUNDLES, PROXIES
 
 URL = "http://127.0.0.1:8080"
 

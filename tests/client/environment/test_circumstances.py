@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
+from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances, zone_of_another_day
 from llmproxy.core.bindings import check_circumstance
 from llmproxy.errors import SettingsError
 
@@ -46,6 +46,24 @@ def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
     assert "2026-11-22" in (day["value"], day.get("other"))
 
 
+def test_the_day_is_that_of_the_childs_time_zone(tmp_path: Path) -> None:
+    """TZ counts as it is handed in; one that nobody knows does not."""
+    now = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
+    there = _named(gather_circumstances({"TZ": "Pacific/Kiritimati"}, tmp_path, now))["date"]
+    assert there == {"name": "date", "value": "2026-11-23", "other": "2026-11-22"}
+    assert _named(gather_circumstances({"TZ": "nowhere/at-all"}, tmp_path, now))["date"]["value"]
+
+
+@pytest.mark.parametrize("hour", [0, 9, 10, 11, 12, 13, 23])
+def test_somewhere_it_is_another_day(hour: int, tmp_path: Path) -> None:
+    """Whatever the hour is, and before or after the day that is given."""
+    now = datetime(2026, 11, 22, hour, 30, tzinfo=UTC)
+    for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
+        zone = zone_of_another_day(day, now)
+        assert zone
+        assert _named(gather_circumstances({"TZ": zone}, tmp_path, now))["date"]["value"] != day
+
+
 def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
     """Branch, status and commits; nothing in a folder without it."""
     assert not any(name.startswith("git") for name in _named(gather_circumstances({}, tmp_path, git=True)))
@@ -57,6 +75,12 @@ def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
     found = _named(gather_circumstances({}, tmp_path, git=True))
     assert (found["git_branch"]["value"], found["git_status"]["value"]) == ("topic", "(clean)")
     assert found["git_commits"]["value"].endswith(" one")
+    named = {"GIT_AUTHOR_NAME": "Ann Smith", "GIT_AUTHOR_EMAIL": "ann@example.com"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in named.items():
+            patch.setenv(name, value)
+        found = _named(gather_circumstances({}, tmp_path, git=True))
+    assert found["git_user"]["value"] == "Ann Smith <ann@example.com>"
     (tmp_path / "new").write_text("x")
     assert _named(gather_circumstances({}, tmp_path, git=True))["git_status"]["value"] == "?? new"
     assert not any(name.startswith("git") for name in _named(gather_circumstances({}, tmp_path)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.client.environment.clients import CLIENTS, advise, find_clients, is_configured
+from llmproxy.client.environment.clients import CLIENTS, advise, find_clients, is_configured, warn
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,21 @@ def test_each_advice_says_what_to_set() -> None:
     lines = advise(CLIENTS)
     assert len(lines) == len(CLIENTS)
     assert all(line.startswith(f"  {client.name}: ") for client, line in zip(CLIENTS, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [
+        (["codex", "exec", "hi"], True),
+        (["/opt/bin/codex", "exec", "hi"], True),
+        (["npx", "codex", "exec"], True),
+        (["sh", "-c", "cd x && codex exec 'hi'"], True),
+        (["sh", "-c", 'codex -c model_providers.x.base_url="$OPENAI_BASE_URL" hi'], False),
+        (["claude", "-p", "run codex"], False),
+        (["sh", "-c", "claude -p 'say codex'"], False),
+        (["sh", "-c", "ls codex.d"], False),
+    ],
+)
+def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
+    """Only for a program that is run, not for one that is talked about, and not where it is configured."""
+    assert bool(warn(command)) is warned

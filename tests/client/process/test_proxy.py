@@ -11,47 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process.proxy import Command, find_command, installed, spawn
+from llmproxy.client.process.command import Command
+from llmproxy.client.process.proxy import spawn
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env
 
 HERE = Command((sys.executable, "-m", "llmproxy"), "this environment")
-
-
-def no_module(_name: str) -> bool:
-    """Have nothing installed."""
-    return False
-
-
-def test_the_variable_comes_first() -> None:
-    """Whoever says where it is knows best."""
-    env = {"LLMPROXY_COMMAND": "'/opt/my proxy/llmproxy' --x"}
-    assert find_command(env, installed).words == ("/opt/my proxy/llmproxy", "--x")
-
-
-def test_this_environment_comes_before_tools_that_download() -> None:
-    """Nothing is installed that is there already."""
-    found = find_command({}, lambda _name: True, lambda name: f"/bin/{name}")
-    assert found.words == (sys.executable, "-m", "llmproxy")
-
-
-@pytest.mark.parametrize(
-    ("there", "words"),
-    [
-        ("uvx", ("/bin/uvx", "--from", "llmproxy-replay[proxy]", "llmproxy")),
-        ("pipx", ("/bin/pipx", "run", "--spec", "llmproxy-replay[proxy]", "llmproxy")),
-    ],
-)
-def test_where_mitmproxy_is_not_installed_a_tool_runs_it(there: str, words: tuple[str, ...]) -> None:
-    """Mitmproxy's pins stay out of the user's environment."""
-    assert find_command({}, no_module, lambda name: f"/bin/{name}" if name == there else None).words == words
-
-
-def test_where_nothing_helps_it_says_what_to_install() -> None:
-    """An error that is a manual."""
-    with pytest.raises(MachineError, match="uv tool install 'llmproxy-replay") as error:
-        find_command({}, no_module, lambda _name: None)
-    assert "LLMPROXY_COMMAND" in str(error.value)
 
 
 def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
@@ -79,10 +44,17 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
         spawn(Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND"), [], clean_env(), log=tmp_path / "log")
 
 
+def test_what_should_be_read_first_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A download is announced before it begins."""
+    with pytest.raises(MachineError):
+        spawn(Command(("/nosuch/uvx",), "uvx", notice="it downloads"), [], clean_env(), log=tmp_path / "log")
+    assert capsys.readouterr().err == "llmproxy: it downloads\n"
+
+
 def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     """A crashed test run leaves no proxy behind."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process.proxy import Command, spawn\nimport os\n"
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process.command import Command\nfrom llmproxy.client.process.proxy import spawn\nimport os\n"
         "p = spawn(Command((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
         "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
     )

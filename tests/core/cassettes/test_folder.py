@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.folder import CassetteDir, Loaded, slug
+from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, slug
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps
 from llmproxy.core.forks.overrides import typed
 from llmproxy.core.forks.table import Fork, fork_of, put
@@ -62,7 +62,7 @@ def record(store: Store, *texts: str, **more: object) -> None:
         store.add(each, supersede=each.occurrence == 1)
 
 
-def load(kept: CassetteDir, store: Store) -> Loaded:
+def load(kept: CassetteDir, store: Store) -> LoadedFile:
     return kept.load_into(store, rules=Rules())
 
 
@@ -83,7 +83,7 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
         store.end("trip", sample, "a", clean=True)
     path = kept.save(store, "trip")
     assert path == kept.path / "trip.yaml"
-    assert load(kept, fresh) == Loaded(imported=("trip",), interactions=4)
+    assert load(kept, fresh) == LoadedFile(imported=("trip",), interactions=4)
     assert plain(fresh) == plain(store)
     assert fresh.closed_cleanly("trip", 1)
     assert fresh.closed_cleanly("trip", 2)
@@ -96,7 +96,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
     with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
-        assert load(kept, again) == Loaded(unchanged=1)
+        assert load(kept, again) == LoadedFile(unchanged=1)
         kept.save(again, "trip")
     assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
 
@@ -108,9 +108,9 @@ def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     assert path is not None
     text = path.read_text()
     path.write_text(text.replace("content: to a", "content: edited by hand"))
-    assert load(kept, store) == Loaded(imported=("trip",), interactions=3, set_aside=3)
+    assert load(kept, store) == LoadedFile(imported=("trip",), interactions=3, set_aside=3)
     assert answers(store) == ["edited by hand", "to b", "to c"]
-    assert load(kept, store) == Loaded(unchanged=1)
+    assert load(kept, store) == LoadedFile(unchanged=1)
     first = next(iter(store.interactions("trip")))
     assert first.response.chunks == (Chunk(0, first.response.body),)  # its borders no longer fit
     head, *interactions = path.read_text().split("\n# openai")
@@ -133,7 +133,7 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
         path.write_bytes(data)
         load(kept, store)
         assert answers(store) == said
-        assert load(kept, store) == Loaded(unchanged=1)
+        assert load(kept, store) == LoadedFile(unchanged=1)
 
 
 def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
@@ -142,7 +142,7 @@ def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) 
     path = kept.save(store, "trip")
     assert path is not None
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
-    assert load(kept, store) == Loaded(unchanged=1)
+    assert load(kept, store) == LoadedFile(unchanged=1)
     assert len(store.summaries("trip", superseded=True)) == 1
 
 
@@ -208,7 +208,7 @@ def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> N
             kept.save(store, "trip")
         assert path.read_text() == text
     kept.save(store, "trip", force=True)
-    assert load(kept, store) == Loaded(unchanged=1)
+    assert load(kept, store) == LoadedFile(unchanged=1)
 
 
 def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
@@ -336,7 +336,7 @@ def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: S
 
 def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Where a file stands in the folder's place, that is said; an empty or missing folder is no error."""
-    assert load(kept, store) == Loaded()
+    assert load(kept, store) == LoadedFile()
     (tmp_path / "file").write_text("")
     record(store, "a")
     with pytest.raises(MachineError, match="cannot be written"):
@@ -372,10 +372,10 @@ def test_what_no_file_holds_yet_is_not_set_aside(imported: bool, kept: CassetteD
     if imported:
         load(kept, fresh)
     record(used, "c", at=NOW + 50)
-    assert load(kept, used) == Loaded(unchanged=1)
+    assert load(kept, used) == LoadedFile(unchanged=1)
     assert answers(used) == ["to a", "to b", "to c"]
     assert "to c" in step(kept, used).read_text()
-    assert load(kept, used) == Loaded(unchanged=1)
+    assert load(kept, used) == LoadedFile(unchanged=1)
 
 
 def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDir, store: Store) -> None:
@@ -384,9 +384,9 @@ def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDi
     path = step(kept, store)
     record(store, "c", at=NOW + 50)
     path.write_text(path.read_text().replace("content: to a", "content: edited"))
-    assert load(kept, store) == Loaded(imported=("trip",), interactions=2, set_aside=2)
+    assert load(kept, store) == LoadedFile(imported=("trip",), interactions=2, set_aside=2)
     assert answers(store) == ["edited", "to b", "to c"]
-    assert load(kept, store) == Loaded(unchanged=1)
+    assert load(kept, store) == LoadedFile(unchanged=1)
     assert "to c" in step(kept, store).read_text()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +21,7 @@ from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_binding import _answer, _ask, _open, _request, _text
 from tests.core.engine.test_engine import answered, engine
+from tests.support.chats import run
 
 KIM = (
     Circumstance("cwd", "/home/kim.ono/code/app"),
@@ -125,7 +130,7 @@ def test_circumstances_survive_the_store_and_its_text() -> None:
 
 
 def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
-    """A run of root's in a folder of no one keeps its bytes; only user and host are left out."""
+    """A run of root's in a folder of no one keeps its bytes; only the host's name goes."""
     path = recorded[0]
     with engine(path) as made:
         made.sessions.open("other", circumstances=CI)
@@ -135,9 +140,66 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     with Store.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.interactions("other")
         assert without_names(one).request == one.request
-        assert {each.name for each in read_circumstances(without_names(one).circumstances)} == {
-            "cwd",
-            "home",
-            "tmp",
-            "date",
-        }
+        said = {each.name: each.value for each in read_circumstances(without_names(one).circumstances)}
+        assert said == {each.name: each.value for each in CI} | {"host": "host"}
+
+
+def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
+    """Git's user is nothing but a name: replayed without one, any author may be this run's."""
+    with Store.open(recorded[0], writable=False, now=lambda: 2.0) as store:
+        (one, *_) = store.interactions("default")
+    said = write_circumstances((*KIM, Circumstance("git_user", "Kim Ono <kim@ono.example>")))
+    kept = without_names(replace(one, circumstances=said))
+    assert "git_user" not in {each.name for each in read_circumstances(kept.circumstances)}
+    assert "ono.example" not in kept.circumstances
+
+
+def _told(run: tuple[Circumstance, ...]) -> bytes:
+    """Return a request that says who runs it in every way in which a circumstance says it."""
+    named = {each.name: each.value for each in run}
+    cwd, home, user = named["cwd"], named["home"], named["user"]
+    slug = re.sub(r"[^A-Za-z0-9]", "-", cwd)
+    system = [
+        f"You work in {cwd} of {home}, at file://{quote(cwd)} or {quote(cwd, safe='')}, kept in {home}/.x/{slug}.",
+        f"Hash {hashlib.sha256(cwd.encode()).hexdigest()}; ~/ is {json.dumps(home)} and {json.dumps(json.dumps(cwd))}.",
+        f"Current branch: {named['git_branch']}",
+        f"<git-commits>\n{named['git_commits']}\n</git-commits>",
+    ]
+    call = {"name": "run", "arguments": json.dumps({"command": f"ls -la {cwd}", "job": named["job"]})}
+    rows = f"total 8\ndrwxr-xr-x 2 {user} {user} 4096 Nov 22 13:53 .\n-rw-r--r-- 1 {user} staff 12 Nov 22 13:53 a.txt\n"
+    return json.dumps({
+        "model": "gpt-5",
+        "messages": [
+            {"role": "system", "content": "\n".join(system)},
+            {"role": "user", "content": f"tidy {home}/notes"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": "c", "content": rows + json.dumps({"in": cwd, "id": named["job"]})},
+        ],
+    }).encode()  # fmt: skip
+
+
+MORE = {
+    KIM: (Circumstance("git_branch", "kim.ono/fix"), Circumstance("git_commits", "1a2b3c4 merge KIM.ONO/main on kims-laptop"),
+          Circumstance("job", "kim.ono-2026-77")),
+    CI: (Circumstance("git_branch", "main"), Circumstance("git_commits", "9f8e7d6 tidy"), Circumstance("job", "runner-2026-12")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["review", "har", "jsonl", "vcr"])
+def test_no_file_names_whom_a_circumstance_could_have_named(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths in all their forms, owners in listings, branches, commits and ids that hold the name; and the file replays for a colleague."""
+    path, file = tmp_path / "s.db", tmp_path / f"f{'.yaml' if form in ('review', 'vcr') else f'.{form}'}"
+    kim, ci = ((*run, *MORE[run]) for run in (KIM, CI))
+    with engine(path) as made:
+        _open(made, kim)
+        answered(made, _ask(made, _told(kim)), _answer(f"see {kim[0].value}/a.txt"))
+    assert run(capsys, path, "export", "--format", form, str(file))[0] == 0
+    assert not re.search("kim|ono|laptop", file.read_text(), re.IGNORECASE), file.read_text()
+    other = tmp_path / "theirs.db"
+    assert run(capsys, other, "import", "--cassette", "default", str(file))[0] == 0
+    for mine in (ci, kim):
+        with engine(other, Mode.REPLAY) as made:
+            _open(made, mine)
+            assert _text(made, _ask(made, _told(mine))) == f"see {mine[0].value}/a.txt"

@@ -13,12 +13,12 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.core.control.table import TABLE, Asked, about, answer
+from llmproxy.core.control.table import TABLE, ControlAsked, about, answer
 from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Response
-from llmproxy.protocol import Decision, Mode
+from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from tests.support.chats import NOW, chat, fill
 from tests.support.recordings import look
 
@@ -45,7 +45,7 @@ class Api:
     ) -> tuple[int, Any]:
         """Ask, and return status and parsed answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        asked = Asked(method, PREFIX + path, tuple(headers.items()), data, loopback)
+        asked = ControlAsked(method, PREFIX + path, tuple(headers.items()), data, loopback)
         status, content, kind = answer(self.engine, asked, token=self.token, ca="/home/me/ca.pem")
         assert kind == "application/json"
         value = json.loads(content)
@@ -135,7 +135,10 @@ def api(make: Make, tmp_path: Path) -> Api:
 def test_the_document_and_the_table_agree() -> None:
     """Every endpoint is described, and nothing else is."""
     described = {
-        (path.removeprefix(PREFIX), method.upper()) for path, item in DOCUMENT["paths"].items() for method in item
+        (path.removeprefix(PREFIX), method.upper())
+        for path, item in DOCUMENT["paths"].items()
+        for method in item
+        if not path.startswith(UI_PREFIX)  # tests/ui/test_proxy.py
     }
     served = {("/".join(shape).replace("*", "{name}"), method) for shape, row in TABLE.items() for method in row}
     assert described == served
@@ -526,5 +529,5 @@ def test_secrets_are_not_listed(api: Api) -> None:
 def test_which_session_a_request_asks_about(api: Api, method: str, path: str, found: bool) -> None:
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
-    session = about(api.engine, Asked(method, PREFIX + path, (), b"", loopback=True))
+    session = about(api.engine, ControlAsked(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found

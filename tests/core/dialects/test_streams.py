@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from llmproxy.core.dialects.streams import (
+    BEGINNING,
     LONGEST_REMEMBERED,
     MOST_REMEMBERED,
     Event,
@@ -155,9 +156,9 @@ def test_events_once_holds_little() -> None:
 
 
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
-    """Some megabytes of a stream; all of anything else, which has no beginning that can be read alone."""
-    long = b"data: {}\n\n" * (LONGEST_REMEMBERED // 10 + 10)
-    assert beginning(SSE, long) == long[:LONGEST_REMEMBERED]
+    """A megabyte of a stream; all of anything else, which has no beginning that can be read alone."""
+    long = b"data: {}\n\n" * (BEGINNING // 10 + 10)
+    assert beginning(SSE, long) == long[:BEGINNING]
     assert beginning(JSON, long) == long
 
 

@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.store import Store
 from llmproxy.core.store.varying import put_slots, slots_of
-from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope
 from tests.core.engine.test_engine import CHAT, answered, engine
@@ -63,7 +63,7 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         _open(made, B)
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
-        plan = made.plan(exchange, Client())
+        plan = made.plan(exchange, ClientHttp())
         assert b"x-llmproxy-bound: cwd, date\r\n" in plan.pieces[0][1]
         outcome = made.outcome(exchange, 200)
         assert outcome.bound == ("cwd", "date")

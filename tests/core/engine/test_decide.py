@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.engine.decide import MissReason, Situation, Verdict, decide, describe_failure, is_perfect, playable
+from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, is_perfect, playable
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision, Exhausted, Mode
 
@@ -71,13 +71,13 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
 ]
 
 
-def told(verdict: Verdict[Take]) -> str:
+def told(verdict: Decided[Take]) -> str:
     """Return a verdict in a word."""
     match verdict.decision:
         case Decision.REPLAY:
             assert verdict.recording is not None
             return verdict.recording.name
-        case Decision.REFUSE:
+        case Decision.REFUSE | Decision.FAULT:
             assert verdict.reason is not None
             return verdict.reason.name
         case Decision.RECORD:

@@ -118,6 +118,25 @@ def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
         assert made.outcome(missed, 404).miss
 
 
+def test_what_is_asked_again_without_a_stream_is_one_miss(tmp_path: Path) -> None:
+    """Claude Code does so after a 404: refused, and neither counted nor journalled twice. Asked streamed again it is a miss of its own."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        answered(made, ask(made))
+    with engine(store, Mode.REPLAY) as made:
+        streamed = [ask(made, "hi there", stream=True), ask(made, "hi there", stream=True)]
+        again, other, late = ask(made, "hi there"), ask(made, "who?"), ask(made, "hi there")
+        assert [made.outcome(each, 404).miss for each in (*streamed, again, other, late)] == [
+            True,
+            True,
+            False,
+            True,
+            True,
+        ]
+        assert "asked again without a stream" in made.outcome(again, 404).note
+        assert len(made.journal.misses()) == 4
+
+
 def test_identical_requests_in_flight_are_two(tmp_path: Path) -> None:
     """The number is given at arrival; who is answered first does not matter."""
     store = tmp_path / "x.db"

@@ -15,11 +15,11 @@ from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.traffic.response_bytes import Client
+from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 
-CLIENT = Client()
+CLIENT = ClientHttp()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.engine.placing import Placing, at_the_head
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.sessions import Defaults, Sessions
+from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
 
@@ -18,7 +18,7 @@ CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 def placing(mode: Mode, tmp_path: Path) -> tuple[Placing, Sessions]:
     """Return what reads heads, over no store."""
-    sessions = Sessions(Defaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
+    sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
     return Placing(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.audit import ID, YOURS, Difference, explain
+from llmproxy.core.keys.audit import ID, YOURS, KeyDifference, explain
 from llmproxy.core.keys.fields import judge
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import canonicalize
@@ -20,7 +20,7 @@ HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi
 Asked = tuple[str, object, Headers]
 
 
-def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[Difference]:  # noqa: B008 - a frozen value
+def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDifference]:  # noqa: B008 - a frozen value
     """Explain two requests, which must have the same key."""
     requests, routes, keys = [], [], set()
     for target, body, headers in (one, other):
@@ -86,7 +86,7 @@ def test_every_difference_has_the_reason_of_its_rule(one: Asked, other: Asked, p
 def test_a_header_that_no_table_knows_is_unexplained() -> None:
     """It does not count at a known operation, and nobody has said why."""
     found = explained((CHAT, HI, ()), (CHAT, HI, (("x-some-new-thing", "1"),)))
-    assert found == [Difference("header x-some-new-thing", "", "1", "")]
+    assert found == [KeyDifference("header x-some-new-thing", "", "1", "")]
 
 
 def test_the_users_rules_are_named() -> None:
@@ -101,9 +101,9 @@ def test_what_no_rule_touches_is_unexplained() -> None:
     """Were two keys equal by a fault of ours, this is where it shows."""
     where = route("POST", CHAT, ())
     requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
-    assert explain(requests[0], requests[1], (where, where), Rules()) == [Difference("$.seed", "1", "2", "")]
+    assert explain(requests[0], requests[1], (where, where), Rules()) == [KeyDifference("$.seed", "1", "2", "")]
     other = Request("POST", "/v1/other", (), requests[0].body)
-    assert explain(requests[0], other, (where, where), Rules()) == [Difference("path", CHAT, "/v1/other", "")]
+    assert explain(requests[0], other, (where, where), Rules()) == [KeyDifference("path", CHAT, "/v1/other", "")]
 
 
 def test_ids_of_the_server_are_explained() -> None:
@@ -117,7 +117,7 @@ def test_ids_of_the_server_are_explained() -> None:
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
     routes = [route("GET", each.target, ()) for each in paths]
     assert explain(paths[0], paths[1], (routes[0], routes[1]), Rules()) == [
-        Difference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
+        KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
     ]
 
 

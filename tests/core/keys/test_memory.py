@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
 from llmproxy.core.keys.memory import REMEMBERED_KEYS, WORTH_A_SWITCH, Known, Memory
+from llmproxy.core.secrets.known import tails
+from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
 
+NONE = Learned()
 KNOWN = Known(Key("v1:1"), "gpt-4o", stream=False)
 PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "application/json"),), b"{}")
 
@@ -44,29 +48,36 @@ def test_a_body_counts_to_its_last_byte(size: int) -> None:
     assert Memory.digest(b"head", body) == hashlib.sha256(b"head" + body).digest()
 
 
-def test_a_new_credential_forgets_everything() -> None:
-    """What was derived before did not know that this is a secret."""
-    memory = Memory()
-    memory.put(b"1", KNOWN)
-    assert memory.get(b"1", 0) is KNOWN
-    assert memory.get(b"1", 1) is None
+def test_a_new_credential_forgets_what_it_may_change() -> None:
+    """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
+    memory, learned = Memory(), Learned()
+    learned.search("a text with token0123456789abcdef in it")
+    noted = replace(KNOWN, noted=True)
+    memory.put(b"1", KNOWN, learned)
+    memory.put(b"2", noted, learned)
+    assert memory.get(b"1", learned) is KNOWN
+    learned.add(tails("another0123456789fedcba"))
+    assert memory.get(b"1", learned) is None
+    assert memory.get(b"2", learned) is noted
+    learned.add(tails("token0123456789abcdef"))
+    assert memory.get(b"2", learned) is None
     assert len(memory) == 0
 
 
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
     memory = Memory()
-    memory.put(b"1", Known(Key("v1:1"), None, stream=False, refs=("resp_1",)))
-    assert memory.get(b"1", 0) is None
+    memory.put(b"1", Known(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
+    assert memory.get(b"1", NONE) is None
 
 
 def test_the_memory_is_bounded_and_keeps_what_is_used() -> None:
     """A long run does not grow for ever; what was asked for lately stays."""
     memory = Memory()
     for n in range(REMEMBERED_KEYS):
-        memory.put(n.to_bytes(4), KNOWN)
-    assert memory.get((0).to_bytes(4), 0) is KNOWN
-    memory.put(b"one more", KNOWN)
+        memory.put(n.to_bytes(4), KNOWN, NONE)
+    assert memory.get((0).to_bytes(4), NONE) is KNOWN
+    memory.put(b"one more", KNOWN, NONE)
     assert len(memory) == REMEMBERED_KEYS
-    assert memory.get((0).to_bytes(4), 0) is KNOWN
-    assert memory.get((1).to_bytes(4), 0) is None
+    assert memory.get((0).to_bytes(4), NONE) is KNOWN
+    assert memory.get((1).to_bytes(4), NONE) is None

@@ -103,6 +103,9 @@ def test_scrubs_everywhere_reach_every_value_but_no_name() -> None:
         ("coding-agents", "Working directory: /home/me/p\nx", "Working directory: [cwd]\nx"),
         ("coding-agents", "Today's date: 2026-01-02", "Today's date: [date]"),
         ("dates", "2024-05-01 and 10:00", "2024-05-01 and 10:00"),
+        ("days", "2024-05-01 and 10:00; v2024-05-01", "[day] and 10:00; v2024-05-01"),
+        ("days", "It is Thursday, January 1, 2026 10:33 PM, or 3 May 2026.", "It is [day], or [day]."),
+        ("days", "Wed Mar 4 2026; May 5th; 14:00; March 2026", "[day]; May 5th; 14:00; March 2026"),
     ],
 )
 def test_packs_touch_only_what_is_certainly_volatile(pack: str, text: str, scrubbed: str) -> None:

@@ -23,6 +23,7 @@ FLAGS: dict[str, object] = {
     "upstream": ["openai=https://gateway.corp/v1", "mine=http://gpu:8000/v1"],
     "speed": "2.5",
     "exhausted": "cycle",
+    "faults_seed": "7",
     "forward": True,
     "token": "s3cret-token",
     "allow_host": ["*.example.com", "::1"],

@@ -14,8 +14,8 @@ from llmproxy.core.misses.explain import (
     LIMIT,
     Difference,
     MissContext,
+    MissPlace,
     Nearest,
-    Place,
     Suggestion,
     explain,
     miss_text,
@@ -57,13 +57,23 @@ STATES = [
     ),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
     (
-        replace(CONTEXT, elsewhere=(Place("rome"),)),
+        replace(CONTEXT, elsewhere=(MissPlace("rome"),)),
         "elsewhere",
         'recorded under cassette "rome"',
         "--mode replay --cassette rome",
     ),
-    (replace(CONTEXT, elsewhere=(Place("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
-    (replace(CONTEXT, elsewhere=(Place("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
+    (
+        replace(CONTEXT, elsewhere=(MissPlace("trip", 2),)),
+        "elsewhere",
+        "recorded under sample 2",
+        'use session "trip~2"',
+    ),
+    (
+        replace(CONTEXT, elsewhere=(MissPlace("trip", 1, "judge"),)),
+        "elsewhere",
+        'under party "judge"',
+        "x-llmproxy-party",
+    ),
     (replace(CONTEXT, other_rules=True), "other_rules", "keyed under other normalisation rules", "llmproxy verify"),
     (CONTEXT, "different", "no recording has this key", "--mode auto --cassette trip"),
 ]
@@ -109,6 +119,14 @@ def test_rule_comes_first_if_it_suffices() -> None:
     text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2)))
     assert "2. if that changes by itself" in text
     assert "2 other differences would stay" in text
+    assert "and start the proxy again" in text
+
+
+def test_a_day_in_system_text_can_be_bound_instead() -> None:
+    """Both ways that work are named: a rule, and a recording that knows its day."""
+    text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0)))
+    assert "2. or let the recording know its day, and it replays on every other: llmproxy run --mode record" in text
+    assert "know its day" not in miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0)))
 
 
 def test_commands_can_be_pasted() -> None:

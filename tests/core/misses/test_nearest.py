@@ -91,7 +91,7 @@ def test_suggests_a_rule_that_helps() -> None:
     found = nearest(new, [(1, old)])
     assert found is not None
     assert found.suggestion is not None
-    assert found.suggestion.toml.startswith("scrub = ")
+    assert found.suggestion.toml == 'packs = ["days"]'
     assert found.suggestion.left == 1
 
 

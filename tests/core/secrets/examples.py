@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from llmproxy.core.secrets.kinds import ALPHABETS, KINDS, Kind
+from llmproxy.core.secrets.kinds import ALPHABETS, KINDS, SecretKind
 from llmproxy.core.secrets.looks import has_dozen
 from llmproxy.core.secrets.patterns import SERVICES
 
@@ -29,7 +29,7 @@ def drawn(template: str, seed: int = 0) -> str:
     return re.sub(rf"<({names})(\d+)\+?>", piece, template)
 
 
-def drawn_key(kind: Kind) -> str:
+def drawn_key(kind: SecretKind) -> str:
     """Return a key of a kind; with a digit in a dozen characters, as such keys have nearly always, where that is asked for."""
     keys = (drawn(kind.template, seed) for seed in range(99))
     return next(key for key in keys if not kind.wordy or has_dozen(key))

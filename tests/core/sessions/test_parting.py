@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.forks.overrides import typed
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.providers.routing import route
-from llmproxy.core.sessions.calls import Ended
+from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.outcome import Outcome
@@ -59,7 +59,7 @@ def test_ids_are_looked_for_in_the_answers_so_far_once() -> None:
     answer = chat(response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, said),)))
     asked: list[int] = []
 
-    def told(_session: Session, outcome: Ended) -> object:
+    def told(_session: Session, outcome: CallEnded) -> object:
         asked.append(outcome.seq)
         return answer
 

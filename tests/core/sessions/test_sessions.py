@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import Defaults, LiveForbidden, SessionBusy, Sessions, SessionUnknown, canonical
+from llmproxy.core.sessions.sessions import (
+    LiveForbidden,
+    SessionBusy,
+    SessionDefaults,
+    Sessions,
+    SessionUnknown,
+    canonical,
+)
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, LLMProxyError, RefusedError
 from llmproxy.protocol import Exhausted, Mode
@@ -27,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def sessions(store: Store | None, mode: Mode = Mode.AUTO, *, allow_live: bool = False) -> Sessions:
     """Return the sessions of a proxy in this mode."""
-    return Sessions(Defaults(mode, 0.0, Exhausted.LAST, allow_live), lambda _: store, "me")
+    return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST, allow_live), lambda _: store, "me")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_what_was_saved_is_not_what_was_spent() -> None:
     tally.add(outcome(decision=Decision.PASS, cost=Decimal("0.05"), interaction=None))
     said = tally.to_json()
     assert (said["hits"], said["recorded"], said["passed"], said["live_calls"]) == (2, 1, 1, 2)
-    assert (said["cost_not_spent"], said["cost_spent"]) == ("0.20", "0.35")
+    assert (said["cost_not_spent"], said["cost_spent"]) == (0.2, 0.35)
     assert said["tokens"] == {"input": 40, "output": 8}
 
 
@@ -48,7 +48,7 @@ def test_an_unknown_price_is_unknown() -> None:
     tally.add(outcome(cost=None))
     assert (tally.to_json()["cost_not_spent"], tally.to_json()["unpriced"]) == (None, 1)
     tally.add(HIT)
-    assert (tally.to_json()["cost_not_spent"], tally.to_json()["unpriced"]) == ("0.10", 1)
+    assert (tally.to_json()["cost_not_spent"], tally.to_json()["unpriced"]) == (0.1, 1)
 
 
 def test_what_costs_nothing_is_not_unpriced() -> None:
@@ -91,8 +91,8 @@ def test_parties_are_counted_apart() -> None:
     tally.add(outcome(party="judge.2", usage=Usage(7, 1), cost=None))
     tally.add(outcome(party="judge.2", usage=Usage(7, 1), decision=Decision.RECORD))
     assert tally.to_json()["parties"] == {
-        "agent": {"calls": 1, "input": 10, "output": 2, "cost": "0.10", "unpriced": 0},
-        "judge.2": {"calls": 2, "input": 14, "output": 2, "cost": "0.10", "unpriced": 1},
+        "agent": {"calls": 1, "input": 10, "output": 2, "cost": 0.1, "unpriced": 0},
+        "judge.2": {"calls": 2, "input": 14, "output": 2, "cost": 0.1, "unpriced": 1},
     }
 
 

@@ -6,8 +6,7 @@ import itertools
 import json
 import random
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -188,7 +187,7 @@ def test_the_memory_is_bounded(conn: sqlite3.Connection) -> None:
     assert kept == writer._bytes
 
 
-def test_a_conversation_grows_with_its_new_text(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
     """200 turns, history resent each time: the file is at most 3x the new bytes, across a restart, and reads exactly."""
     path = tmp_path / "llmproxy.db"
     new = previous = total = 0
@@ -216,14 +215,8 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path, record_property:
     last = max(added)
     store.close()
     with Store.open(path, writable=False, now=lambda: 0.0) as store:
-        began = time.thread_time()
         assert store.load(last).request == added[last].request
-        took = time.thread_time() - began
         assert all(store.load(id_).request.body == made.request.body for id_, made in added.items())
     size = path.stat().st_size
-    print(
-        f"growth: {total:,} bytes sent, {new:,} new, {size:,} stored ({size / new:.2f}x new); turn 200 read in {took * 1e3:.1f} ms"
-    )
-    record_property("growth", size / new)
+    print(f"growth: {total:,} bytes sent, {new:,} new, {size:,} stored ({size / new:.2f}x new)")
     assert size <= 3 * new
-    assert took < 0.02

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header, without
+import pytest
+
+from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
 
 FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
 
@@ -23,3 +25,39 @@ def test_headers_are_taken_out_by_name() -> None:
 def test_a_body_is_its_chunks() -> None:
     """Joined in order."""
     assert Response(200, "OK", (), (Chunk(1, b"a"), Chunk(2, b"b"))).body == b"ab"
+
+
+BORDERS = ((5, 1), (6, 0), (6, 3))
+CHUNKS = (Chunk(5, b"a"), Chunk(6, b""), Chunk(6, b"bcd"))
+
+
+def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
+    """Equal both ways, to be counted, sliced and gone through; the body itself is not copied."""
+    body = b"abcd"
+    cut = Cut(body, BORDERS)
+    assert cut == CHUNKS
+    assert cut == CHUNKS
+    assert (tuple(cut), len(cut), cut[-1], cut[1:]) == (CHUNKS, 3, CHUNKS[-1], CHUNKS[1:])
+    assert (hash(cut), repr(cut)) == (hash(CHUNKS), repr(CHUNKS))
+    assert [(offset, bytes(data)) for offset, data in cut.views()] == [(each.offset, each.data) for each in CHUNKS]
+    assert Response(200, "OK", (), cut) == Response(200, "OK", (), CHUNKS)
+    assert Response(200, "OK", (), cut).body is body
+    assert cut != CHUNKS[:2]
+    assert cut != 3
+    with pytest.raises(IndexError):
+        cut[3]
+
+
+@pytest.mark.parametrize("borders", [(), ((0, 3),), ((0, 5),), ((0, -1), (0, 5))])
+def test_borders_are_those_of_the_body(borders: tuple[tuple[int, int], ...]) -> None:
+    """Others are damage."""
+    with pytest.raises(ValueError, match="chunk"):
+        Cut(b"abcd", borders)
+
+
+def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
+    """Cut at the same places."""
+    cut = Cut(b"abcd", BORDERS)
+    assert cut.replaced(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
+    with pytest.raises(ValueError, match="3 bytes for 4"):
+        cut.replaced(b"abc")

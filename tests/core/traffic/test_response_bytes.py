@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_bytes import Client, Plan, head_bytes, is_transient, plan
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, head_bytes, is_transient, plan
 
 SSE: Headers = (("content-type", "text/event-stream"),)
 CHUNKS = (Chunk(1_000_000, b"one"), Chunk(1_000_000, b"two!"), Chunk(3_000_000, b""), Chunk(3_000_000, b"three"))
@@ -17,12 +17,12 @@ def response(**changes: object) -> Response:
     return Response(**{**given, "chunked": True, **changes})  # type: ignore[arg-type]
 
 
-def laid(made: Response, client: Client | None = None, *, speed: float = 0) -> Plan:
+def laid(made: Response, client: ClientHttp | None = None, *, speed: float = 0) -> SendingPlan:
     """Lay it out."""
-    return plan(made, client or Client(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+    return plan(made, client or ClientHttp(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
-def split(made: Plan) -> tuple[dict[str, str], bytes]:
+def split(made: SendingPlan) -> tuple[dict[str, str], bytes]:
     """Return headers and body of everything that is sent."""
     head, _, body = b"".join(data for _, data in made.pieces).partition(b"\r\n\r\n")
     return {n.lower(): v for n, _, v in (line.partition(": ") for line in head.decode().split("\r\n")[1:])}, body
@@ -56,24 +56,30 @@ def test_time_never_runs_backwards() -> None:
 
 FRAMING = [
     # response, client -> framing header, body, close
-    ({"chunked": False}, Client(), ("content-length", "12"), b"onetwo!three", False),
-    ({}, Client(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
-    ({"chunked": False}, Client(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three", False),
-    ({"chunked": False}, Client(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
-    ({}, Client(keep_alive=False), ("connection", "close"), None, True),
-    ({}, Client("HEAD"), ("x-extra", "1"), b"", False),
-    ({"status": 204, "chunks": ()}, Client(), ("x-extra", "1"), b"", False),
-    ({"status": 304, "chunks": ()}, Client(), ("x-extra", "1"), b"", False),
-    ({"chunks": (), "chunked": False}, Client(), ("content-length", "0"), b"", False),
-    ({"ending": Ending.CUT}, Client(), ("connection", "close"), b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
-    ({"ending": Ending.CUT, "chunked": False}, Client(), ("transfer-encoding", "chunked"), None, True),
-    ({"ending": Ending.UNTERMINATED}, Client(), ("transfer-encoding", "chunked"), None, False),
+    ({"chunked": False}, ClientHttp(), ("content-length", "12"), b"onetwo!three", False),
+    ({}, ClientHttp(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
+    (
+        {"chunked": False},
+        ClientHttp(http10=True, keep_alive=True),
+        ("connection", "keep-alive"),
+        b"onetwo!three",
+        False,
+    ),
+    ({"chunked": False}, ClientHttp(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
+    ({}, ClientHttp(keep_alive=False), ("connection", "close"), None, True),
+    ({}, ClientHttp("HEAD"), ("x-extra", "1"), b"", False),
+    ({"status": 204, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
+    ({"status": 304, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
+    ({"chunks": (), "chunked": False}, ClientHttp(), ("content-length", "0"), b"", False),
+    ({"ending": Ending.CUT}, ClientHttp(), ("connection", "close"), b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT, "chunked": False}, ClientHttp(), ("transfer-encoding", "chunked"), None, True),
+    ({"ending": Ending.UNTERMINATED}, ClientHttp(), ("transfer-encoding", "chunked"), None, False),
 ]
 
 
 @pytest.mark.parametrize(("changes", "client", "field", "body", "close"), FRAMING)
 def test_framing_is_made_for_the_client(
-    changes: dict[str, object], client: Client, field: tuple[str, str], body: bytes | None, close: bool
+    changes: dict[str, object], client: ClientHttp, field: tuple[str, str], body: bytes | None, close: bool
 ) -> None:
     """A length where there was one, chunks where there was none, and a cut is cut again."""
     made = laid(response(**changes), client)

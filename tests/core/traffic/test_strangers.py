@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.strangers import Guard, Seen, split_host
+from llmproxy.core.traffic.strangers import Guard, SeenHead, split_host
 from llmproxy.errors import RefusedError
 
 OURS = Guard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
@@ -41,33 +41,33 @@ def test_a_host_is_split_or_is_none(host: str, split: tuple[str | None, int | No
 )
 def test_names_that_only_look_like_ours_are_foreign(name: str) -> None:
     """Whoever owns such a name in the DNS can let it point here."""
-    assert not OURS.admits(Seen((("host", name),)))
-    assert Guard(any_host=True).admits(Seen((("host", name),)))
+    assert not OURS.admits(SeenHead((("host", name),)))
+    assert Guard(any_host=True).admits(SeenHead((("host", name),)))
 
 
 def test_a_second_origin_hides_nothing() -> None:
     """Each Origin must be allowed: which of two the next reader believes is not ours to guess."""
     good, bad = ("Origin", "http://localhost:5173"), ("origin", "https://evil.example")
-    assert OURS.admits(Seen((*HERE, good)))
-    assert not OURS.admits(Seen((*HERE, good, bad)))
-    assert not OURS.admits(Seen((*HERE, bad, good)))
+    assert OURS.admits(SeenHead((*HERE, good)))
+    assert not OURS.admits(SeenHead((*HERE, good, bad)))
+    assert not OURS.admits(SeenHead((*HERE, bad, good)))
     assert OURS.grants((good, good)) == ()
 
 
 def test_the_own_origin_is_scheme_name_and_port() -> None:
     """A page on another port of this machine is another page; a proxied site may ask itself."""
-    https = Seen((("host", "localhost:8443"), ("origin", "https://localhost:8443")), "https")
+    https = SeenHead((("host", "localhost:8443"), ("origin", "https://localhost:8443")), "https")
     assert OURS.admits(https)
-    assert not OURS.admits(Seen(https.headers))
+    assert not OURS.admits(SeenHead(https.headers))
     target = ("https", "api.openai.com", 443)
-    assert OURS.admits(Seen((("origin", "https://api.openai.com"),), "https", target))
-    assert not OURS.admits(Seen((("origin", "https://api.openai.com:8443"),), "https", target))
-    assert not OURS.admits(Seen((("origin", "http://api.openai.com"),), "https", target))
+    assert OURS.admits(SeenHead((("origin", "https://api.openai.com"),), "https", target))
+    assert not OURS.admits(SeenHead((("origin", "https://api.openai.com:8443"),), "https", target))
+    assert not OURS.admits(SeenHead((("origin", "http://api.openai.com"),), "https", target))
 
 
 def test_any_page_is_allowed_only_by_a_lone_star() -> None:
     """`*` takes links and pictures as well; a pattern needs an Origin to be held against."""
-    link = Seen((*HERE, ("sec-fetch-site", "cross-site")))
+    link = SeenHead((*HERE, ("sec-fetch-site", "cross-site")))
     assert Guard(allow_origin=("*",)).admits(link)
     assert not Guard(allow_origin=("http://*",)).admits(link)
 
@@ -80,7 +80,7 @@ FIELDS = st.tuples(
 @given(st.lists(FIELDS, max_size=4))
 def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> None:
     """Odd bytes are refused or served, never an exception of another kind; what is refused quotes nothing that a terminal or shell obeys."""
-    seen = Seen(tuple(headers))
+    seen = SeenHead(tuple(headers))
     if not OURS.admits(seen):
         with pytest.raises(RefusedError) as refused:
             OURS.check(seen)

@@ -11,7 +11,7 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket.miss import LONGEST_REASON, cut, explain
-from llmproxy.core.websocket.play import Canon, Mismatch, Player
+from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
 
 CONTEXT = MissContext(
     mode="replay",
@@ -25,12 +25,12 @@ CONTEXT = MissContext(
 )
 
 
-def missed(recorded: list[object], *said: object) -> Mismatch:
+def missed(recorded: list[object], *said: object) -> FrameMismatch:
     """Say these to a recording; the last must be missed."""
     frames = [Frame(n, client=True, data=json.dumps(each)) for n, each in enumerate(recorded)]
-    player = Player(frames, lambda: Canon("openai", "realtime", Rules(), lambda _: None))
+    player = FramePlayer(frames, lambda: Canon("openai", "realtime", Rules(), lambda _: None))
     *_, last = [player.hear(json.dumps(each)) for each in said]
-    assert isinstance(last, Mismatch)
+    assert isinstance(last, FrameMismatch)
     return last
 
 
@@ -43,7 +43,7 @@ def missed(recorded: list[object], *said: object) -> Mismatch:
         (missed([{"a": 1}], {"a": 1}, {"a": 2}), "llmproxy: message 2 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "has no more"),
     ],
 )  # fmt: skip
-def test_the_reason_is_short_and_the_text_tells_all(mismatch: Mismatch, reason: str, text: str) -> None:
+def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, reason: str, text: str) -> None:
     """The close frame names recording, nearest message and path; the journal what to type."""
     miss = explain(CONTEXT, 7, mismatch)
     assert miss.reason == reason

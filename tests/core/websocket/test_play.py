@@ -10,7 +10,7 @@ import pytest
 from llmproxy.core.keys.scrub import Rules, Scrub
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.frames import Frame
-from llmproxy.core.websocket.play import Canon, Mismatch, Player
+from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
 
 
 def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> Canon:
@@ -18,9 +18,9 @@ def canon(operation: str = "realtime", rules: Rules | None = None, family: Famil
     return Canon(family, operation, rules or Rules(), lambda _: None)
 
 
-def player(*frames: Frame) -> Player:
+def player(*frames: Frame) -> FramePlayer:
     """Play these."""
-    return Player(frames, canon)
+    return FramePlayer(frames, canon)
 
 
 def client(at: int, data: str | bytes, close: int | None = None) -> Frame:
@@ -57,7 +57,7 @@ def test_a_conversation_without_messages() -> None:
     assert play.opening(0) == []
     assert (play.is_over, play.speaks_first, play.total) == (True, False, 0)
     missed = play.hear("x")
-    assert isinstance(missed, Mismatch)
+    assert isinstance(missed, FrameMismatch)
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
 
@@ -134,7 +134,7 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
     play = player(*tape)
     assert play.hear(json.dumps({"type": "session.update", "x": 1})) == []
     missed = play.hear(json.dumps({"type": "say", "text": "three"}))
-    assert isinstance(missed, Mismatch)
+    assert isinstance(missed, FrameMismatch)
     assert (missed.number, missed.expected, missed.nearest) == (2, 3, 2)
     assert [(each.path, each.old, each.new) for each in missed.differences] == [("$.text", '"one"', '"three"')]
 
@@ -142,14 +142,14 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
 def test_a_message_recorded_elsewhere_is_found() -> None:
     """Said too early: the message that it equals is named, without differences."""
     missed = player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).hear('{"b": 2}')
-    assert isinstance(missed, Mismatch)
+    assert isinstance(missed, FrameMismatch)
     assert (missed.nearest, missed.differences) == (2, ())
 
 
 def test_bytes_are_described_not_shown() -> None:
     """Their size and digest differ."""
     missed = player(client(1, b"\x00\x01")).hear(b"\x00\x02\x03")
-    assert isinstance(missed, Mismatch)
+    assert isinstance(missed, FrameMismatch)
     (difference,) = missed.differences
     assert "2 bytes" in difference.old
     assert "3 bytes" in difference.new

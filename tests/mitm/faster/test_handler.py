@@ -14,7 +14,7 @@ from mitmproxy import exceptions, master, options
 from mitmproxy.connection import Client
 from mitmproxy.proxy.server_hooks import ClientConnectedHook
 
-from llmproxy.mitm.faster.handler import Hooks
+from llmproxy.mitm.faster.handler import ConnectionHooks
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import chat
 from tests.provider import Provider, Script, Step
@@ -70,7 +70,7 @@ def test_a_hook_is_called_as_mitmproxy_calls_it(
             hook = ClientConnectedHook(Client(peername=("a", 1), sockname=("b", 2)))
             if calls is theirs:
                 await made.addons.trigger_event(hook)
-            elif (waiting := Hooks(made.addons).call(hook)) is not None:
+            elif (waiting := ConnectionHooks(made.addons).call(hook)) is not None:
                 await waiting
         return ours, theirs
 
@@ -93,7 +93,7 @@ def test_who_does_not_read_is_not_read_for(tmp_path: Path) -> None:
             seen = [-1, 0]
             while seen[-1] != seen[-2]:
                 time.sleep(0.3)
-                seen.append(sum(len(chunk.data) for chunk in exchange.recording._chunks))
+                seen.append(sum(exchange.recording._lengths))
             assert seen[-1] < BIG
             frames, whole = c.frames()
             assert (sum(map(len, frames)), whole) == (BIG, True)

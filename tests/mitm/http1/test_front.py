@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.strangers import Guard
-from llmproxy.mitm.http1.framing import parse_head
+from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import MAX_HELD, Front, Heads, is_plain
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.protocol import Decision
@@ -219,6 +219,30 @@ def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
     assert second is not None
     assert (first.length, second.length) == (5, 1234)
     assert first.plain is second.plain
+
+
+@pytest.mark.parametrize(
+    "name", [b"authorization: Bearer ", b"Authorization: Bearer ", b"x-api-key: ", b"api-key: ", b"x-goog-api-key: "]
+)
+def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) -> None:
+    """The credential is the request's own; whoever wants to read it gets a head of its own, and the next ones differ from that."""
+    heads = Heads(Guard())
+    raw = HEAD.replace(b"X-A: b", name + b"%b") % (5, b"a" * 20), HEAD.replace(b"X-A: b", name + b"%b") % (5, b"b" * 20)
+    first, second = heads.get(raw[0]), heads.get(raw[1])
+    assert first is not None
+    assert second is not None
+    assert (first.plain is second.plain, first.credential, second.credential) == (True, b"a" * 20, b"b" * 20)
+    assert heads.parsed(second).plain.head.headers[-1][1].endswith("b" * 20)
+    third = heads.get(raw[0])
+    assert third is not None
+    assert third.plain.credential == b"b" * 20
+    apart = Heads(Guard(), by_credential=True)
+    one, other = apart.get(raw[0]), apart.get(raw[1])
+    assert one is not None
+    assert other is not None
+    assert one.plain is not other.plain
+    short = HEAD.replace(b"X-A: b", name + b"%b") % (5, b""), HEAD.replace(b"X-A: b", name + b"%b") % (5, b"c" * 8)
+    assert len({found.which for found in (*map(heads.get, short), second) if found is not None}) == 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.http1.framing import Head, parse_head
+from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.http1.replay_layer import absolute
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.mitm.https.authority import CERTIFICATE, KEY, prepare, prepare_anyhow
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 from tests.support.process import clean_env
 from tests.support.proxy import proxy
 
@@ -168,14 +170,17 @@ def test_proxies_that_start_at_once_share_one(folder: Path) -> None:
 
 
 def test_start_prints_what_to_trust(tmp_path: Path) -> None:
-    """`llmproxy start --forward` names the certificate and the three variables, and health gives both files."""
+    """`llmproxy start --forward` names the certificate and every variable that clients read; health gives both files."""
     with proxy("replay", tmp_path / "x.db", options=("--forward",), env={"XDG_DATA_HOME": str(tmp_path)}) as px:
         health = px.control("health")
     folder = tmp_path / "llmproxy"
     assert (health["ca"], health["ca_bundle"]) == (str(folder / CERTIFICATE), str(folder / "mitmproxy-ca-bundle.pem"))
     assert f"must trust {health['ca']}\n" in px.stdout
-    wanted = f"export HTTPS_PROXY={px.url} SSL_CERT_FILE={health['ca_bundle']} NODE_EXTRA_CA_CERTS={health['ca']}\n"
-    assert wanted in px.stdout
+    wanted = dict.fromkeys(BUNDLES, health["ca_bundle"]) | dict.fromkeys(PROXIES, px.url)
+    wanted |= {NODE_CA: health["ca"], NODE_PROXY: "1"}
+    printed = dict(re.findall(r"([A-Za-z_]+)=([^ \n]+)", px.stdout))
+    assert {name: printed.get(name) for name in wanted} == wanted
+    assert f'eval "$(llmproxy env --intercept --url {px.url})"' in px.stdout
 
 
 def test_start_says_what_is_wrong_with_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from wsproto.events import BytesMessage, TextMessage
 
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.http1.framing import Head, parse_head
+from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.websocket.upgrade import (
     PIECE,
     UpgradeMissed,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from llmproxy.errors import AgentUnreachable
-from llmproxy.scenario.agents.child import Child, Ended
+from llmproxy.scenario.agents.child import Child, ChildEnded
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def test_a_line_that_does_not_come_is_a_timeout_and_its_end_stays_its_end() -> N
         assert made.popen.stdin is not None
         made.popen.stdin.close()
         for _ in range(2):
-            with pytest.raises(Ended):
+            with pytest.raises(ChildEnded):
                 made.line(10)
 
 
@@ -63,10 +62,8 @@ def test_a_process_that_ignores_everything_is_killed() -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(60)"
     with child(code) as made:
         made.line(10)
-        since = time.monotonic()
         made.end(grace=0.2)
-        assert made.popen.returncode == -9
-        assert time.monotonic() - since < 5
+        assert made.popen.returncode == -9  # not 0, as by itself after a minute
 
 
 def test_what_cannot_be_executed_was_never_reached() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel, SecretStr
 
-from llmproxy.scenario import AgentInput, ModelConfig, ScenarioConfig, ScenarioState
+from llmproxy.scenario import AgentInput, JudgmentRequest, ModelConfig, ScenarioConfig, ScenarioState
 from llmproxy.scenario.caching.key import Function, NotKeyable
 from tests.support.process import ROOT, clean_env
 
@@ -239,8 +239,9 @@ def test_of_an_input_counts_what_it_means(changes: dict[str, Any]) -> None:
     [
         {"messages": []},
         {"new_messages": [{"role": "user", "content": "hi"}]},
-        {"judgment_request": True},
-        {"judgment_context": "c"},
+        {"judgment_request": JudgmentRequest()},
+        {"judgment_request": JudgmentRequest(additional_context="c")},
+        {"judgment_request": JudgmentRequest(criteria=["c"])},
         {"description": "other"},
         {"current_turn": 1},
         {"config": ScenarioConfig(default_model="other")},

@@ -96,7 +96,7 @@ def test_answers_of_known_sdks_come_back() -> None:
     """Messages and responses of openai, which programs return from cached functions."""
     from openai.types.chat import ChatCompletion
 
-    from llmproxy.scenario.models.models import imported
+    from llmproxy.scenario.models.imported import imported
 
     litellm = imported()
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

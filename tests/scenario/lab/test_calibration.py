@@ -11,7 +11,6 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.report.events import Criterion
 from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, looks_of
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import Labelled
@@ -38,7 +37,9 @@ def measured(says: Says, of: Sequence[Labelled], **given: Any) -> Calibration:  
             sample = given.scenario_state.executor.options.sample
             name, backwards = given.messages[0]["content"], texts[0] > texts[-1]
             criteria = [
-                Criterion(id=f"c{n}", text=text, status=says(name, text, sample, backwards), reason=f"about {text}")
+                scenario.CriterionResult(
+                    id=f"c{n}", text=text, status=says(name, text, sample, backwards), reason=f"about {text}"
+                )
                 for n, text in enumerate(texts, 1)
             ]
             return scenario.ScenarioResult(success=False, messages=[], criteria=criteria)

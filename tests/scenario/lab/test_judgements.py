@@ -11,7 +11,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.config import Defaults, ScenarioConfig
+from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.lab.judgements import Bench, Transcript, in_parallel
 from llmproxy.scenario.values.context import context_scenario
 from tests.scenario.people import Judge
@@ -23,7 +23,7 @@ SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hel
 def untouched() -> Iterator[None]:
     """Give every test the defaults of a fresh process, and leave none behind."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, Defaults()
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
 
@@ -42,7 +42,7 @@ def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:
     transcript = Transcript(id="t", messages=SAID, description="greeting")
     ended = asyncio.run(Bench(name="test", proxy=False).ask(lambda: judge, transcript, 3, "reversed"))
     (given,) = judge.inputs
-    assert (given.messages, given.judgment_request, given.scenario_state.description) == (SAID, True, "greeting")
+    assert (given.messages, bool(given.judgment_request), given.scenario_state.description) == (SAID, True, "greeting")
     assert given.scenario_state.executor.options.sample == 3
     assert (ended.status, ended.result.reasoning, keys) == (Status.FAILED, "no", [None])
 

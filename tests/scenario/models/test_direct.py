@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.models.direct import BASE, Request, is_openai, request_of
+from llmproxy.scenario.models.direct import BASE, DirectRequest, is_openai, request_of
+from llmproxy.scenario.models.imported import imported
 from llmproxy.scenario.models.loop import elsewhere
-from llmproxy.scenario.models.models import imported
 from llmproxy.scenario.models.openai import ask
 from tests.provider import Provider, step
 
@@ -79,7 +79,7 @@ def given(**more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, "api_key": "k", **more}
 
 
-def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> Request | None:
+def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> DirectRequest | None:
     """Decide about a call of a model whose address the user gave."""
     return request_of(keywords, env or {}, **{"served": True, **more})
 

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.core.providers.error_shapes import envelope
 from llmproxy.core.providers.table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
-from llmproxy.scenario.models.errors import ModelError, Refused, failure, is_transient, our_text, refused
+from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, is_transient, our_text, refused
 
 FAMILIES: tuple[Family, ...] = ("openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic")
 MISS = 'llmproxy: no recorded response for this request (openai chat) in cassette "a": {"x": 1}.\nmode replay\nWhat to do:\n  1. "record" it'
@@ -59,20 +59,20 @@ def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "what"),
     [
-        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, Refused.TEMPERATURE),
-        ("Unsupported value: 'temperature' does not support 0", "400", Refused.TEMPERATURE),
-        ("Thinking mode does not support this tool_choice", 400, Refused.TOOL_CHOICE),
-        ("`tools` is not supported by this model", 422, Refused.TOOL_CHOICE),
-        ("No endpoints found that support tool use", 404, Refused.TOOL_CHOICE),
-        ("function calling is not enabled", 400, Refused.TOOL_CHOICE),
-        ("This response_format type is unavailable now", 400, Refused.FORMAT),
+        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, RefusedParameter.TEMPERATURE),
+        ("Unsupported value: 'temperature' does not support 0", "400", RefusedParameter.TEMPERATURE),
+        ("Thinking mode does not support this tool_choice", 400, RefusedParameter.TOOL_CHOICE),
+        ("`tools` is not supported by this model", 422, RefusedParameter.TOOL_CHOICE),
+        ("No endpoints found that support tool use", 404, RefusedParameter.TOOL_CHOICE),
+        ("function calling is not enabled", 400, RefusedParameter.TOOL_CHOICE),
+        ("This response_format type is unavailable now", 400, RefusedParameter.FORMAT),
         ("context length exceeded", 400, None),
         ("tool_choice: overloaded", 529, None),
         ("temperature too high in the data center", 500, None),
         (MISS.replace("request", "tool_choice request"), 404, None),
     ],
 )
-def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: Refused | None) -> None:
+def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusedParameter | None) -> None:
     """Only a client error that names the thing is a refusal; what the proxy says never is."""
     assert refused(FromLitellm(text, status)) is what
 

@@ -18,7 +18,7 @@ import pytest
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer, Called
-from llmproxy.scenario.models.direct import Request
+from llmproxy.scenario.models.direct import DirectRequest
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.models import RefusedChoice, complete
@@ -250,7 +250,7 @@ def test_whoever_stops_waiting_ends_the_request() -> None:
     """The provider sees its connection close."""
 
     async def impatient(url: str) -> None:
-        request = Request(f"{url}/v1", "k", {}, {"model": "m", "messages": HI}, 60)
+        request = DirectRequest(f"{url}/v1", "k", {}, {"model": "m", "messages": HI}, 60)
         async with asyncio.timeout(0.3):
             await elsewhere(ask(request))
 

@@ -14,7 +14,7 @@ from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.repeats.statistics import wilson
-from llmproxy.scenario.running.run import Ended
+from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.values.options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear
@@ -32,7 +32,7 @@ class Plan:
         self.started: list[int] = []
         self.now = self.most = 0
 
-    async def once(self, sample: int, runs: int) -> Ended:
+    async def once(self, sample: int, runs: int) -> RunEnded:
         self.started.append(sample)
         self.now += 1
         self.most = max(self.most, self.now)
@@ -45,7 +45,7 @@ class Plan:
         result = scenario.ScenarioResult(
             success=status is P, messages=messages, status=status, sample=sample, **self.about
         )
-        return Ended(status, result, {A: AgentError("crashed"), E: MachineError("no store")}.get(status))
+        return RunEnded(status, result, {A: AgentError("crashed"), E: MachineError("no store")}.get(status))
 
 
 def many(plan: Plan, **given: Any) -> RepeatResult:  # noqa: ANN401

@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.errors import AgentError, MissError, UpstreamError
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, ScenarioResult
-from llmproxy.scenario.running.calling import Answer, Caller
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
 
@@ -59,7 +59,7 @@ def given() -> AgentInput:
     return AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=state)
 
 
-def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> Answer:
+def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> AdapterAnswer:
     """Call an adapter once."""
     return asyncio.run(Caller(limit, cast("Any", session)).call(agent, given()))
 
@@ -69,7 +69,7 @@ def test_messages_and_time_come_back() -> None:
     ticks = iter([10.0, 12.5])
     caller = Caller(None, clock=lambda: next(ticks))
     answer = asyncio.run(caller.call(Agent("hi"), given()))
-    assert answer == Answer([{"role": "assistant", "content": "hi"}], 2.5)
+    assert answer == AdapterAnswer([{"role": "assistant", "content": "hi"}], 2.5)
     assert caller.busy is None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.scenario import AgentAdapter, AgentRole
 from llmproxy.scenario.running.cast import Cast, players
-from llmproxy.scenario.scenario_executor import ScenarioExecutor
+from llmproxy.scenario.running.executor import ScenarioExecutor
 from tests.scenario.people import Agent, Ear, User, executor, finished, play, said
 
 

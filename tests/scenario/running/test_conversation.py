@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import llmproxy.scenario.scenario_executor as ours
+import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult
 from tests.scenario.conformance import played
@@ -93,14 +93,14 @@ def test_the_judge_of_the_last_turn_must_decide() -> None:
     """Only the call in turn N-1 is a forced one, and there is no extra call."""
     judge = Judge([])
     play(User(), Agent(), judge, max_turns=3)
-    assert [given.judgment_request for given in judge.inputs] == [False, False, True]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False, True]
 
 
 def test_a_judge_without_criteria_is_not_forced() -> None:
     """Nothing to decide by: the run ends without conclusion."""
     judge = Judge(criteria=[])
     result = play(User(), Agent(), judge, max_turns=2)
-    assert [given.judgment_request for given in judge.inputs] == [False, False]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False]
     assert "without conclusion" in str(result.reasoning)
 
 
@@ -119,7 +119,7 @@ def test_proceed_that_stops_by_itself_forces_no_verdict() -> None:
     judge = Judge()
     script = [scenario.proceed(turns=2), scenario.agent("bye"), scenario.judge()]
     result = play(User(), Agent(), judge, script=script, max_turns=2)
-    assert [given.judgment_request for given in judge.inputs] == [False, False, True]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False, True]
     assert said(result)[-1] == "bye"
 
 

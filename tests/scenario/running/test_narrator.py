@@ -14,7 +14,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.report.events import Event, Message, Started, Status, Step, Verdict
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.running.narrator import Identity, Narrator
+from llmproxy.scenario.running.narrator import Narrator, RunIdentity
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 
@@ -145,7 +145,7 @@ def test_a_handler_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) 
 def test_the_end_is_told_once() -> None:
     """Whoever says it first; nothing comes after it."""
     ear = Ear()
-    narrator = Narrator(Identity(name="n", run_id="r"), (ear,), clock=lambda: 5.0)
+    narrator = Narrator(RunIdentity(name="n", run_id="r"), (ear,), clock=lambda: 5.0)
     narrator.started()
     narrator.started()
     narrator.finished(ScenarioResult(success=True, messages=[]))

@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.config import Defaults, ScenarioConfig
+from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.running.run import Plan
 from llmproxy.scenario.values.options import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
@@ -27,7 +27,7 @@ from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
 def untouched() -> Iterator[None]:
     """Give every test the defaults of a fresh process."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, Defaults()
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
 

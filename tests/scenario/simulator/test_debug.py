@@ -116,5 +116,5 @@ def test_a_person_can_ask_the_judge(terminal: Callable[[str], None]) -> None:
     """At once, with a verdict demanded; without a judge it says so."""
     judge = Judge()
     assert debug(terminal, "hi\n/judge\n", User(), Agent(), judge, max_turns=5).success
-    assert [given.judgment_request for given in judge.inputs] == [False, True]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
     assert debug(terminal, "/judge\n", User(), max_turns=2).reasoning == "/judge: there is no judge."

@@ -16,7 +16,7 @@ def test_the_judge_decides_after_a_farewell() -> None:
     agent, judge = Agent(), Judge()
     result = play(agent, User("hi", BYE), judge)
     assert (roles(result), said(result)[-1], result.success) == ("uau", "bye", True)
-    assert [given.judgment_request for given in judge.inputs] == [False, True]
+    assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
     assert len(agent.inputs) == 1
 
 

@@ -59,7 +59,7 @@ export async function main(cases) {
     const begun = performance.now();
     let line;
     try {
-      line = { result: (await cases[name.replace("*", "")]()) ?? null };
+      line = { result: (await cases[name.replace(/[*+]$/, "")]()) ?? null };
     } catch (error) {
       const status = error.status ?? error.statusCode ?? error.code ?? null;
       line = { error: { class: error.constructor.name, message: String(error.message), status } };

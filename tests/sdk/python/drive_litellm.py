@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+from copy import deepcopy
 
 os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS="True")
 
@@ -52,7 +53,9 @@ def complete(route, case, **more):
 def tools(route):
     messages, results = [{"role": "user", "content": prompt("tools")}], []
     while True:
-        answer = litellm.completion(**MODELS[route], messages=messages, tools=TOOLS)
+        answer = litellm.completion(
+            **MODELS[route], messages=messages, tools=deepcopy(TOOLS)
+        )  # litellm changes what it is given
         results.append(answer)
         message = answer.choices[0].message
         if not message.tool_calls:

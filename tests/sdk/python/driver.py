@@ -1,7 +1,7 @@
 """What all Python drivers share: run the named cases, print one JSON object for each.
 
-Environment: CASES (names with commas between; empty: all), TWIST (text put behind every prompt of a case that is named with a star
-at its end, ``plain*``, for a request that was never recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
+Environment: CASES (names with commas between; empty: all; ``plain+`` asks once more), TWIST (text put behind every prompt of a case that
+is named with a star at its end, ``plain*``, for a request that was never recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
 llmproxy. A line is {"case", "seconds", "result"} or {"case", "seconds", "error": {"class", "message", "status"}}.
 """
 
@@ -112,7 +112,7 @@ def main(cases) -> None:
     for name in wanted:
         running, begun = name, time.monotonic()
         try:
-            line = {"result": plain(cases[name.rstrip("*")]())}
+            line = {"result": plain(cases[name.rstrip("*+")]())}
         except Exception as error:
             line = {"error": {"class": type(error).__name__, "message": str(error), "status": status_of(error)}}
         print(json.dumps({"case": name, "seconds": round(time.monotonic() - begun, 3), **line}), flush=True)

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.agent_says import said_by, with_agent
-from llmproxy.trace.observing.processing import Finding, Processing
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
-UNSEEN = Finding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = Finding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = Finding(activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3})
+UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = ProcessingFinding(
+    activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
+)
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: Finding, said: object) -> Finding:
+def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
     """Return what is known about the condenser."""
     return with_agent(Processing(seen, UNSEEN, UNSEEN), said_by([said])).condenser
 
@@ -35,7 +37,9 @@ def condenser(seen: Finding, said: object) -> Finding:
         (IDLE, False, False, "proven"),
     ],
 )
-def test_the_wire_decides_where_it_can(seen: Finding, said: object, activated: bool | None, evidence: str) -> None:
+def test_the_wire_decides_where_it_can(
+    seen: ProcessingFinding, said: object, activated: bool | None, evidence: str
+) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})
     assert (found.activated, found.evidence) == (activated, evidence)

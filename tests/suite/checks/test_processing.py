@@ -10,17 +10,17 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.expect import MessageProcessing
-from llmproxy.trace.observing.processing import Finding, Processing
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
-QUIET = Finding(activated=False, evidence="proven", reason="every request carried its whole history")
-BLIND = Finding(activated=None, evidence="unobservable", reason="the provider keeps it")
+QUIET = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> Finding:  # noqa: ANN401
+def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa: ANN401
     """Return a condenser at work."""
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
-    return Finding(
+    return ProcessingFinding(
         activated=True,
         evidence=evidence,
         reason="4 messages are missing",
@@ -28,7 +28,7 @@ def active(evidence: str = "proven", **more: Any) -> Finding:  # noqa: ANN401
     )
 
 
-def check(finding: Finding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
+def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
     """Check a condenser."""
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
     return check_processing(said, Processing(finding, QUIET, QUIET), Scope())
@@ -38,12 +38,12 @@ def check(finding: Finding, least: str = "proven", **wanted: Any) -> list[Assert
     ("finding", "activated", "status"),
     [
         (active(), True, PASSED), (active(), False, FAILED), (QUIET, True, FAILED), (QUIET, False, PASSED),
-        (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, FAILED),
+        (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
         (active("declared"), True, PASSED),
     ],
 )  # fmt: skip
-def test_activated(finding: Finding, activated: bool, status: Status) -> None:
-    """Unobservable is an error either way; inferred is too little for a pass."""
+def test_activated(finding: ProcessingFinding, activated: bool, status: Status) -> None:
+    """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)
     assert (found.status, found.evidence) == (status, finding.evidence)
     assert bool(found.message) is (status is not PASSED)

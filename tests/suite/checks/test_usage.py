@@ -79,3 +79,20 @@ def test_an_estimate_has_to_be_asked_for() -> None:
 def test_costs_are_decimal_dollars() -> None:
     """By the table of prices."""
     assert passed(check(step(COUNTED), costUsd={"gt": 0, "lt": 0.01}))
+
+
+def test_times_are_those_of_the_recording() -> None:
+    """All calls together, and the slowest first bytes; in replay it is said that they were recorded."""
+    found = check(step(COUNTED, COUNTED), latencyMs={"lte": 2}, firstTokenMs={"lt": 2})
+    assert passed(found)
+    assert {each.evidence for each in found} == {"recorded"}
+    (slow,) = check(step(COUNTED, COUNTED), latencyMs={"lt": 2})
+    assert (slow.status, slow.actual) == (Status.FAILED, 2)
+
+
+def test_times_that_nobody_has_are_an_error() -> None:
+    """Passed through and not recorded: not 0."""
+    chats = Chats()
+    chats.chat([user("x")], said("y"), recorded=False, decision="PASS")
+    (found,) = check(chats.wire.step(0), latencyMs={"lt": 1000})
+    assert (found.status, "latencyMs is not known" in found.message) == (Status.ENVIRONMENT_ERROR, True)

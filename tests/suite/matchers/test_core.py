@@ -6,15 +6,15 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import Found, Outcome, Seen, both, by_value, either, judge
+from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, by_value, either, judge
 from llmproxy.suite.matchers.table import REGISTRY
 from llmproxy.suite.matchers.variables import Scope
 
-HOLDS, FAILS, UNFIT, UNCLEAR = Outcome
+HOLDS, FAILS, UNFIT, UNCLEAR = MatchOutcome
 
 
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(Outcome, repeat=2)))
-def test_all_and_any_over_every_pair(left: Outcome, right: Outcome) -> None:
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchOutcome, repeat=2)))
+def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
     every = FAILS if FAILS in pair else UNCLEAR if UNCLEAR in pair else UNFIT if UNFIT in pair else HOLDS
@@ -32,7 +32,7 @@ def test_reasons_are_kept() -> None:
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert judge({}, Seen(1, Scope())).outcome is UNCLEAR
+    assert judge({}, SeenValue(1, Scope())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import Loaded, load
+from llmproxy.suite.reading.load import LoadedSuites, load
 from llmproxy.suite.yaml.places import Problems
 from llmproxy.suite.yaml.reader import read_file
 
@@ -30,7 +30,7 @@ def refused(folder: Path, text: str, name: str = "suite.yaml") -> list[str]:
     return str(caught.value).replace(f"{folder}/", "").splitlines()
 
 
-def ids(loaded: Loaded) -> list[str]:
+def ids(loaded: LoadedSuites) -> list[str]:
     return [case.id for case in loaded.scenarios]
 
 

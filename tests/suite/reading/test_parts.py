@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import Loaded, load
+from llmproxy.suite.reading.load import LoadedSuites, load
 from llmproxy.suite.schema.response import Judging
 from llmproxy.suite.schema.steps import ChatStep, JudgeStep
 
 SCENARIO = "scenarios: [{id: a, steps: [{chat: hi, totalToolCalls: 1}]}]\n"
 
 
-def made(folder: Path, **files: str) -> Loaded:
+def made(folder: Path, **files: str) -> LoadedSuites:
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     return load([folder / "suite.yaml"])
@@ -123,7 +123,7 @@ def test_a_wrong_default_is_told_once(tmp_path: Path) -> None:
     ]
 
 
-def judging_of(loaded: Loaded) -> Judging:
+def judging_of(loaded: LoadedSuites) -> Judging:
     """Return what the second step asks a judge."""
     step = loaded.scenarios[0].scenario.steps[1]
     if isinstance(step, JudgeStep):

@@ -59,7 +59,7 @@ def test_what_was_there_before_was_not_created(tmp_path: Path) -> None:
 
 LOSING = """
 from llmproxy.suite.stores import StoreLost
-from llmproxy.suite.stores.memory import MemoryStore, Shape
+from llmproxy.suite.stores.memory import MemoryShape, MemoryStore
 
 class Losing(MemoryStore):
     lost = False
@@ -72,7 +72,7 @@ class Losing(MemoryStore):
             raise StoreLost("the connection to the store is gone")
         return super().delete(*given)
 
-made = Losing({"tasks": Shape()})
+made = Losing({"tasks": MemoryShape()})
 
 def lose():
     made.lost = True

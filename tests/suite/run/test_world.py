@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.run.world import World, cassette_name, entities_of
+from llmproxy.suite.run.world import World, entities_of
 from tests.suite import rig
 
 TEXT = """
@@ -33,14 +33,6 @@ scenarios:
 def world(**more: Any) -> World:  # noqa: ANN401
     """Return a world without a proxy."""
     return World(options=Options(), proxy=None, **more)
-
-
-def test_names_of_cassettes_never_meet() -> None:
-    """They can be read, stand in a URL, and what slugging lost is told apart."""
-    names = {cassette_name(suite, case) for suite in ("My suite", "my-suite") for case in ("a", "a[1]", "a[2]", "ä")}
-    assert len(names) == 8
-    assert cassette_name("tasks", "create") == "tasks/create"
-    assert all(name.isascii() and "#" not in name for name in names)
 
 
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:

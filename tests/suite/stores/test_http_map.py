@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.http_map import Template, http_entity
+from llmproxy.suite.stores.http_map import HttpTemplate, http_entity
 
 
 def test_the_usual_addresses_need_not_be_written() -> None:
     """A name is enough where the service is as most are; an address moves all of them."""
     made = http_entity("tasks", None)
-    assert (made.list, made.get) == (Template("GET", "/tasks"), Template("GET", "/tasks/$id"))
-    assert (made.create, made.delete) == (Template("POST", "/tasks"), Template("DELETE", "/tasks/$id"))
-    assert http_entity("tasks", "/api/v2/todo").get == Template("GET", "/api/v2/todo/$id")
+    assert (made.list, made.get) == (HttpTemplate("GET", "/tasks"), HttpTemplate("GET", "/tasks/$id"))
+    assert (made.create, made.delete) == (HttpTemplate("POST", "/tasks"), HttpTemplate("DELETE", "/tasks/$id"))
+    assert http_entity("tasks", "/api/v2/todo").get == HttpTemplate("GET", "/api/v2/todo/$id")
     assert http_entity("tasks", {"get": None, "delete": None}).get is None
 
 
 def test_values_are_one_piece_of_an_address() -> None:
     """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
-    assert Template("GET", "/tasks/$id").fill(id="a/b?c") == "/tasks/a%2Fb%3Fc"
-    listed = Template("GET", "/tasks?userId=$user&all=1")
+    assert HttpTemplate("GET", "/tasks/$id").fill(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    listed = HttpTemplate("GET", "/tasks?userId=$user&all=1")
     assert listed.fill(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
     assert listed.fill(user=None) == "/tasks?all=1"
 

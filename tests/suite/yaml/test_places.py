@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.yaml.places import List, Map, Place, Problems, SuiteProblems, locate, meant, place_of
+from llmproxy.suite.yaml.places import List, Map, Problems, SuiteProblems, YamlPlace, locate, meant, place_of
 
 
-def at(line: int, column: int = 1, file: str = "a.yaml") -> Place:
-    return Place(file, line, column)
+def at(line: int, column: int = 1, file: str = "a.yaml") -> YamlPlace:
+    return YamlPlace(file, line, column)
 
 
 def tree() -> Map:

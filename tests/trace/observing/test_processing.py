@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.processing import Finding, Processing, processing
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding, processing
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 SYSTEM = {"role": "system", "content": "You manage tasks."}
@@ -32,7 +32,7 @@ def third(chats: Chats, *messages: dict[str, Any], **more: Any) -> Processing:  
     return processing(step, wire.seen[:-1], continues=True)
 
 
-def verdict(finding: Finding) -> tuple[bool | None, str]:
+def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
     """Return whether, and how it is known."""
     return finding.activated, finding.evidence
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.results import Result, results_of
-from llmproxy.trace.reading.exchange import Exchange, opened
+from llmproxy.trace.reading.exchange import OpenedExchange, opened
 from llmproxy.trace.reading.history import History
 from tests.trace.observing.chats import Chats, asks, call, result, user
 
 
-def exchange(*pair: Any) -> Exchange:  # noqa: ANN401
+def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
     """Open what a call recorded."""
     assert pair[1] is not None
     return opened(pair[1], History())

@@ -73,7 +73,31 @@ def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:
-    """The lines that are new."""
-    change = changes([], [], before="Be brief.", after="Be brief.\nSummary: milk.")
-    assert change.grown == "Summary: milk."
-    assert changes([], [], before="It is 10:31.", after="It is 10:32.").grown == ""
+    """The lines that are new, and whether they say more than what time it is."""
+    cases = [
+        ("Be brief.", "Be brief.\nSummary: milk.", "Summary: milk.", True),
+        ("It is 10:31.", "It is 10:32.", "It is 10:32.", False),
+        ("Today: Monday, 1 May 2026", "Today: Tuesday, 12 June 2026", "Today: Tuesday, 12 June 2026", False),
+        ("Summary 1: milk.", "Summary 2: bread.", "Summary 2: bread.", True),
+        ("Be brief.", "Be brief.", "", False),
+        ("Be brief.\nSummary: milk.", "Be brief.", "", False),
+    ]
+    for before, after, grown, other in cases:
+        change = changes([], [], before=before, after=after)
+        assert (change.grown, change.other) == (grown, other)
+
+
+def test_equal_messages_are_aligned_from_both_ends() -> None:
+    """A summary stands for the oldest, not before them."""
+    again = items_of([USER, SAID, USER, SAID])
+    summary = Message("user", "Earlier: they spoke of milk.")
+    (gap,) = changes(again, items_of([summary, USER, SAID, USER])).gaps
+    assert (gap.at, len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (0, 2, [summary.text], 2)
+
+
+def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_left_out() -> None:
+    """Dialects whose answers come in pieces read them as one; that is no summary."""
+    spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
+    pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
+    change = changes(items_of([USER, spoken, RESULT, SAID]), items_of(pruned))
+    assert (change.pruned, change.gaps) == (2, ())

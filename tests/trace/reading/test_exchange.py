@@ -8,7 +8,7 @@ import json
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
-from llmproxy.trace.reading.exchange import Exchange, declared, earlier_ids, opened, parameters
+from llmproxy.trace.reading.exchange import OpenedExchange, declared, earlier_ids, opened, parameters
 from llmproxy.trace.reading.history import History
 from tests.trace.runs import JSON, SSE, Json, call, calling, chat, says, streamed, user
 
@@ -16,7 +16,7 @@ NDJSON = "application/x-ndjson"
 
 
 def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200, provider: str = "openai",
-             ending: Ending = Ending.COMPLETE) -> Exchange:  # fmt: skip
+             ending: Ending = Ending.COMPLETE) -> OpenedExchange:  # fmt: skip
     """Open an exchange of this operation with this answer; a list is a stream."""
     made = chat(1, [user("x")], says(""), operation=operation, provider=provider, stream=isinstance(body, list))
     if isinstance(body, list) and kind == SSE:

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.streams import parsed
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.exchange import CHAT
-from llmproxy.trace.reading.history import History, Plain
+from llmproxy.trace.reading.history import History, PlainMessages
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, call, calling, chat, result, says, user
 
@@ -59,7 +59,7 @@ def test_over_real_traffic(traffic: Path) -> None:
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    history, plain = History(), Plain()
+    history, plain = History(), PlainMessages()
     one = history.messages(body_of({}), {"messages": [user("a")]})
     two = history.messages(body_of({}), {"messages": [user("a"), says("b"), calling(call()), result()]})
     assert one[0] is two[0]

@@ -7,7 +7,8 @@ import pytest
 from llmproxy.client.control.told import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.trace.reading.told import cassette, exchanges, interactions, plain_spans, spans
+from llmproxy.trace.files.told import cassette
+from llmproxy.trace.reading.told import exchanges, interactions, plain_spans, spans
 from llmproxy.trace.values.model import SpanKind
 from tests.support.chats import chat
 

@@ -1,6 +1,6 @@
 """The JSON values of an answer and where each lies in its bytes: whole, as server-sent events, lines, an array or AWS's frames.
 
-    body -> `Part`s (start, end, value, how to write it) ... edits -> the same chunks, their borders and times kept
+    body -> `BodyPart`s (start, end, value, how to write it) ... edits -> the same chunks, their borders and times kept
 
 What is not edited stays byte for byte.
 """
@@ -24,7 +24,7 @@ _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 _WORD = struct.Struct(">I")
 
 
-class Part(NamedTuple):
+class BodyPart(NamedTuple):
     """One JSON value of a body."""
 
     start: int
@@ -41,7 +41,7 @@ class Edit(NamedTuple):
     data: bytes
 
 
-def list_parts(content_type: str, body: bytes) -> list[Part]:
+def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
     """Return the JSON values of a body that can be replaced, in order. Raises ValueError for a damaged binary stream."""
     kind = framing(content_type, body)
     if kind == "sse":
@@ -58,7 +58,7 @@ def list_parts(content_type: str, body: bytes) -> list[Part]:
     return [whole]
 
 
-def _json_part(body: bytes, start: int, end: int) -> Part | None:
+def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
     data = body[start:end]
     try:
         value = json.loads(data)
@@ -66,7 +66,7 @@ def _json_part(body: bytes, start: int, end: int) -> Part | None:
         return None
     if not isinstance(value, (dict, list)):
         return None
-    return Part(start, end, value, lambda new: write_json(new, like=data))
+    return BodyPart(start, end, value, lambda new: write_json(new, like=data))
 
 
 def write_json(value: object, *, like: bytes) -> bytes:
@@ -82,7 +82,7 @@ def write_json(value: object, *, like: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _lines(body: bytes) -> Iterator[Part]:
+def _lines(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for line in body.splitlines(keepends=True):
         stripped = line.rstrip(b"\r\n")
@@ -91,7 +91,7 @@ def _lines(body: bytes) -> Iterator[Part]:
         at += len(line)
 
 
-def _frames(body: bytes) -> Iterator[Part]:
+def _frames(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for headers, payload in iter_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
@@ -102,7 +102,7 @@ def _frames(body: bytes) -> Iterator[Part]:
         at += total
 
 
-def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> Part | None:
+def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -114,8 +114,8 @@ def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> Part 
             written = base64.b64encode(json.dumps(new, separators=(",", ":")).encode()).decode()
             return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
 
-        return Part(start, end, inner, chunk)
-    return Part(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_only(new), like=payload)))
+        return BodyPart(start, end, inner, chunk)
+    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_only(new), like=payload)))
 
 
 def _only(value: object) -> object:

@@ -16,7 +16,7 @@ Step = str | int
 Path = tuple[Step, ...]
 
 
-class Form(StrEnum):
+class ChannelForm(StrEnum):
     """How a text is written."""
 
     TEXT = "text"
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     text: str
     channel: tuple[object, ...] | None
     """Equal for the pieces of one text; None for a text of its own."""
-    form: Form
+    form: ChannelForm
     tool: str | None = None
     """Of arguments: the tool, where this value names it."""
     member: str = ""
@@ -102,13 +102,13 @@ def _inside(value: object, path: Path, tool: str, inner: str, member: str) -> It
         for n, each in enumerate(value):
             yield from _inside(each, (*path, n), tool, f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
-        yield Piece(path, value if isinstance(value, str) else str(value), None, Form.TEXT, tool, member, inner)
+        yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
 
 
 def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[str, Any], tool: str | None) -> Piece:
     kind = event.get("type")
     if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
-        form = Form.JSON if "arguments" in kind else Form.TEXT
+        form = ChannelForm.JSON if "arguments" in kind else ChannelForm.TEXT
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
     if kind == "content_block_delta":  # Anthropic
@@ -119,7 +119,7 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
             if isinstance(event["contentBlockDelta"], dict)
             else None
         )
-        form = Form.JSON if "toolUse" in path and name == "input" else Form.TEXT
+        form = ChannelForm.JSON if "toolUse" in path and name == "input" else ChannelForm.TEXT
         return Piece(path, value, ("block", index, form), form, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
@@ -129,9 +129,9 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
         return Piece(path, value, ("choice", choice, call, name), _form(name), tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # Gemini
         numbers = [step for step in path if isinstance(step, int)]
-        return Piece(path, value, ("candidate", *numbers[:1]), Form.TEXT, tool)
+        return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama
-        return Piece(path, value, ("ollama", name), Form.TEXT, tool)
+        return Piece(path, value, ("ollama", name), ChannelForm.TEXT, tool)
     if (
         isinstance(kind, str)
         and "delta" in event
@@ -142,8 +142,8 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
     return Piece(path, value, None, _form(name), tool)
 
 
-def _form(name: str) -> Form:
-    return Form.JSON if name in _ARGUMENTS else Form.TEXT
+def _form(name: str) -> ChannelForm:
+    return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
 
 
 def _index(event: object, path: Path) -> object:

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
-from llmproxy.core.bindings.answers.channels import Form, Piece, list_arguments, list_pieces, put
+from llmproxy.core.bindings.answers.channels import ChannelForm, Piece, list_arguments, list_pieces, put
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.values.forms import Form as PathForm, Spot
+from llmproxy.core.bindings.values.forms import Spot
 from llmproxy.core.bindings.values.identities import (
     Identities,
     Identity,
+    IdentityTokens,
     Short,
-    Tokens,
     find_short,
     list_changed,
     list_shorts,
@@ -42,7 +42,7 @@ _QUOTES = ("'", '"')
 _WHOLE_ID = 8
 
 
-class Change(NamedTuple):
+class RewrittenPart(NamedTuple):
     """One value to be replaced in a text."""
 
     start: int
@@ -84,26 +84,15 @@ def rebind_answer(
     held = set(_held(paths, request))
     # A short value may be meant by any number of an equal request, so its answer stays.
     left = [each for each in known or () if each.distinct and each.recorded != each.present]
-    tokens = Tokens(left)
+    tokens = IdentityTokens(left)
     held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
     fit = Fit((), (), unchanged=held)
     return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
 
 
-def rename_tree(bindings: Bindings, tree: object) -> object:
-    """Return a JSON tree with every recorded path in its texts replaced by the present one, whoever wrote the text."""
-    if isinstance(tree, str):
-        spots = bindings.forms.find(tree, lambda form, _: form.in_answers)
-        found = (Change(spot.start, spot.end, spot.forms[0].present[0], spot.forms[0].name) for spot in spots)
-        return apply_changes(tree, found)
-    if isinstance(tree, dict):
-        return {name: rename_tree(bindings, each) for name, each in tree.items()}
-    return [rename_tree(bindings, each) for each in tree] if isinstance(tree, list) else tree
-
-
 def _held(bindings: Bindings, tree: object) -> Iterator[str]:
     for text in _texts(tree):
-        for spot in bindings.forms.find(text, _may_answer):
+        for spot in bindings.answer_forms.find(text):
             yield text[spot.start : spot.end]
 
 
@@ -126,9 +115,9 @@ class Rewriter:
         """Take what stands for what in this pair of requests."""
         whole = Identities(fit.identities)
         for each in known or ():
-            whole.add(each)
+            whole.note(each)
         self._bindings, self._fit = bindings, fit
-        self._tokens = Tokens(each for each in whole if each.recorded != each.present)
+        self._tokens = IdentityTokens(each for each in whole if each.recorded != each.present)
         self._shorts = list_shorts(bindings.pairs, whole)
         self._changed: Mapping[str, Identity] = list_changed(whole)
         self.names: set[str] = set()
@@ -206,7 +195,7 @@ class Rewriter:
         place = f"${''.join(f'.{step}' for step in first.path)}"
         changes = (
             self._json_changes(text, place, tool)
-            if first.form is Form.JSON
+            if first.form is ChannelForm.JSON
             else list(self._changes(text, place, first))
         )
         self._left(text, changes, place)
@@ -231,7 +220,7 @@ class Rewriter:
     def _text(self, text: str, piece: Piece, place: str, tool: str) -> str:
         changes = (
             self._json_changes(text, place, tool)
-            if piece.form is Form.JSON
+            if piece.form is ChannelForm.JSON
             else list(self._changes(text, place, piece))
         )
         self._left(text, changes, place)
@@ -239,7 +228,7 @@ class Rewriter:
 
     # -- one text
 
-    def _json_changes(self, text: str, place: str, tool: str) -> list[Change]:
+    def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
             whole = json.loads(text)
@@ -247,13 +236,13 @@ class Rewriter:
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, or a text of its own
             return list(self._changes(text, place, None))
-        changes: list[Change] = []
+        changes: list[RewrittenPart] = []
         pieces = list(list_arguments(whole, tool))
         for start, end, piece in _leaves(text, pieces):
             value = json.loads(text[start:end])
             if short := find_short(self._shorts, tool, piece.inner, piece.member, value):
                 self.names.add(short.name)
-                changes.append(Change(start, end, json.dumps(write_like(value, short.present)), short.name))
+                changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
             elif isinstance(value, str):
                 inner = list(self._changes(value, place, piece))
                 if inner:
@@ -261,10 +250,12 @@ class Rewriter:
                     changes += _narrow(text, start, end, value, inner, new)
         return changes
 
-    def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[Change]:
+    def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
         """Yield the changes to a text, from left to right."""
-        found: list[Change] = [Change(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)]
-        for spot in self._bindings.forms.find(text, _may_answer):
+        found: list[RewrittenPart] = [
+            RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
+        ]
+        for spot in self._bindings.answer_forms.find(text):
             if not any(change.start < spot.end and spot.start < change.end for change in found):
                 change = self._exchange(text, spot, place)
                 if change is not None:
@@ -275,7 +266,7 @@ class Rewriter:
                 self.names.add(change.name)
                 yield change
 
-    def _exchange(self, text: str, spot: Spot, place: str) -> Change | None:
+    def _exchange(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
         recorded = text[spot.start : spot.end]
         seen = self._fit.chosen.get(recorded, set())
         wanted = {
@@ -291,10 +282,10 @@ class Rewriter:
             if self._fit.chosen.get(recorded):
                 raise _Refused(Mismatch(Why.BOTH_WAYS, place, recorded, new, names))
             return None  # this run names it as it was: so does its answer
-        return Change(spot.start, spot.end, new, spot.forms[0].name)
+        return RewrittenPart(spot.start, spot.end, new, spot.forms[0].name)
 
     @staticmethod
-    def _check_quoting(text: str, change: Change, place: str, piece: Piece | None) -> None:
+    def _check_quoting(text: str, change: RewrittenPart, place: str, piece: Piece | None) -> None:
         if piece is None or not piece.inner or _PLAIN_IN_SHELL.match(change.new):
             return
         recorded = text[change.start : change.end]
@@ -312,7 +303,7 @@ class Rewriter:
         if is_command and not quoted:
             raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
 
-    def _left(self, text: str, changes: Iterable[Change], place: str) -> None:
+    def _left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
         """Refuse a text in which a recorded identity is left."""
         if not self._changed:
             return
@@ -322,11 +313,7 @@ class Rewriter:
                 raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
 
 
-def _may_answer(form: PathForm, _at: int) -> bool:
-    return form.in_answers
-
-
-def apply_changes(text: str, changes: Iterable[Change]) -> str:
+def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
     """Return the text with its changes, which are in order and do not overlap."""
     parts, last = [], 0
     for change in changes:
@@ -390,20 +377,20 @@ def _leaves(text: str, pieces: list[Piece]) -> Iterator[tuple[int, int, Piece]]:
         yield found.start(), found.end(), piece
 
 
-def _narrow(text: str, start: int, end: int, value: str, inner: list[Change], new: str) -> list[Change]:
+def _narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:
     """Return changes to a JSON string as narrow as they can be, so that a stream's other pieces stay; else the whole string."""
     raw = text[start + 1 : end - 1]
     if raw != value:  # escapes: positions in the value are not those in the text
         shift = _positions(raw)
         if shift is None:
-            return [Change(start, end, new, inner[0].name)]
+            return [RewrittenPart(start, end, new, inner[0].name)]
     else:
         shift = None
     changes = []
     for each in inner:
         a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
         written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
-        changes.append(Change(start + 1 + a, start + 1 + b, written, each.name))
+        changes.append(RewrittenPart(start + 1 + a, start + 1 + b, written, each.name))
     return changes
 
 
@@ -418,4 +405,4 @@ def _positions(raw: str) -> list[int] | None:
     return [*found, len(raw)]
 
 
-__all__ = ["DROPPED", "Change", "Rewriter", "Short", "apply_changes", "rewrite_answer"]
+__all__ = ["DROPPED", "Rewriter", "RewrittenPart", "Short", "apply_changes", "rewrite_answer"]

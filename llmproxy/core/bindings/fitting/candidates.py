@@ -13,7 +13,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from llmproxy.core.bindings.fitting.places import Place, Reader, Zone, find_blocks, iterate
+from llmproxy.core.bindings.fitting.places import ROLES, Zone, find_blocks, iterate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,12 @@ _MAY_HOLD = re.compile(r"[/\\~%]|[^\x00-\x7f]")
 _LONG = re.compile(r"[^\s\"'`<>()\[\]{},;:=|.]*(?:[_-]|\d)[^\s\"'`<>()\[\]{},;:=|.]*")
 """What may be an id: from six characters on it says nothing here."""
 _SHORTEST = 6
-_COUNTED = ("type", "role", "name")
+_COUNTED = ("type", "role", "name", "model")
+_AGENTS = ("tool_result", "_output", "_call", "tool_use", "thinking", "reasoning")
+"""How the kinds of items and blocks end that nobody typed: what they say is left to the comparison."""
+_BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "toolUse", "functionCall", "function_call", "function",
+                     "arguments", "args", "parameters", "id", "call_id", "tool_call_id", "tool_use_id"})  # fmt: skip
+"""Members beside what was typed, likewise."""
 
 
 def bound_key(canonical: Canonical) -> str:
@@ -35,40 +40,59 @@ def bound_key(canonical: Canonical) -> str:
     parts += [text for pair in canonical.headers for text in pair]
     parts += [text for pair in canonical.query for text in pair]
     parts.append(canonical.operation)
-    reader = Reader()
     for name, value, place in iterate(canonical.tree):
         parts.append(name)
-        if place.zone is not Zone.SYSTEM:
-            parts += _outline(value, place, reader)
+        if place.zone is Zone.USER:
+            parts += _said(value)
+        elif place.zone is not Zone.SYSTEM:
+            parts += _set(name, value)
     if canonical.tree is None:
         parts.append(hashlib.sha256(canonical.body).hexdigest())
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8) + data)
-    return TAG + digest.hexdigest()
+    return TAG + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _outline(node: object, place: Place, reader: Reader) -> Iterator[str]:
+def _set(name: str, node: object) -> Iterator[str]:
+    """Yield what parameters say: names, numbers, and no texts but those that name a thing."""
     if isinstance(node, dict):
-        place = reader.enter(node, place)
-        if place.zone in (Zone.SYSTEM, Zone.RESULT, Zone.ARGUMENTS):
-            yield place.zone
-            return
-        for name in sorted(node):
-            member = reader.member(node, name, place)
-            yield name
-            value = node[name]
-            if name in _COUNTED and isinstance(value, str):
-                yield value
-            elif member.zone not in (Zone.SYSTEM, Zone.RESULT, Zone.ARGUMENTS):
-                yield from _outline(value, member, reader)
+        for each in sorted(node):
+            yield each
+            yield from _set(each, node[each])
     elif isinstance(node, list):
         yield str(len(node))
-        for n, each in enumerate(node):
-            yield from _outline(each, place.at(n), reader)
-    elif isinstance(node, str):
-        if place.zone is Zone.USER and not _MAY_HOLD.search(node) and not find_blocks(node):
-            yield _LONG.sub(lambda found: found[0] if len(found[0]) < _SHORTEST else "*", node)
-    elif place.zone is not Zone.USER:
+        for one in node:
+            yield from _set("", one)
+    elif not isinstance(node, str):
         yield repr(node)
+    elif name in _COUNTED:
+        yield node
+
+
+def _said(node: object) -> Iterator[str]:
+    """Yield who spoke in which order, and what users typed."""
+    if isinstance(node, list):
+        yield str(len(node))
+        for each in node:
+            yield from _said(each)
+    elif isinstance(node, str):
+        if not _MAY_HOLD.search(node) and not find_blocks(node):
+            yield _LONG.sub(lambda found: found[0] if len(found[0]) < _SHORTEST else "*", node)
+    elif isinstance(node, dict):
+        yield from _turn(node)
+    else:
+        yield repr(node)
+
+
+def _turn(node: dict[str, object]) -> Iterator[str]:
+    role, kind = node.get("role"), node.get("type")
+    if isinstance(role, str):
+        yield role
+        if ROLES.get(role, Zone.USER) is not Zone.USER:
+            return
+    if isinstance(kind, str):
+        yield kind
+        if kind.endswith(_AGENTS):
+            return
+    for name in sorted(node):
+        yield name
+        if name not in _BESIDE and name not in _COUNTED:
+            yield from _said(node[name])

@@ -1,6 +1,6 @@
 """Two texts, the recorded one with the places that may differ: does the present one say the same?
 
-    recorded text, `Gap`s in it, present text -> what stands at each gap now, or how far they agree
+    recorded text, `FittingGap`s in it, present text -> what stands at each gap now, or how far they agree
 
 What lies between gaps must be equal, letter for letter. Where several texts may stand at a gap each is tried; every state (gap, position) is
 visited once, so the work is bounded by gaps times alternatives, whatever the input.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 Fits = Callable[[str, int, int], bool]
 
 
-class Option(NamedTuple):
+class FittingOption(NamedTuple):
     """One text that may stand at a gap."""
 
     text: str
@@ -27,12 +27,12 @@ class Option(NamedTuple):
     """It must not stand there: it is looked for only to say so."""
 
 
-class Gap(NamedTuple):
+class FittingGap(NamedTuple):
     """A place in a recorded text that may differ."""
 
     start: int
     end: int
-    options: tuple[Option, ...] = ()
+    options: tuple[FittingOption, ...] = ()
     free: Callable[[str, int], Iterable[int]] | None = None
     """Instead of options: yields where a value of the right kind that begins at a position may end."""
     name: str = ""
@@ -41,8 +41,8 @@ class Gap(NamedTuple):
 class Chosen(NamedTuple):
     """What stands at a gap now."""
 
-    gap: Gap
-    option: Option | None
+    gap: FittingGap
+    option: FittingOption | None
     text: str
 
 
@@ -56,8 +56,37 @@ class Parted(NamedTuple):
     """There stands a recorded value that must not."""
 
 
-def align(recorded: str, gaps: Sequence[Gap], present: str) -> list[Chosen] | Parted:
+def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
     """Compare; `gaps` are in order and do not overlap."""
+    straight = _go_straight(recorded, gaps, present)
+    return straight if straight is not None else _try_all(recorded, gaps, present)
+
+
+def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | None:
+    """Compare with the first text that may stand at each gap, which is what trying all would try first; None where that is not it."""
+    parts: list[str] = []
+    found: list[Chosen] = []
+    last = 0
+    for gap in gaps:
+        if gap.free is not None or not gap.options or (option := gap.options[0]).leaks:
+            return None
+        parts += (recorded[last : gap.start], option.text)
+        found.append(Chosen(gap, option, option.text))
+        last = gap.end
+    parts.append(recorded[last:])
+    if "".join(parts) != present:
+        return None
+    at = 0
+    for literal, chosen in zip(parts[::2], found, strict=False):
+        at += len(literal)
+        end = at + len(chosen.text)
+        if not (chosen.option is None or chosen.option.unchanged or chosen.option.border(present, at, end)):
+            return None
+        at = end
+    return found
+
+
+def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
     furthest = Parted(0, 0)
     seen: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[Chosen, object] | None]] = [(0, 0, None)]
@@ -89,7 +118,7 @@ def align(recorded: str, gaps: Sequence[Gap], present: str) -> list[Chosen] | Pa
     return furthest
 
 
-def _branches(gap: Gap, present: str, at: int) -> Iterable[tuple[int, Option | None]]:
+def _branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, FittingOption | None]]:
     if gap.free is not None:
         for end in gap.free(present, at):
             yield end - at, None

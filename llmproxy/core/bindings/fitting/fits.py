@@ -9,29 +9,34 @@ both requests; their identities must map one to one, go with what the session kn
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from functools import lru_cache, partial
 
-from llmproxy.core.bindings.fitting.comparison import Chosen, Gap, Option, Parted, align
-from llmproxy.core.bindings.fitting.places import Place, Zone, find_blocks, is_agents
+from llmproxy.core.bindings.fitting.comparison import Chosen, FittingGap, FittingOption, Parted, align
+from llmproxy.core.bindings.fitting.expecting import Expectations, Expected, reads_alike
+from llmproxy.core.bindings.fitting.places import LeafPlace, Zone, find_blocks, is_agents
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
-from llmproxy.core.bindings.fitting.slot_values import SlotReading, find_slots, has_json_slots, json_slot, keep_written
-from llmproxy.core.bindings.fitting.walking import Walking
+from llmproxy.core.bindings.fitting.slot_places import find_slots, has_json_slots, json_slot, slots_at
+from llmproxy.core.bindings.fitting.slot_values import SlotReading
+from llmproxy.core.bindings.fitting.walking import Paired, Walking, pair_bodies
 from llmproxy.core.bindings.values.borders import stands_alone
 from llmproxy.core.bindings.values.forms import Form, Reach, Spot
+from llmproxy.core.bindings.values.git_lines import BRANCH, USER, find_git
 from llmproxy.core.bindings.values.identities import (
     Identities,
+    IdentityTokens,
     Short,
     Token,
-    Tokens,
     find_short,
     list_changed,
     list_shorts,
     write_like,
 )
 from llmproxy.core.bindings.values.json_texts import split_json
-from llmproxy.core.bindings.values.slots import Found, Names, is_of_kind, match_at
+from llmproxy.core.bindings.values.listings import LISTING, find_listed, leave_out_ours
+from llmproxy.core.bindings.values.slots import FoundSlot, Names, is_of_kind, match_at
 from llmproxy.core.bindings.values.table import Bindings
 
 _WHOLE_ID = 8
@@ -39,21 +44,39 @@ _WHOLE_ID = 8
 
 
 def fit_request(
-    bindings: Bindings, recorded: object, present: object, known: Identities | None = None
+    bindings: Bindings,
+    recorded: object,
+    present: object,
+    known: Identities | None = None,
+    expectations: Expectations | None = None,
 ) -> Fit | Mismatch:
-    """Compare two canonical trees of requests; `known` is what the session's earlier requests mapped."""
+    """Compare two canonical trees of requests.
+
+    `known` is what the session's earlier requests mapped; `expectations` remembers recorded messages, whose trees must not change then.
+    """
+    paired = pair_bodies(recorded, present, expectations)
     slots = SlotReading(bindings)
-    if (wrong := slots.read(recorded, present)) is not None:
+    if (wrong := slots.read(paired.leaves)) is not None:
         return wrong
-    if (wrong := _check(slots.found, known)) is not None:
+    if known is not None and (wrong := _check(slots.found, known, paired)) is not None:
         return wrong
-    return Comparing(bindings, slots.found, known).compare(recorded, present)
+    comparing = Comparing(bindings, slots.found, known)
+    if not comparing.take(paired.settled):
+        return fit_request(bindings, recorded, present, known)
+    return comparing.go(paired.leaves) or paired.parted or comparing.fit()
 
 
-def _check(found: Identities, known: Identities | None) -> Mismatch | None:
+def expect(bindings: Bindings) -> Expectations:
+    """Return what remembers the messages of one recorded run under these bindings."""
+    return Expectations(bindings, Comparing(bindings, Identities(), None).gaps)
+
+
+def _check(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
     """Let what the session knows check what this pair of requests says."""
-    for each in found if known is not None else ():
-        if (conflict := known.conflict(each)) is not None:  # type: ignore[union-attr]
+    for each in found:
+        conflict = known.conflict(each)
+        # A recording of another run calls the same by another name; one that holds both names is of one run.
+        if conflict is not None and not (conflict.merges and not paired.holds(conflict.other)):
             return Mismatch(
                 Why.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
             )
@@ -67,27 +90,36 @@ class Comparing(Walking):
         super().__init__(bindings)
         whole = Identities(found)
         for each in known or ():
-            whole.add(each)  # what this pair says comes first; a conflict was found already
+            whole.note(each)  # what this pair says comes first; a conflict was found already
         self._identities = whole
-        self._tokens = Tokens(whole)
+        self._tokens = IdentityTokens(whole)
         self._shorts = list_shorts(bindings.pairs, whole)
         self._forbidden = [text for text in list_changed(whole) if len(text) >= _WHOLE_ID]
+        self._heads = (*self._tokens.heads, *self._forbidden)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
         self._found = found
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
-    def compare(self, recorded: object, present: object) -> Fit | Mismatch:
-        """Compare two whole requests."""
-        wrong = self.compare_bodies(recorded, present)
-        if wrong is not None:
-            return wrong
+    def take(self, settled: list[Expected]) -> bool:
+        """Note what messages said that were compared as a whole; False where one holds what a tool made, so that its leaves count."""
+        if self._shorts and settled:
+            return False
+        for each in settled:
+            if self._heads and each.holds(self._heads):
+                return False
+            for chosen, before in each.chosen:
+                self._note(chosen, before)
+        return True
+
+    def fit(self) -> Fit:
+        """Return what was found; nothing differed."""
         return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged)
 
     # -- leaves
 
-    def value(self, recorded: object, present: object, place: Place) -> Mismatch | None:
+    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._named(recorded, place):
             return None
@@ -112,7 +144,7 @@ class Comparing(Walking):
                 return None
         return tell_difference(place.path, recorded, present)
 
-    def _named(self, value: object, place: Place) -> Short | None:
+    def _named(self, value: object, place: LeafPlace) -> Short | None:
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
         return find_short(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
@@ -126,9 +158,22 @@ class Comparing(Walking):
         if recorded != present:
             self._used.add(name)
 
-    def text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         """Compare two texts."""
-        if place.json and (short := self._named(recorded, place)) is not None and recorded != present:
+        if recorded == present and not self._may_hold(recorded, place):
+            return None
+        if place.zone is Zone.RESULT and not place.json:
+            mine, theirs = leave_out_ours(recorded, present)
+            if recorded != present and mine == theirs:
+                self._used.add(LISTING)
+            recorded, present = mine, theirs
+        if (
+            place.json
+            and (short := self._named(recorded, place)) is not None
+            and (recorded != present or short.identity)
+        ):
+            if recorded == present:
+                return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
             if present == short.present:
                 self._used.add(short.name)
                 return None
@@ -144,7 +189,32 @@ class Comparing(Walking):
             return done
         return self._plain(recorded, present, place)
 
-    def _slot_text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
+        """Tell whether two texts of arguments fit, read as they are written."""
+        if self._shorts or any(text in present for text in self._forbidden):
+            return False
+        gaps = self.gaps(recorded, place)
+        if not all(reads_alike(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
+            return False
+        aligned = align(recorded, gaps, present) if gaps else []
+        if isinstance(aligned, Parted) or (not gaps and recorded != present):
+            return False
+        if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
+            return False
+        for each in aligned:
+            self._note(each, recorded[each.gap.start : each.gap.end])
+        return True
+
+    def _may_hold(self, text: str, place: LeafPlace) -> bool:
+        """Tell whether a text that both say may hold anything: a value that must not come back, or one that stayed as it was."""
+        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or slots_at(self.bindings, place):
+            return True
+        if place.call is not None and place.call.tool in self.bindings.json_tools:
+            return True
+        forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.plain_forms
+        return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
+
+    def _slot_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         slot = json_slot(self.bindings, self.bound_arguments, place)
         if slot is None or not _are_of_kind(slot.kind, recorded, present):
             return self._plain(recorded, present, place)
@@ -156,7 +226,7 @@ class Comparing(Walking):
         self._use(slot.name, recorded, present)
         return None
 
-    def _parsed(self, recorded: str, present: str, place: Place) -> object:
+    def _parsed(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
         must = place.call is not None and (has_json_slots(self.bindings, place.call) or self._shorts)
         if recorded == present and not must:
@@ -175,8 +245,8 @@ class Comparing(Walking):
                 return wrong
         return None
 
-    def _plain(self, recorded: str, present: str, place: Place) -> Mismatch | None:
-        gaps = self._gaps(recorded, place)
+    def _plain(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        gaps = self.gaps(recorded, place)
         if place.zone is not Zone.THINKING:
             for text in self._forbidden:
                 if text in present and not any(
@@ -193,11 +263,10 @@ class Comparing(Walking):
                 return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.tell_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
-            self._note(each, recorded)
+            self._note(each, recorded[each.gap.start : each.gap.end])
         return None
 
-    def _note(self, chosen: Chosen, recorded: str) -> None:
-        before = recorded[chosen.gap.start : chosen.gap.end]
+    def _note(self, chosen: Chosen, before: str) -> None:
         if chosen.option is None:
             if chosen.text != before:
                 self._used.add(chosen.gap.name)
@@ -209,7 +278,9 @@ class Comparing(Walking):
             self._used.add(name)
             self._chosen.setdefault(before, set()).add(chosen.text)
 
-    def tell_difference(self, place: Place, recorded: str, present: str, at: int, there: int | None = None) -> Mismatch:
+    def tell_difference(
+        self, place: LeafPlace, recorded: str, present: str, at: int, there: int | None = None
+    ) -> Mismatch:
         """Say where two texts part; a short value that stands there is named."""
         if there is None:
             at = there = first_difference(recorded, present)
@@ -221,59 +292,82 @@ class Comparing(Walking):
 
     # -- gaps
 
-    def _gaps(self, recorded: str, place: Place) -> list[Gap]:
-        """Return where a recorded text may differ: slots first, then ids, then circumstances."""
-        call = place.call if place.zone is Zone.RESULT else None
-        gaps: list[Gap] = []
-        if self.bindings.slots:
-            slots = find_slots(self.bindings.slots, call, recorded, self._names, self.bound_arguments)
-            gaps = [self._slot_gap(found) for found in keep_written(slots, place)]
+    def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
+        """Return where a recorded text may differ: listings first, then slots, then ids, then circumstances."""
+        gaps = self._listed(recorded) if place.zone is Zone.RESULT else []
+        if slots := slots_at(self.bindings, place):
+            call = place.call if place.zone is Zone.RESULT else None
+            found = find_slots(slots, call, recorded, self._names, self.bound_arguments)
+            gaps = _with_gaps(gaps, [self._slot_gap(each) for each in found])
         accepts = place.zone is Zone.THINKING
         gaps = _with_gaps(gaps, [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)])
-        spots = self.bindings.forms.find(recorded, self._allowed(place, recorded))
-        return _with_gaps(gaps, [self._spot_gap(spot, recorded) for spot in spots])
+        return _with_gaps(gaps, [self._spot_gap(spot) for spot in self.spots(recorded, place)])
 
-    def _slot_gap(self, found: Found) -> Gap:
+    def spots(self, recorded: str, place: LeafPlace) -> list[Spot]:
+        """Return where circumstances stand that count in this zone."""
+        if place.zone is Zone.SYSTEM:
+            return self.bindings.forms.find(recorded)
+        if place.zone is not Zone.USER:
+            return self.bindings.plain_forms.find(recorded)
+        if not (spans := find_blocks(recorded)):
+            return self.bindings.typed_forms.find(recorded)
+        return self.bindings.forms.find(
+            recorded, lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
+        )
+
+    def _listed(self, recorded: str) -> list[FittingGap]:
+        """Return what listings and git say of where a run is and whose it is: the same or not, slots are anchored behind it."""
+        values = self.bindings.values
+        parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
+        parts += find_git(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
+        return [
+            FittingGap(part.start, part.end, free=partial(_match, part.pattern), name=part.name)
+            for part in sorted(parts, key=lambda part: part.start)
+        ]
+
+    def _slot_gap(self, found: FoundSlot) -> FittingGap:
         slot = found.slot
         if not slot.identity:
-            return Gap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)
+            return FittingGap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)
         present = next(
             (each.present for each in self._identities if each.name == slot.name and each.recorded == found.value), None
         )
-        options = [Option(present, stands_alone, slot.name)] if present is not None else []
+        options = [FittingOption(present, stands_alone, slot.name)] if present is not None else []
         if present is None or present != found.value:
-            options.append(Option(found.value, stands_alone, slot.name, unchanged=True, leaks=True))
-        return Gap(found.start, found.end, tuple(options), name=slot.name)
+            options.append(FittingOption(found.value, stands_alone, slot.name, unchanged=True, leaks=True))
+        return FittingGap(found.start, found.end, tuple(options), name=slot.name)
 
-    def _spot_gap(self, spot: Spot, recorded: str) -> Gap:
-        options = [Option(text, form.border, form.name) for form in spot.forms for text in form.present]
-        options.sort(key=lambda option: -len(option.text))
-        same = Option(recorded[spot.start : spot.end], spot.forms[0].border, spot.forms[0].name, unchanged=True)
-        return Gap(
-            spot.start, spot.end, (*(option for option in options if option.text != same.text), same), name=same.name
-        )
+    @staticmethod
+    def _spot_gap(spot: Spot) -> FittingGap:
+        return FittingGap(spot.start, spot.end, _list_options(spot.forms), name=spot.forms[0].name)
 
-    def _allowed(self, place: Place, recorded: str) -> Callable[[Form, int], bool]:
-        if place.zone is Zone.SYSTEM:
-            return lambda _form, _at: True
-        if place.zone is Zone.USER:
-            spans = find_blocks(recorded)
-            return lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
-        return lambda form, _at: form.reach is not Reach.AGENT
+
+@lru_cache(2_000)
+def _list_options(forms: tuple[Form, ...]) -> tuple[FittingOption, ...]:
+    """Return what may stand where these forms were recorded: present values, the longest first, or the recorded one."""
+    options = [FittingOption(text, form.border, form.name) for form in forms for text in form.present]
+    options.sort(key=lambda option: -len(option.text))
+    same = FittingOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True)
+    return (*(option for option in options if option.text != same.text), same)
 
 
 _NOT_JSON = object()
 
 
-def _token_gap(token: Token, recorded: str, *, accepts: bool) -> Gap:
+def _match(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
+    if (found := pattern.match(text, at)) is not None:
+        yield found.end()
+
+
+def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
     name, same = token.identity.name, recorded[token.start : token.end]
-    options = [Option(token.present, stands_alone, name)]
+    options = [FittingOption(token.present, stands_alone, name)]
     if token.present != same:
-        options.append(Option(same, stands_alone, name, unchanged=True, leaks=not accepts))
-    return Gap(token.start, token.end, tuple(options), name=name)
+        options.append(FittingOption(same, stands_alone, name, unchanged=True, leaks=not accepts))
+    return FittingGap(token.start, token.end, tuple(options), name=name)
 
 
-def _with_gaps(gaps: list[Gap], more: list[Gap]) -> list[Gap]:
+def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGap]:
     """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
     if not gaps or not more:
         return gaps or more

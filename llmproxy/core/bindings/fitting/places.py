@@ -1,6 +1,6 @@
 """Where in a request a text stands: in what the system says, what the user typed, what a tool was asked, what it answered.
 
-    canonical tree -> its leaves, each with its `Place`
+    canonical tree -> its leaves, each with its `LeafPlace`
 
 It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`), and in results and
 arguments on the tool and its arguments, which are found by the id of the call.
@@ -30,23 +30,23 @@ class Zone(StrEnum):
     OTHER = "other"
 
 
-class Call(NamedTuple):
+class PlacedCall(NamedTuple):
     """A call of a tool."""
 
     tool: str
     arguments: object
 
 
-class Place:
+class LeafPlace:
     """Where a node stands. One is made for each node of each request: its texts are put together when somebody asks."""
 
-    __slots__ = ("call", "json", "member", "opened", "parent", "step", "zone")
+    __slots__ = ("call", "json", "opened", "parent", "step", "zone")
 
     def __init__(
         self,
         zone: Zone = Zone.OTHER,
-        call: Call | None = None,
-        parent: Place | None = None,
+        call: PlacedCall | None = None,
+        parent: LeafPlace | None = None,
         step: str | int = "",
         *,
         opened: bool = False,
@@ -56,20 +56,28 @@ class Place:
         self.parent, self.step, self.opened = parent, step, opened
         self.json: bool = opened or (parent is not None and parent.json)
         """Whether it is inside of the JSON of arguments or of a result."""
-        self.member: str = step if isinstance(step, str) and step else parent.member if parent is not None else ""
+
+    @property
+    def member(self) -> str:
         """The nearest name."""
+        place: LeafPlace | None = self
+        while place is not None:
+            if isinstance(place.step, str) and place.step:
+                return place.step
+            place = place.parent
+        return ""
 
-    def at(self, step: str | int) -> Place:
+    def at(self, step: str | int) -> LeafPlace:
         """Return the place of a member or an element."""
-        return Place(self.zone, self.call, self, step)
+        return LeafPlace(self.zone, self.call, self, step)
 
-    def inside(self, zone: Zone, call: Call | None = None) -> Place:
+    def inside(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
         """Return the same place as a part of a zone."""
-        return Place(zone, call or self.call, self.parent, self.step, opened=self.opened)
+        return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
-    def open_json(self) -> Place:
+    def open_json(self) -> LeafPlace:
         """Return the place of the JSON that a text, or an argument, is."""
-        return Place(self.zone, self.call, self.parent, self.step, opened=True)
+        return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
 
     @property
     def path(self) -> str:
@@ -83,7 +91,7 @@ class Place:
 
     def _written(self, *, to_json: bool) -> str:
         steps: list[str] = []
-        place: Place | None = self
+        place: LeafPlace | None = self
         while place is not None and not (to_json and place.opened):
             if place.step != "":
                 steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
@@ -95,18 +103,23 @@ _SYSTEM = frozenset(
     {"system", "instructions", "systemInstruction", "system_instruction", "preamble", "tools", "functions"}
 )
 _TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", "prompt", "content"})
-_ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
+ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
           "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
           "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
+"""Who speaks in a message of a role."""
 _ASKED = ("arguments", "args", "input", "parameters")
 _IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
+_RESULTS = ("toolResult", "functionResponse", "function_response")
+_CALLS = ("toolUse", "functionCall", "function_call", "function")
+_THOUGHTS = ("reasoning_content", "thinking", "reasoningContent")
+_SPECIAL = frozenset((*_ASKED, *_RESULTS, *_CALLS, *_THOUGHTS))
 _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
 
 
-def begin(tree: object, member: str, parent: Place | None = None) -> Place:
+def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
     """Return the place of a top-level member of a body."""
-    place = (parent or Place()).at(member)
+    place = (parent or LeafPlace()).at(member)
     if member in _SYSTEM:
         return place.inside(Zone.SYSTEM)
     if member in _TURNS and isinstance(tree, dict):
@@ -114,15 +127,36 @@ def begin(tree: object, member: str, parent: Place | None = None) -> Place:
     return place
 
 
-class Reader:
+class PlaceReader:
     """Says for each object of one request in which zone its members stand, and keeps the calls that it met, in order."""
 
     def __init__(self) -> None:
         """Know no calls yet."""
-        self._calls: dict[str, Call] = {}
-        self._last: dict[str, Call] = {}
+        self._calls: dict[str, PlacedCall] = {}
+        self._last: dict[str, PlacedCall] = {}
+        self.noted: list[tuple[str | None, PlacedCall]] = []
+        """The calls in their order, with their ids."""
+        self.asked: list[tuple[Node, str | None]] = []
+        """What was taken for the result of a call, and of which tool."""
 
-    def enter(self, node: Node, place: Place) -> Place:
+    def recall(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
+        """Note calls that somebody else read."""
+        for id_, call in calls:
+            self._keep(id_, call)
+
+    def forget(self, known: int) -> None:
+        """Know no more than the first so many calls."""
+        kept = self.noted[:known]
+        self._calls, self._last, self.noted = {}, {}, []
+        self.recall(kept)
+
+    def _keep(self, id_: str | None, call: PlacedCall) -> None:
+        if id_ is not None:
+            self._calls[id_] = call
+        self._last[call.tool] = call
+        self.noted.append((id_, call))
+
+    def enter(self, node: Node, place: LeafPlace) -> LeafPlace:
         """Return the place of an object, by its role and type; an object that is a call is noted."""
         if place.json or place.zone in _CLOSED:
             return place
@@ -131,50 +165,57 @@ class Reader:
             return place.inside(Zone.RESULT, self._called(node))
         if place.zone is Zone.RESULT:
             return place
-        if isinstance(role, str) and role in _ROLES:
-            zone = _ROLES[role]
+        if isinstance(role, str) and role in ROLES:
+            zone = ROLES[role]
             return place.inside(zone, self._called(node) if zone is Zone.RESULT else None)
         if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
             return place.inside(Zone.THINKING)
         return place
 
-    def member(self, node: Node, name: str, place: Place) -> Place:
+    def member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
         """Return the place of a member of an object whose own place is known."""
+        if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
+            return LeafPlace(place.zone, place.call, place, name)
         inner = place.at(name)
-        if place.json or place.zone in _CLOSED:
-            return inner
         value = node[name]
         if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
             return inner.open_json()
-        if name in ("toolResult", "functionResponse", "function_response") and isinstance(value, dict):
+        if name in _RESULTS and isinstance(value, dict):
             return inner.inside(Zone.RESULT, self._called(value))
-        if name in ("toolUse", "functionCall", "function_call", "function") and isinstance(value, dict):
+        if name in _CALLS and isinstance(value, dict):
             self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
         if name in _ASKED and isinstance(tool := node.get("name"), str):
             call = self._note(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
-            return inner.inside(Zone.ARGUMENTS, call or Call(tool, value)).open_json()
-        if name in ("reasoning_content", "thinking", "reasoningContent"):
+            return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
+        if name in _THOUGHTS:
             return inner.inside(Zone.THINKING)
         return inner
 
-    def _note(self, node: Node, name: object) -> Call | None:
+    def _note(self, node: Node, name: object) -> PlacedCall | None:
         tool = node.get("name")
         if not isinstance(tool, str):
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
-        call = Call(tool, arguments)
-        if name is not None:
-            self._calls[str(name)] = call
-        self._last[tool] = call
+        call = PlacedCall(tool, arguments)
+        self._keep(None if name is None else str(name), call)
         return call
 
-    def _called(self, node: Node) -> Call | None:
+    def _called(self, node: Node) -> PlacedCall | None:
+        call = self._find(node)
+        self.asked.append((node, call.tool if call is not None else None))
+        return call
+
+    def answers(self, asked: list[tuple[Node, str | None]]) -> bool:
+        """Tell whether results are of the same tools here as where they were read first."""
+        return all((call.tool if (call := self._find(node)) is not None else None) == tool for node, tool in asked)
+
+    def _find(self, node: Node) -> PlacedCall | None:
         for name in _IDS:
             if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
                 return call
         tool = node.get("tool_name") or node.get("name")
-        return self._last.get(tool, Call(tool, None)) if isinstance(tool, str) else None
+        return self._last.get(tool, PlacedCall(tool, None)) if isinstance(tool, str) else None
 
 
 _WRAPPERS = ("output", "result", "content", "error")
@@ -224,15 +265,15 @@ def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
     return any(start <= at < end for start, end in spans)
 
 
-def iterate(tree: object) -> Iterator[tuple[str, object, Place]]:
+def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     """Yield the top-level members of a request's tree, in sorted order, with their places; of another tree that itself."""
     if not isinstance(tree, dict):
-        yield "", tree, Place()
+        yield "", tree, LeafPlace()
         return
     body = tree.get("request")
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], begin(body, each, Place(step="request"))
+                yield f"request.{each}", body[each], begin(body, each, LeafPlace(step="request"))
         else:
             yield name, tree[name], begin(tree, name)

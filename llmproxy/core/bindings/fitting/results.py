@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from llmproxy.core.bindings.values.identities import Identity
 
+ON_TRIAL = "on trial: "
+"""How the reason begins why a trial taught nothing."""
 SHOWN = 80
 """Characters of an excerpt."""
 

@@ -5,71 +5,18 @@ Both requests are read by themselves, each with its own values of what is bound;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from llmproxy.core.bindings.fitting.places import Call, Place, Zone
+from llmproxy.core.bindings.fitting.places import LeafPlace, Zone
 from llmproxy.core.bindings.fitting.results import Mismatch, Why
-from llmproxy.core.bindings.fitting.walking import Walking
+from llmproxy.core.bindings.fitting.slot_places import find_slots, has_json_slots, json_slot, slots_at
+from llmproxy.core.bindings.fitting.walking import Leaf, Walking, pair_bodies
 from llmproxy.core.bindings.values.identities import Identities, Identity
-from llmproxy.core.bindings.values.json_texts import pair_json
-from llmproxy.core.bindings.values.slots import (
-    LINE,
-    OUTSIDE,
-    SYSTEM,
-    TEXT,
-    Found,
-    Names,
-    Slot,
-    find_in_text,
-    is_at,
-    is_of_kind,
-)
+from llmproxy.core.bindings.values.json_texts import pair_json, split_json
+from llmproxy.core.bindings.values.listings import leave_out_ours
+from llmproxy.core.bindings.values.slots import Names, Slot, is_of_kind
 from llmproxy.core.bindings.values.table import Bindings
-
-
-def find_slots(
-    slots: Sequence[Slot], call: Call | None, text: str, names: Names, bound: Callable[[object], str]
-) -> list[Found]:
-    """Return the values of text slots in a tool's result, or (`call` None) outside of results; in order, no two overlapping."""
-    wanted = [slot for slot in slots if slot.at in (LINE, TEXT) and is_of(slot, call, bound)]
-    found = sorted(
-        (each for slot in wanted for each in find_in_text(slot, text, names)), key=lambda each: (each.start, -each.end)
-    )
-    kept: list[Found] = []
-    for each in found:
-        if not kept or each.start >= kept[-1].end:
-            kept.append(each)
-    return kept
-
-
-def keep_written(found: Sequence[Found], place: Place) -> list[Found]:
-    """Return the slots of a text that may stand there: those of system text nowhere else, whatever a user types."""
-    return [each for each in found if each.slot.tool != SYSTEM or place.zone is Zone.SYSTEM]
-
-
-def is_of(slot: Slot, call: Call | None, bound: Callable[[object], str]) -> bool:
-    """Tell whether a slot is of this call's results; `bound` writes its arguments with names (`bind_arguments`)."""
-    if slot.tool in (OUTSIDE, SYSTEM) or call is None:
-        return slot.tool in (OUTSIDE, SYSTEM) and call is None
-    return slot.tool == call.tool and (not slot.arguments or slot.arguments == bound(call.arguments))
-
-
-def json_slot(bindings: Bindings, bound: Callable[[object], str], place: Place) -> Slot | None:
-    """Return the slot that a leaf of JSON in a result is."""
-    if (
-        not place.json
-        or place.call is None
-        or place.zone is not Zone.RESULT
-        or place.call.tool not in bindings.json_tools
-    ):
-        return None
-    return next((slot for slot in bindings.slots
-                 if slot.at.startswith("$") and is_of(slot, place.call, bound) and is_at(slot.at, place.inner)), None)  # fmt: skip
-
-
-def has_json_slots(bindings: Bindings, call: Call) -> bool:
-    """Tell whether slots stand in the JSON of a tool's results."""
-    return call.tool in bindings.json_tools
 
 
 class SlotReading(Walking):
@@ -85,37 +32,41 @@ class SlotReading(Walking):
                   for pair in bindings.pairs),
         )  # fmt: skip
 
-    def read(self, recorded: object, present: object) -> Mismatch | None:
+    def read(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; a mismatch where the values of a slot do not map one to one."""
-        return self.compare_bodies(recorded, present) if self.bindings.slots else None
+        return self.go(leaves) if self.bindings.slots else None
 
-    def keys(self, recorded: dict[str, object], present: dict[str, object], place: Place) -> Mismatch | None:  # noqa: ARG002
-        """Let it be."""
-        return None  # said by the comparison, with a better reason
+    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
+        """Tell whether no slot stands in arguments."""
+        return not slots_at(self.bindings, place)
 
-    def value(self, recorded: object, present: object, place: Place) -> Mismatch | None:
+    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a slot that is a number."""
         slot = json_slot(self.bindings, self.bound_arguments, place)
         if slot is not None and slot.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._pair(slot, str(recorded), str(present), place)
         return None
 
-    def text(self, recorded: str, present: str, place: Place) -> Mismatch | None:
+    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         """Read the slots of a text."""
-        slot = json_slot(self.bindings, self.bound_arguments, place)
-        if slot is not None:
+        if not (
+            slots_at(self.bindings, place) or (place.call is not None and place.call.tool in self.bindings.json_tools)
+        ):
+            return None
+        if place.json and (slot := json_slot(self.bindings, self.bound_arguments, place)) is not None:
             return self._pair(slot, recorded, present, place) if slot.identity else None
         call = place.call if place.zone is Zone.RESULT else None
+        if call is not None and not place.json:
+            recorded, present = leave_out_ours(recorded, present)
         if call is not None and not place.json and has_json_slots(self.bindings, call):
             for mine, theirs in pair_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
                     return wrong
-        mine, theirs = (
-            keep_written(find_slots(self.bindings.slots, call, text, names, self.bound_arguments), place)
-            for text, names in zip((recorded, present), self._names, strict=True)
-        )
-        if not mine and not theirs:
+        slots = slots_at(self.bindings, place)
+        if not slots:
             return None
+        mine, theirs = (find_slots(slots, call, text, names, self.bound_arguments)
+                        for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
                 break
@@ -123,10 +74,52 @@ class SlotReading(Walking):
                 return wrong
         return None
 
-    def _pair(self, slot: Slot, recorded: str, present: str, place: Place) -> Mismatch | None:
+    def _pair(self, slot: Slot, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (is_of_kind(slot.kind, recorded) and is_of_kind(slot.kind, present)):
             return None
         conflict = self.found.add(Identity(slot.name, slot.kind, recorded, present))
         if conflict is None:
             return None
         return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", slot.name)
+
+
+class SlotValue(NamedTuple):
+    """What stands in a slot of one request."""
+
+    slot: Slot
+    value: str
+    path: str
+    """JSON path in the request."""
+
+
+def list_slot_values(slots: Sequence[Slot], tree: object) -> list[SlotValue]:
+    """Return what stands in slots of one request (a canonical tree), in its order."""
+    listing = _Listing(Bindings((), (), slots))
+    listing.go(pair_bodies(tree, tree).leaves)
+    return listing.found
+
+
+class _Listing(Walking):
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__(bindings)
+        self.found: list[SlotValue] = []
+
+    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
+        return not slots_at(self.bindings, place)
+
+    def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002
+        slot = json_slot(self.bindings, self.bound_arguments, place)
+        if slot is not None and is_of_kind(slot.kind, str(recorded)):
+            self.found.append(SlotValue(slot, str(recorded), place.path))
+
+    def text(self, recorded: str, present: str, place: LeafPlace) -> None:
+        call = place.call if place.zone is Zone.RESULT else None
+        if place.json:
+            self.value(recorded, present, place)
+        elif call is not None and has_json_slots(self.bindings, call):
+            for part in split_json(recorded):
+                if not isinstance(part, str):
+                    self.node(part, part, place.open_json())
+        slots = slots_at(self.bindings, place)
+        found = find_slots(slots, call, recorded, (), self.bound_arguments) if slots else []
+        self.found += [SlotValue(each.slot, each.value, place.path) for each in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from llmproxy.core.bindings.fitting.places import Place, Reader, Zone, iterate
+from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, iterate
 from llmproxy.core.bindings.values.circumstances import Circumstance, Nature
 from llmproxy.core.bindings.values.identities import Short, find_short
 from llmproxy.core.bindings.values.json_texts import split_json
@@ -37,12 +37,12 @@ def find_captured(trees: Iterable[object], captured: Circumstance) -> list[Slot]
 
 def _leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
     """Yield tool, path, member and value of each leaf of JSON in results."""
-    reader = Reader()
+    reader = PlaceReader()
     for _, value, place in iterate(tree):
         yield from _walk(value, place, reader)
 
 
-def _walk(node: object, place: Place, reader: Reader) -> Iterator[tuple[str, str, str, object]]:
+def _walk(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
     if isinstance(node, dict):
         place = reader.enter(node, place)
         for name in sorted(node):

@@ -28,9 +28,9 @@ _DISTINCT = 8
 PATHS = frozenset({"cwd", "home", "tmp"})
 """What ``--bind paths`` leaves, and what may change the answer of an exact hit."""
 BLOCKS = frozenset({"timezone", "shell", "os_version", "git_branch", "git_status", "git_commits"})
-WORDS = frozenset({"user", "host"})
+WORDS = frozenset({"user", "host", "git_user"})
 """They may stand anywhere, and a member called ``user`` may mean somebody else: bound only where a path says so."""
-PERSONAL = frozenset({"home", "user", "host"})
+PERSONAL = frozenset({"home", "user", "host", "git_user"})
 """Written by name only into files for pull requests."""
 
 
@@ -140,7 +140,7 @@ def read_circumstances(text: str) -> tuple[Circumstance, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CircumstancePair:
     """One name with its two values."""
 
     recorded: Circumstance
@@ -164,11 +164,13 @@ class Pair:
         return Nature.SHORT in both and both <= {Nature.SHORT, Nature.IDENTIFIER}
 
 
-def pair_circumstances(recorded: Iterable[Circumstance], present: Iterable[Circumstance]) -> tuple[Pair, ...]:
+def pair_circumstances(
+    recorded: Iterable[Circumstance], present: Iterable[Circumstance]
+) -> tuple[CircumstancePair, ...]:
     """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
     now: Mapping[str, Circumstance] = {each.name: each for each in present}
     found = [
-        Pair(each, now[each.name])
+        CircumstancePair(each, now[each.name])
         for each in sorted(recorded, key=lambda each: each.name)
         if each.name in now and _are_alike(each, now[each.name])
     ]

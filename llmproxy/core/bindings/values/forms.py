@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings.values.borders import is_base, is_block, is_path, is_slug, stands_alone
-from llmproxy.core.bindings.values.circumstances import Circumstance, Nature, Pair
+from llmproxy.core.bindings.values.circumstances import Circumstance, CircumstancePair, Nature
 from llmproxy.core.bindings.values.dates import write_dates
 
 Border = Callable[[str, int, int], bool]
@@ -37,9 +37,9 @@ class Reach(StrEnum):
     """Only in what the agent wrote: system text, descriptions of tools, its own blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """One way to write a recorded value, and what may stand in its place now."""
+    """One way to write a recorded value, and what may stand in its place now; told apart by identity."""
 
     name: str
     recorded: str
@@ -59,7 +59,7 @@ class Spot(NamedTuple):
     """More than one where two names have the same recorded value."""
 
 
-def list_forms(pairs: Sequence[Pair]) -> list[Form]:
+def list_forms(pairs: Sequence[CircumstancePair]) -> list[Form]:
     """Return the forms of all pairs; none where nothing differs."""
     if not any(pair.differs for pair in pairs):
         return []
@@ -85,7 +85,7 @@ def list_forms(pairs: Sequence[Pair]) -> list[Form]:
 # -- days ------------------------------------------------------------------------------------------------------------------------
 
 
-def _date_forms(pair: Pair) -> Iterator[Form]:
+def _date_forms(pair: CircumstancePair) -> Iterator[Form]:
     days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
     try:
         present = [write_dates(day) for day in days]
@@ -152,7 +152,7 @@ def _names(one: Circumstance) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_trimmed(path) for path in (one.value, one.other) if path))
 
 
-def _path_forms(pair: Pair, homes: Pair | None) -> Iterator[Form]:
+def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Iterator[Form]:
     recorded, present = _names(pair.recorded), _names(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
@@ -206,38 +206,45 @@ class Forms:
             before = self.by_text.get(form.recorded, ())
             merged = _merge(before, form)
             self.by_text[form.recorded] = merged
-        self._texts = tuple(self.by_text)
-        self._stems = _stems(self._texts)
+        self.stems = _stems(tuple(self.by_text))
+        """The fewest texts of which one is in every text that holds a recorded value."""
+        self._below = _below_stems(self.stems, self.by_text)
 
     def __bool__(self) -> bool:
         """Tell whether there is anything to look for."""
-        return bool(self._texts)
+        return bool(self.stems)
 
-    def find(self, text: str, allowed: Callable[[Form, int], bool]) -> Iterator[Spot]:
-        """Yield where recorded values stand, from left to right, the longest first; `allowed` says which forms count at a position."""
-        if not any(stem in text for stem in self._stems):
-            return
+    def find(self, text: str, allowed: Callable[[Form, int], bool] | None = None) -> list[Spot]:
+        """Return where recorded values stand, from left to right, the longest first; `allowed` says which forms count at a position."""
         # One search for each value that is there at all: a pattern of all of them costs twenty times as much.
-        found = [(start, -len(each), each) for each in self._texts if each in text for start in _starts(text, each)]
+        found: list[tuple[int, int, str]] = []
+        for stem in self.stems:
+            if stem in text:
+                for each in self._below[stem]:
+                    start = text.find(each)
+                    while start >= 0:
+                        found.append((start, -len(each), each))
+                        start = text.find(each, start + 1)
+        if not found:
+            return []
+        found.sort()
+        spots: list[Spot] = []
         at = 0
-        for start, _, recorded in sorted(found):
+        for start, length, recorded in found:
             if start < at:
                 continue
-            end = start + len(recorded)
-            forms = tuple(
-                form for form in self.by_text[recorded] if allowed(form, start) and form.border(text, start, end)
-            )
+            end = start - length
+            forms = self.by_text[recorded]
+            if len(forms) > 1 or allowed is not None or not forms[0].border(text, start, end):
+                forms = tuple(
+                    form
+                    for form in forms
+                    if form.border(text, start, end) and (allowed is None or allowed(form, start))
+                )
             if forms:
-                yield Spot(start, end, forms)
+                spots.append(Spot(start, end, forms))
                 at = end
-
-
-def _starts(text: str, value: str) -> Iterator[int]:
-    """Yield every position of a value, overlapping ones too."""
-    at = text.find(value)
-    while at >= 0:
-        yield at
-        at = text.find(value, at + 1)
+        return spots
 
 
 def _merge(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
@@ -256,3 +263,11 @@ def _stems(texts: Sequence[str]) -> tuple[str, ...]:
         if not any(stem in text for stem in stems):
             stems.append(text)
     return tuple(stems)
+
+
+def _below_stems(stems: Sequence[str], texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the texts that hold each stem, each text once."""
+    below: dict[str, list[str]] = {stem: [] for stem in stems}
+    for text in texts:
+        below[next(stem for stem in stems if stem in text)].append(text)
+    return {stem: tuple(each) for stem, each in below.items()}

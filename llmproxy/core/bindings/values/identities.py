@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from llmproxy.core.bindings.values.borders import is_word, stands_alone
-from llmproxy.core.bindings.values.circumstances import WORDS, Pair
+from llmproxy.core.bindings.values.circumstances import WORDS, CircumstancePair
 from llmproxy.core.bindings.values.slots import is_at
 
 SHORTEST_PREFIX = 7
@@ -52,17 +52,19 @@ class Conflict(NamedTuple):
     present: str
     other: str
     """What the recorded value was before, or what the present one stood for."""
+    merges: bool = False
+    """Two recorded values became one; else one became two."""
 
 
 class Identities:
     """What stands for what in one session, or in one pair of requests."""
 
     def __init__(self, known: Iterable[Identity] = ()) -> None:
-        """Start with what is known, which is one to one."""
+        """Start with what is known."""
         self._by_recorded: dict[tuple[str, str], Identity] = {}
         self._by_present: dict[tuple[str, str], Identity] = {}
         for each in known:
-            self.add(each)
+            self.note(each)
 
     def __iter__(self) -> Iterator[Identity]:
         """Yield every pair."""
@@ -79,16 +81,30 @@ class Identities:
             return Conflict(each.name, each.recorded, each.present, before.present)
         meant = self._by_present.get((each.name, each.present))
         if meant is not None and meant.recorded != each.recorded:
-            return Conflict(each.name, each.recorded, each.present, meant.recorded)
+            return Conflict(each.name, each.recorded, each.present, meant.recorded, merges=True)
         return None
 
     def add(self, each: Identity) -> Conflict | None:
         """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
         if (conflict := self.conflict(each)) is not None:
             return conflict
+        self._keep(each)
+        return None
+
+    def note(self, each: Identity) -> bool:
+        """Take in what a session's next pair of requests said; False where it is known, or contradicts what is.
+
+        A cassette may hold recordings of several runs, so that several recorded values stand for one of today: only within one pair of
+        requests is that a conflict.
+        """
+        if (each.name, each.recorded) in self._by_recorded:
+            return False
+        self._keep(each)
+        return True
+
+    def _keep(self, each: Identity) -> None:
         self._by_recorded[each.name, each.recorded] = each
         self._by_present[each.name, each.present] = each
-        return None
 
 
 class Token(NamedTuple):
@@ -100,17 +116,18 @@ class Token(NamedTuple):
     identity: Identity
 
 
-class Tokens:
+class IdentityTokens:
     """Distinctive identities, ready to be looked for in texts."""
 
     def __init__(self, identities: Iterable[Identity]) -> None:
         """Take those that can be found in any text."""
         self._heads: dict[str, list[Identity]] = {}
         for each in identities:
-            if each.distinct:
-                self._heads.setdefault(_head(each), []).append(each)
-        heads = sorted(self._heads, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, heads))) if heads else None
+            for found in _at_hosts(each) if each.kind == "port" else [each] if each.distinct else []:
+                self._heads.setdefault(_head(found), []).append(found)
+        self.heads = sorted(self._heads, key=len, reverse=True)
+        """Of which one is in every text that holds an identity."""
+        self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
 
     def find(self, text: str) -> Iterator[Token]:
         """Yield where recorded identities stand, from left to right."""
@@ -138,6 +155,16 @@ class Tokens:
                         each,
                     )
         return best
+
+
+_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name in a text
+
+
+def _at_hosts(port: Identity) -> list[Identity]:
+    """Return a port as it is found in any text: behind the name of this machine, which alone tells it from other numbers."""
+    if port.recorded == port.present:
+        return []
+    return [Identity(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
 
 
 def _head(each: Identity) -> str:
@@ -171,7 +198,7 @@ class Short(NamedTuple):
     """Made by a tool, so that the recorded value must not come back."""
 
 
-def list_shorts(pairs: Iterable[Pair], identities: Iterable[Identity]) -> list[Short]:
+def list_shorts(pairs: Iterable[CircumstancePair], identities: Iterable[Identity]) -> list[Short]:
     """Return the short values among circumstances and identities."""
     made = [
         Short(each.name, each.recorded, each.present, identity=True)

@@ -5,7 +5,8 @@
 
 A slot is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it (`text`) or a JSON path
 (``$.items[*].id``; of lines of JSON inside a text likewise). In `before` and `arguments` stand names for what is bound, ``{cwd}``, and
-``{:kind}`` for what varies without being this slot, ``{:word}``; a brace that is meant is doubled.
+``{:kind}`` for what varies without being this slot, ``{:word}``, and ``{:row}`` for the columns of ``ls -l`` before a file's time; a brace
+that is meant is doubled.
 
 *Identity* slots map one to one and are exchanged everywhere; *noise* slots take any value of their kind.
 """
@@ -19,6 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from llmproxy.core.bindings.values.borders import is_word
+from llmproxy.core.bindings.values.listings import LISTED, ROW, pad_freely
 from llmproxy.errors import LLMProxyError
 
 LINE, TEXT = "line", "text"
@@ -34,7 +36,7 @@ class BadSlot(LLMProxyError):
     code = "llmproxy_slot"
 
 
-class Kind(NamedTuple):
+class SlotKind(NamedTuple):
     """What values a slot takes."""
 
     pattern: str
@@ -46,24 +48,25 @@ class Kind(NamedTuple):
 
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:\s?[AaPp][Mm])?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-KINDS: Mapping[str, Kind] = {
-    "uuid": Kind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
-    "hex": Kind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
-    "name": Kind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
-    "word": Kind(r"[^\s\"'<>]{1,200}", identity=True),
-    "integer": Kind(r"-?\d{1,20}", identity=True),
-    "port": Kind(r"\d{2,5}", identity=True),
-    "decimal": Kind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
-    "count": Kind(r"\d{1,20}", identity=False),
-    "pid": Kind(r"\d{1,10}", identity=False),
-    "time": Kind(
+KINDS: Mapping[str, SlotKind] = {
+    "uuid": SlotKind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
+    "hex": SlotKind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
+    "name": SlotKind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
+    "person": SlotKind(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
+    "word": SlotKind(r"[^\s\"'<>]{1,200}", identity=True),
+    "integer": SlotKind(r"-?\d{1,20}", identity=True),
+    "port": SlotKind(r"\d{2,5}", identity=True),
+    "decimal": SlotKind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
+    "count": SlotKind(r"\d{1,20}", identity=False),
+    "pid": SlotKind(r"\d{1,10}", identity=False),
+    "time": SlotKind(
         rf"\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK}(?:\s?(?:Z|[+-]\d{{2}}:?\d{{2}}|UTC))?)?"
         rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: (?:(?:[A-Z]{{2,5}}|[+-]\d{{2,4}}) )?\d{{4}})?|\d{{4}})(?: [+-]\d{{4}})?)?"
         rf"|{_CLOCK}|\d{{10}}(?:\.\d{{1,9}}|\d{{3}}(?:\d{{3}}){{0,2}})?",
         identity=False,
         accepted=True,
     ),
-    "duration": Kind(
+    "duration": SlotKind(
         r"\d{1,12}(?:[.,]\d{1,12})?(?:\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?))?",
         identity=False,
         accepted=True,
@@ -142,7 +145,7 @@ def read_slot(value: object) -> Slot:
     return slot
 
 
-class Found(NamedTuple):
+class FoundSlot(NamedTuple):
     """A slot's value in a text."""
 
     slot: Slot
@@ -168,32 +171,48 @@ def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pa
     known = dict(names)
     parts: list[str] = []
     last = 0
+    literally = pad_freely if LISTED.match(slot.before) else re.escape
     for wild in _WILD.finditer(slot.before):
-        parts.append(re.escape(slot.before[last : wild.start()]))
+        parts.append(literally(slot.before[last : wild.start()]))
         last = wild.end()
         if wild[0] in ("{{", "}}"):
             parts.append(re.escape(wild[0][0]))
         elif wild[1]:
-            parts.append(f"(?:{KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])})")
+            pattern = ROW if wild[2] == "row" else KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])
+            parts.append(f"(?:{pattern})")
         else:
             texts = known.get(wild[2], (wild[0],))
             parts.append(f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")
-    parts.append(re.escape(slot.before[last:]))
+    parts.append(literally(slot.before[last:]))
     head = "^" if slot.at == LINE else ""
     return re.compile(rf"{head}(?P<before>{''.join(parts)})(?P<value>{KINDS[slot.kind].pattern}){_ENDS}", re.MULTILINE)
+
+
+@lru_cache(512)
+def _opening(slot: Slot) -> str:
+    """Return what certainly stands before a slot's value: the longest part of its anchor without a name or a kind in it."""
+    literal = _WILD.split(slot.before)[::3]
+    if LISTED.match(slot.before):  # its columns are padded freely
+        literal = [part for each in literal for part in each.split(" ")]
+    return max(literal, key=len, default="")
+
+
+def may_stand(slot: Slot, text: str) -> bool:
+    """Tell at little cost whether a slot's anchor may be in a text at all."""
+    return _opening(slot) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
 """What each bound name may stand for in the text in which a slot is looked for."""
 
 
-def find_in_text(slot: Slot, text: str, names: Names) -> Iterator[Found]:
+def find_in_text(slot: Slot, text: str, names: Names) -> Iterator[FoundSlot]:
     """Yield the slot's values in a text, in order. Only for slots at `LINE` and `TEXT`."""
     for found in _anchor(slot, names).finditer(text):
         start, end = found.span("value")
         if start and not slot.before and is_word(text[start - 1]):
             continue
-        yield Found(slot, start, end, found["value"])
+        yield FoundSlot(slot, start, end, found["value"])
 
 
 @lru_cache(512)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from llmproxy.core.bindings.values.circumstances import PATHS, Circumstance, Pair, pair_circumstances
-from llmproxy.core.bindings.values.forms import Forms, Reach, list_forms
+from llmproxy.core.bindings.values.circumstances import PATHS, Circumstance, CircumstancePair, pair_circumstances
+from llmproxy.core.bindings.values.forms import Form, Forms, Reach, list_forms
 from llmproxy.core.bindings.values.json_texts import read_json
-from llmproxy.core.bindings.values.slots import Slot
+from llmproxy.core.bindings.values.slots import LINE, TEXT, Slot
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.protocol import Scope
 
@@ -24,15 +24,49 @@ class Bindings:
         scope: Scope = Scope.ALL,
     ) -> None:
         """Pair the circumstances; `scope` PATHS leaves cwd, home and tmp and no slots, NONE nothing."""
-        pairs = pair_circumstances(recorded, present) if scope is not Scope.NONE else ()
+        self.present = tuple(present)
+        pairs = pair_circumstances(recorded, self.present) if scope is not Scope.NONE else ()
         if scope is Scope.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
-        self.pairs: tuple[Pair, ...] = pairs
+        self.pairs: tuple[CircumstancePair, ...] = pairs
         self.slots: tuple[Slot, ...] = tuple(slots) if scope is Scope.ALL else ()
         self.json_tools = frozenset(slot.tool for slot in self.slots if slot.at.startswith("$"))
         """Tools with slots in the JSON of their results."""
-        self.forms = Forms(list_forms(pairs))
+        self.text_slots: dict[str, tuple[Slot, ...]] = {}
+        """Slots in texts, by tool: what no slot is of need not be looked through."""
+        for slot in self.slots:
+            if slot.at in (LINE, TEXT):
+                self.text_slots[slot.tool] = (*self.text_slots.get(slot.tool, ()), slot)
         self.changed = frozenset(pair.name for pair in pairs if pair.differs)
+        self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
+        """Recorded and present, by name."""
+        declared = {each.name: each.value for each in self.present} if scope is Scope.ALL else {}
+        self.git_user = declared.get("git_user", "")
+        """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
+
+    @cached_property
+    def _all_forms(self) -> tuple[Form, ...]:
+        return tuple(list_forms(self.pairs))
+
+    @cached_property
+    def forms(self) -> Forms:
+        """Every form: what the agent wrote may hold any."""
+        return Forms(self._all_forms)
+
+    @cached_property
+    def plain_forms(self) -> Forms:
+        """What counts in arguments, results and the model's words: no days, no blocks."""
+        return Forms(form for form in self._all_forms if form.reach is not Reach.AGENT)
+
+    @cached_property
+    def typed_forms(self) -> Forms:
+        """What counts in what a user typed."""
+        return Forms(form for form in self._all_forms if form.reach is Reach.EVERYWHERE)
+
+    @cached_property
+    def answer_forms(self) -> Forms:
+        """What is written into answers."""
+        return Forms(form for form in self._all_forms if form.in_answers)
 
     @cached_property
     def only_paths(self) -> Bindings:
@@ -51,7 +85,7 @@ def bind_arguments(bindings: Bindings, arguments: object) -> str:
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     parts, last = [], 0
-    for spot in bindings.forms.find(text, lambda form, _: form.reach is Reach.EVERYWHERE):
+    for spot in bindings.typed_forms.find(text):
         parts += [text[last : spot.start], "{", spot.forms[0].name, "}"]
         last = spot.end
     return "".join([*parts, text[last:]])

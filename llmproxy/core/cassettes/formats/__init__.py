@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr_yaml import read_bytes, to_text
 from llmproxy.errors import CassetteCorrupt, SettingsError
 
@@ -33,9 +33,9 @@ _HEAD = 1 << 16
 class Source:
     """One file's content, decoded no more often than needed."""
 
-    def __init__(self, data: bytes, name: str) -> None:
-        """`name` stands in errors."""
-        self.data, self.name = data, name
+    def __init__(self, data: bytes, name: str, models: Sequence[str] = ()) -> None:
+        """`name` stands in errors; `models` are those that are asked where the file says none."""
+        self.data, self.name, self.models = data, name, models
 
     @cached_property
     def text(self) -> str:
@@ -152,9 +152,9 @@ def recognise(source: Source) -> Format | None:
     return next((row for row in _ROWS if row.recognises(source)), None)
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, models: Sequence[str] = ()) -> Source:
     """Return a file to look at and read. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
-    return Source(read_bytes(path), str(path))
+    return Source(read_bytes(path), str(path), models)
 
 
 _LISTED = 10
@@ -172,7 +172,7 @@ def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: S
     for number, item in enumerate(items, 1):
         try:
             found.append(one(item, number))
-        except Problem as problem:
+        except ReadingProblem as problem:
             problems.append(f"  {what} {number}: {problem}")
     if problems:
         more = [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []

@@ -8,7 +8,9 @@ nothing about is not there: tools, temperature, the system message (unless `syst
 is `toolResultContains` or empty. A request that has more is a miss whose nearest recording is this one, unless rules leave
 the rest out. Earlier turns of a conversation are those of other fixtures with the same user message.
 
-Skipped, with the reason: fixtures without a model or a user message, turns whose earlier ones are not in the files, and images, audio,
+A fixture without a model is for any; it is taken once for each model that its `Source` names (``import --model``).
+
+Skipped, with the reason: fixtures whose model nobody names, or without a user message, turns whose earlier ones are not in the files, and images, audio,
 video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
 """
 
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.parts import Tree, listed, mapping, microseconds, status, text
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import JSON, Dialect, Said, of_model, sse, written
+from llmproxy.core.dialects.speak import JSON, Dialect, SaidTurn, of_model, sse, written
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000
@@ -45,9 +48,9 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
     for source in sources:
         try:
             items = listed(mapping(source.json), "fixtures")
-        except Problem as problem:
+        except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        collect(items, lambda item, number: _keep(fixtures, item, number), source, "fixture")
+        collect(items, partial(_keep, fixtures, source.models), source, "fixture")
     turns = {each.turn: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn)
     return [recorded for each in ordered for recorded in each.recorded(turns)]
@@ -59,7 +62,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: Said | None
+    said: SaidTurn | None
     """What is answered; None for an error."""
     error: Mapping[str, Tree]
     status: int
@@ -127,12 +130,21 @@ class _Fixture:
         }
 
 
-def _keep(fixtures: list[_Fixture], tree: Tree, number: int) -> Recorded:
+def _keep(fixtures: list[_Fixture], models: Sequence[str], tree: Tree, number: int) -> Recorded:
     """Read one fixture; `collect` wants an exchange, and drops it."""
+    model = mapping(tree, "match").get("model")
+    named = [model] if isinstance(model, str) and model else models or [""]
+    fixtures += [_fixture(tree, number, each) for each in named]
+    return Recorded("POST", "", (), b"", 200, "", (), b"")
+
+
+def _fixture(tree: Tree, number: int, model: str) -> _Fixture:
+    """Return a fixture as it answers one model; Problem where it is broken."""
     match, response = mapping(tree, "match"), mapping(tree, "response")
-    model, user = match.get("model"), match.get("userMessage")
-    usable = isinstance(model, str) and isinstance(user, str) and bool(model) and bool(user)
-    problem = "" if usable else "it names no model, or no user message: its request cannot be made up"
+    user = match.get("userMessage")
+    problem = "" if model else "it names no model: say which your agent asks, --model NAME"
+    if not isinstance(user, str) or not user:
+        problem = "it names no user message: its request cannot be made up"
     if match.get("endpoint") not in _CHAT:
         problem = f"it answers no conversation but {match['endpoint']}"
     error = mapping(tree, "response", "error") if "error" in response else {}
@@ -140,30 +152,27 @@ def _keep(fixtures: list[_Fixture], tree: Tree, number: int) -> Recorded:
         problem = problem or "it answers with neither text nor tool calls"
     times = tree.get("recordedTimings")
     retry = response.get("retryAfter")
-    fixtures.append(
-        _Fixture(
-            number=number,
-            match=match,
-            model=model if isinstance(model, str) else "",
-            user=user if isinstance(user, str) else "",
-            said=None if error or problem else _said(str(model), response),
-            error=error,
-            status=status(response.get("status", 500 if error else 200)),
-            retry_after=str(retry) if retry is not None else "",
-            times=times if isinstance(times, dict) else {},
-            problem=problem,
-        )
+    return _Fixture(
+        number=number,
+        match=match,
+        model=model,
+        user=user if isinstance(user, str) else "",
+        said=None if error or problem else _said(model, response),
+        error=error,
+        status=status(response.get("status", 500 if error else 200)),
+        retry_after=str(retry) if retry is not None else "",
+        times=times if isinstance(times, dict) else {},
+        problem=problem,
     )
-    return Recorded("POST", "", (), b"", 200, "", (), b"")
 
 
-def _said(model: str, response: dict[str, Tree]) -> Said:
+def _said(model: str, response: dict[str, Tree]) -> SaidTurn:
     said, calls = text(response, "content", ""), listed(response, "toolCalls")
     if blocks := listed(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
-    return Said(
+    return SaidTurn(
         model=text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},

@@ -16,7 +16,7 @@ from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, collect, parse_json
 from llmproxy.core.cassettes.formats.parts import Tree, header_map, mapping, seconds, status, text, utf8
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.cassettes.formats.styles import by_length
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -74,7 +74,7 @@ def _one(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     when = seconds(mapping(tree).get("recorded_at"))
     if not when:  # it stands last in YAML, where a file that was cut is still YAML
-        raise Problem("`recorded_at` is missing, or no time: the file may have been cut")
+        raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
     asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
     return Recorded(
         method=text(request, "method").upper(),
@@ -106,7 +106,7 @@ def _body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> bytes:
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:
-        raise Problem(f"a body of type {form} is damaged: {error}") from error
+        raise ReadingProblem(f"a body of type {form} is damaged: {error}") from error
     if form == "text" and isinstance(content, str):
         return utf8(content)
-    raise Problem(f"a body of type {form!r} with {kind(content)}")
+    raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")

@@ -31,7 +31,7 @@ from llmproxy.core.cassettes.formats.parts import (
     text,
     utf8,
 )
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
 
@@ -52,7 +52,7 @@ def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt."""
     try:
         entries = listed(mapping(source.json, "log"), "entries")
-    except Problem as problem:
+    except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
     found = collect(entries, _one, source, "entry")
     # Browsers write entries as answers end, or by page; conversations went the way they started.
@@ -63,7 +63,7 @@ def _one(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     code = response.get("status")
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
-        raise Problem(f"the status is {code!r}")
+        raise ReadingProblem(f"the status is {code!r}")
     extra = tree.get(_OURS)
     answered, why = _answer(response)
     if code < 100:
@@ -111,7 +111,7 @@ def _answer(response: dict[str, Tree]) -> tuple[bytes, str]:
         missing = isinstance(size, int) and size > 0
         return b"", "its body was not saved (save the HAR with content)" if missing else ""
     if not isinstance(said, str):
-        raise Problem("`response.content.text` is not a text")
+        raise ReadingProblem("`response.content.text` is not a text")
     return (base64_bytes(said) if content.get("encoding") == "base64" else utf8(said)), ""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -94,7 +94,7 @@ def of_line(tree: Tree, number: int) -> Recorded:
 def _pairs(tree: dict[str, Tree], name: str) -> Headers:
     found = listed(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
-        raise Problem(f"`{name}` is not a list of pairs of texts")
+        raise ReadingProblem(f"`{name}` is not a list of pairs of texts")
     return tuple((key, value) for key, value in found)
 
 
@@ -105,4 +105,4 @@ def _bytes(value: Tree) -> bytes:
         return utf8(value)
     if isinstance(value, dict) and isinstance(value.get("base64"), str):
         return base64_bytes(value["base64"])
-    raise Problem(f"a body is {kind(value)}, neither a text nor base64")
+    raise ReadingProblem(f"a body is {kind(value)}, neither a text nor base64")

@@ -19,7 +19,7 @@ from ipaddress import ip_address
 
 from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.parts import Tree, mapping, microseconds, status
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
 
@@ -120,7 +120,7 @@ def _scalar(tag: str, content: bytes, at: int) -> Tree:
 def _one(flow: Tree, number: int) -> Recorded:
     version = flow.get("version")
     if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
-        raise Problem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
+        raise ReadingProblem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
     if flow.get("type") != "http":
         return Recorded(
             "GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {flow.get('type')}, not HTTP"
@@ -176,7 +176,7 @@ def _headers(side: dict[str, Tree]) -> Headers:
     found: list[tuple[str, str]] = []
     for each in side.get("headers") or ():
         if not isinstance(each, list) or len(each) != 2:
-            raise Problem("`headers` is not a list of pairs")
+            raise ReadingProblem("`headers` is not a list of pairs")
         name, value = (part.decode("latin-1") if isinstance(part, bytes) else str(part) for part in each)
         if not name.startswith(":"):
             found.append((name, value))
@@ -193,7 +193,7 @@ def _text(side: dict[str, Tree], name: str) -> str:
 def _bytes(value: Tree) -> bytes:
     if value is None or isinstance(value, bytes):
         return value or b""
-    raise Problem(f"a body is {kind(value)}, not bytes")
+    raise ReadingProblem(f"a body is {kind(value)}, not bytes")
 
 
 def _seconds(value: Tree) -> float:

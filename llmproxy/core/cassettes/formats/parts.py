@@ -7,7 +7,7 @@ import binascii
 from datetime import UTC, datetime
 from typing import Any
 
-from llmproxy.core.cassettes.formats.recorded import Problem, is_final, kind
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, is_final, kind
 from llmproxy.core.traffic.interaction import Headers
 
 Tree = Any
@@ -19,9 +19,9 @@ def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
     for n, name in enumerate(path):
         tree = tree.get(name) if isinstance(tree, dict) else None
         if not isinstance(tree, dict):
-            raise Problem(f"`{'.'.join(path[: n + 1])}` is {_missing(tree)}, not a mapping")
+            raise ReadingProblem(f"`{'.'.join(path[: n + 1])}` is {_missing(tree)}, not a mapping")
     if not isinstance(tree, dict):
-        raise Problem(f"it is {kind(tree)}, not a mapping")
+        raise ReadingProblem(f"it is {kind(tree)}, not a mapping")
     return tree
 
 
@@ -31,7 +31,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str) or (default is None and not value):
-        raise Problem(f"`{name}` is {_missing(value)}, not a text")
+        raise ReadingProblem(f"`{name}` is {_missing(value)}, not a text")
     return value
 
 
@@ -41,14 +41,14 @@ def listed(tree: dict[str, Tree], name: str) -> list[Tree]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Problem(f"`{name}` is {kind(value)}, not a list")
+        raise ReadingProblem(f"`{name}` is {kind(value)}, not a list")
     return value
 
 
 def status(value: Tree) -> int:
     """Return an HTTP status."""
     if not is_final(value):
-        raise Problem(f"the status is {value!r}, not one of 200 to 599, or 101")
+        raise ReadingProblem(f"the status is {value!r}, not one of 200 to 599, or 101")
     return value
 
 
@@ -57,12 +57,12 @@ def header_map(value: Tree) -> Headers:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise Problem(f"`headers` is {kind(value)}, not a mapping")
+        raise ReadingProblem(f"`headers` is {kind(value)}, not a mapping")
     found: list[tuple[str, str]] = []
     for name, values in value.items():
         for each in values if isinstance(values, list) else [values]:
             if not isinstance(each, str | int | float):
-                raise Problem(f"the header {name!r} is {kind(each)}, not a text")
+                raise ReadingProblem(f"the header {name!r} is {kind(each)}, not a text")
             found.append((str(name), str(each)))
     return tuple(found)
 
@@ -72,7 +72,7 @@ def header_pairs(value: Tree) -> Headers:
     found: list[tuple[str, str]] = []
     for each in value or ():
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-            raise Problem("`headers` has a field without a name")
+            raise ReadingProblem("`headers` has a field without a name")
         if not each["name"].startswith(":"):
             found.append((each["name"], str(each.get("value", ""))))
     return tuple(found)
@@ -83,7 +83,7 @@ def base64_bytes(value: str) -> bytes:
     try:
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Problem("its base64 is damaged") from error
+        raise ReadingProblem("its base64 is damaged") from error
 
 
 def utf8(value: str) -> bytes:

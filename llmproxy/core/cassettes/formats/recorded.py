@@ -45,7 +45,7 @@ class Recorded:
     """Why this exchange cannot be replayed, although its file is sound (its body was never saved); else empty."""
 
 
-class Problem(Exception):
+class ReadingProblem(Exception):
     """Something is wrong with one interaction."""
 
 
@@ -58,14 +58,14 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     status = response.get("status")
     code = status.get("code") if isinstance(status, dict) else status
     if not is_final(code):
-        raise Problem(
+        raise ReadingProblem(
             f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
         )
     if "body" not in response:
-        raise Problem("response: `body` is missing")
+        raise ReadingProblem("response: `body` is missing")
     extra = item.get("llmproxy") or {}
     if not isinstance(extra, dict):
-        raise Problem("`llmproxy` is not a mapping")
+        raise ReadingProblem("`llmproxy` is not a mapping")
     when = item.get("recorded_at", 0.0)
     order: Tree = extra.get("order")
     order = order if isinstance(order, dict) else {}
@@ -98,14 +98,14 @@ def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
 def _mapping(value: Tree, name: str) -> dict[str, Tree]:
     found = value.get(name) if isinstance(value, dict) and name in ("request", "response") else value
     if not isinstance(found, dict):
-        raise Problem(f"{name} is {'missing' if found is None else kind(found)}, not a mapping")
+        raise ReadingProblem(f"{name} is {'missing' if found is None else kind(found)}, not a mapping")
     return found
 
 
 def _string(value: Mapping[str, Tree], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str) or not found:
-        raise Problem(f"request: `{name}` is {'missing' if found is None else kind(found)}, not a text")
+        raise ReadingProblem(f"request: `{name}` is {'missing' if found is None else kind(found)}, not a text")
     return found
 
 
@@ -119,7 +119,7 @@ def _headers(value: Mapping[str, Tree], where: str) -> Headers:
             many = values if isinstance(values, list | tuple) else [values]
             result.extend((_field(name), _field(each)) for each in many)
     except (TypeError, ValueError) as error:
-        raise Problem(f"{where}: `headers` is not a mapping of names to lists of texts") from error
+        raise ReadingProblem(f"{where}: `headers` is not a mapping of names to lists of texts") from error
     return tuple(result)
 
 
@@ -140,9 +140,9 @@ def _bytes(value: Tree, where: str) -> bytes:
             try:
                 return base64.b64decode(coded)
             except (binascii.Error, ValueError) as error:
-                raise Problem(f"{where}: `base64_string` is not base64") from error
+                raise ReadingProblem(f"{where}: `base64_string` is not base64") from error
         if "string" not in value:
-            raise Problem(f"{where}: `body` has no `string`")
+            raise ReadingProblem(f"{where}: `body` has no `string`")
         value = value["string"]
     if hasattr(value, "read"):
         value = value.read()
@@ -154,7 +154,7 @@ def _bytes(value: Tree, where: str) -> bytes:
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, list | tuple | Iterator):
         return b"".join(_bytes(part, where) for part in value if isinstance(part, bytes | str))
-    raise Problem(f"{where}: `body` is {kind(value)}, not a text")
+    raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
 
 
 def _ordered(headers: Headers, order: Tree) -> Headers:

@@ -31,7 +31,7 @@ from dataclasses import replace
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
 from llmproxy.core.cassettes.formats.plain_yaml import PLAIN, Named, Same, lines, load, scalar
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.cassettes.formats.styles import STYLES, style_of, written
 from llmproxy.core.cassettes.formats.vcr_yaml import listing
 from llmproxy.core.forks.table import Fork, of_member
@@ -111,12 +111,12 @@ def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Give the recordings of a file back what stands at its head. Raises Problem."""
     runs, slots = tree.get("circumstances") or {}, tree.get("slots") or []
     if not isinstance(runs, dict) or not isinstance(slots, list):
-        raise Problem("`circumstances` is a mapping of runs, `slots` a list")
+        raise ReadingProblem("`circumstances` is a mapping of runs, `slots` a list")
     found = []
     for each in recorded:
         name = each.extra.get("circumstances")
         if isinstance(name, str) and name not in runs:
-            raise Problem(f"its `circumstances` are those of {name!r}, which the head of the file does not have")
+            raise ReadingProblem(f"its `circumstances` are those of {name!r}, which the head of the file does not have")
         same = not isinstance(name, str)
         found.append(each if same else replace(each, extra={**each.extra, "circumstances": runs[name]}))
     if slots and found:
@@ -283,13 +283,13 @@ def read(source: Source) -> list[Recorded]:
     for number, item in enumerate(items, 1):
         try:
             recorded.append(_one(item, number))
-        except Problem as problem:
+        except ReadingProblem as problem:
             problems.append((number, str(problem)))
     if problems:
         raise CassetteCorrupt(listing(source.text, source.name, problems))
     try:
         return _lower(recorded, tree)
-    except Problem as problem:
+    except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
 
 
@@ -297,7 +297,7 @@ def _one(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     extra = tree.get("recorded") or {}
     if not isinstance(extra, dict):
-        raise Problem(f"`recorded` is {kind(extra)}, not a mapping")
+        raise ReadingProblem(f"`recorded` is {kind(extra)}, not a mapping")
     return Recorded(
         method=text(request, "method").upper(),
         uri=text(request, "url"),
@@ -316,10 +316,10 @@ def _headers(side: dict[str, Tree], where: str) -> Headers:
     found: list[tuple[str, str]] = []
     for each in listed(side, "headers"):
         if not isinstance(each, dict) or len(each) != 1:
-            raise Problem(f"{where}: each of `headers` is one `name: value`")
+            raise ReadingProblem(f"{where}: each of `headers` is one `name: value`")
         ((name, value),) = each.items()
         if isinstance(value, dict | list):
-            raise Problem(f"{where}: the header {name!r} is {kind(value)}, not a text")
+            raise ReadingProblem(f"{where}: the header {name!r} is {kind(value)}, not a text")
         found.append((name, "" if value is None else str(value)))
     return tuple(found)
 
@@ -327,18 +327,18 @@ def _headers(side: dict[str, Tree], where: str) -> Headers:
 def _bytes(side: dict[str, Tree], where: str) -> bytes:
     forms = [name for name in ("json", "text", "base64") if name in side]
     if len(forms) > 1:
-        raise Problem(f"{where}: its body stands there as {' and as '.join(forms)}")
+        raise ReadingProblem(f"{where}: its body stands there as {' and as '.join(forms)}")
     if not forms:
         return b""
     style = side.get("style", "compact")
     if style not in STYLES:
-        raise Problem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
+        raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
     value = side[forms[0]]
     if forms == ["json"]:
         try:
             return written(value, style)
         except (ValueError, TypeError, RecursionError) as error:
-            raise Problem(f"{where}: `json` cannot be written: {error}") from error
+            raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
-        raise Problem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
+        raise ReadingProblem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
     return utf8(value) if forms == ["text"] else base64_bytes(value)

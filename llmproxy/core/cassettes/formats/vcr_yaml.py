@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded, kind, recorded_of
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind, recorded_of
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.sqlite_file import is_database
@@ -79,7 +79,7 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     for number, item in enumerate(items, 1):
         try:
             recorded.append(recorded_of(item, number))
-        except Problem as problem:
+        except ReadingProblem as problem:
             problems.append((number, str(problem)))
     if problems:
         raise CassetteCorrupt(listing(text, name, problems))

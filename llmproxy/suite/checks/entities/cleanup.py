@@ -80,7 +80,7 @@ class Cleaner:
         owned = [info.name for info in known if info.user is not None] if self._user is not None else []
         if owned:
             self._before = self._store.snapshot(owned, self._user)
-        if self._alone and known:
+        if known and (owned or self._alone):
             with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
                 self._all = self._store.snapshot([info.name for info in known], None)
         if self._alone and self._policy.counters == "restore" and isinstance(self._store, Restorable):
@@ -101,7 +101,9 @@ class Cleaner:
             if self._before is not None:
                 for entity, rows in self._store.changes(self._before).items():
                     key = self._store.describe(entity).key
-                    self._rows |= {(entity, row[key]): None for row in rows}
+                    there = self._all.ids.get(entity, frozenset()) if self._all else frozenset()
+                    # A row that was there before for somebody else is not the run's to delete.
+                    self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
             notes = self._delete()
             self._remark()
             if self._counters and isinstance(self._store, Restorable):
@@ -112,7 +114,7 @@ class Cleaner:
 
     def _remark(self) -> None:
         """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to be the run's."""
-        if self._all is None:
+        if self._all is None or not self._alone:
             return
         with suppress(LLMProxyError):
             for entity, rows in self._store.changes(self._all).items():

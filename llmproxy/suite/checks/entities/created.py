@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.baseline import Baseline, Changed, find_changed, find_foreign
+from llmproxy.suite.checks.entities.baseline import Baseline, Changed, find_changed, find_foreign, find_new
 from llmproxy.suite.checks.entities.items import POLL, Created, Looking, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import (
-    Judged,
+    JudgedRow,
     broken,
     judge_rows,
     key_text,
@@ -26,7 +26,7 @@ from llmproxy.suite.checks.entities.rows import (
 )
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows, Snapshot
+from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows
 
 __all__ = ["check_created"]
 
@@ -59,7 +59,7 @@ def _now(run: Looking, name: str, before: Baseline, item: Created) -> tuple[Enti
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows = run.store.changes(Snapshot({item.entity: before.own.ids[item.entity]}, before.own.user))[item.entity]
+    rows, given = find_new(run, info, before)
     foreign = find_foreign(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
@@ -72,8 +72,8 @@ def _now(run: Looking, name: str, before: Baseline, item: Created) -> tuple[Enti
     unclear = [each for each in judged if each.unclear]
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _doubts(run, info, item, foreign, find_changed(run, info, before))
-    return info, _doubted(run, name, item, _assertions(run, name, info, item, judged), doubts), matching
+    doubts = _doubts(run, info, item, foreign, given, find_changed(run, info, before))
+    return info, _doubted(run, name, item, _assertions(run, name, info, item, judged), len(matching), doubts), matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +82,69 @@ class _Doubt:
 
     said: str
     wanted: bool
-    """Whether it is as the fields say (and, if it was there before, was not)."""
+    """Whether it is as the fields say, and the user's (unless the fields say whose)."""
     changed: bool = False
-    """Whether its key was there before."""
+    """Whether its key was there before, so that nobody knows if it is new."""
 
 
-def _doubts(run: Looking, info: EntityInfo, item: Created, foreign: Rows, changed: Sequence[Changed]) -> list[_Doubt]:
+def _doubts(
+    run: Looking, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[Changed]
+) -> list[_Doubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner})", each.holds))
     for pair in changed:
-        before, now = judge_rows([pair.before, pair.now], item.fields, run.scope)
+        (now,) = judge_rows([pair.now], item.fields, run.scope)
         said = (
             f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made anew under"
             " the same number, which nobody can tell apart here"
         )
-        made.append(_Doubt(said, bool(item.fields) and now.holds and not before.holds, changed=True))
-    return made
+        made.append(_Doubt(said, now.holds and _is_meant(run, info, item, pair.now), changed=True))
+    known = {pair.now[info.key] for pair in changed}
+    return made + [
+        _Doubt(f"{key_text(info, row)} was there before, for another user", wanted=False)
+        for row in given
+        if row[info.key] not in known
+    ]
+
+
+def _is_meant(run: Looking, info: EntityInfo, item: Created, row: Row) -> bool:
+    """Tell whether a row is one of those that are looked at, as far as its owner goes."""
+    return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _doubted(
-    run: Looking, name: str, item: Created, found: list[Assertion], doubts: Sequence[_Doubt]
+    run: Looking, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
-    """Say what else may have been added: in what failed; as an error where a number held only because it was not counted; else beside it."""
+    """Say what else may have been added: as an error where it decides, or held only because it was not counted; else beside it."""
     if not doubts:
         return found
     said = "; ".join(each.said for each in doubts[:_SHOWN])
+    unknown = sum(each.wanted and each.changed for each in doubts)
+    wanted = {"gte": 1} if item.count is None else item.count
+    if len({all_passed(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
+        hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
+        return [_unknown(name, item, said, hint)]
     if not all_passed(found):
         exact = [
             replace(each, message=each.message.replace("no row was added", "no row with a new key was added"))
             for each in found
         ]
         return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
-    if item.count is not None and any(each.wanted for each in doubts):
-        hint = "Say in `fields` whose rows are meant" if any("another user" in each.said for each in doubts) else ""
-        return [broken(f"{name}.count", StepError(f"it is not known how many rows were added: {said}", hint=hint))]
+    if item.count is not None and any(each.wanted and not each.changed for each in doubts):
+        return [_unknown(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
         run.remarks.append(said)
     return found
 
 
-def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged: list[Judged]) -> list[Assertion]:
+def _unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
+    what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
+    return broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
+
+
+def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow]) -> list[Assertion]:
     matching = [each for each in judged if each.holds]
     if item.count is not None:
         checked = check(f"{name}.count", len(matching), item.count, run.scope)
@@ -148,7 +169,7 @@ def _older(run: Looking, info: EntityInfo, item: Created) -> str:
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""
 
 
-def _seen(info: EntityInfo, judged: list[Judged]) -> str:
+def _seen(info: EntityInfo, judged: list[JudgedRow]) -> str:
     if not judged:
         return f"no row was added to {info.name}"
     rows = "; ".join(row_text(each.row) for each in judged[:3])

@@ -12,7 +12,7 @@ from llmproxy.suite.checks.entities.rows import broken
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreAdapter
 
-__all__ = ["POLL", "TIMEOUT", "Created", "Looking", "Verify", "Wait", "all_passed", "bind", "whose", "with_more"]
+__all__ = ["POLL", "TIMEOUT", "Created", "Looking", "VerifyItem", "Wait", "all_passed", "bind", "whose", "with_more"]
 
 TIMEOUT = 30_000
 POLL = 1_000
@@ -34,7 +34,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verify:
+class VerifyItem:
     """What `verify` says."""
 
     entity: str

@@ -21,12 +21,12 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.baseline import Baseline, take_baseline
 from llmproxy.suite.checks.entities.created import check_created
 from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, Created, Looking, Verify, Wait
+from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, Created, Looking, VerifyItem, Wait
 from llmproxy.suite.checks.entities.rows import broken
 from llmproxy.suite.checks.entities.verified import check_verify, check_wait
 from llmproxy.suite.stores.protocol import Row
 
-__all__ = ["POLL", "TIMEOUT", "Created", "Entities", "Looking", "Verify", "Wait"]
+__all__ = ["POLL", "TIMEOUT", "Created", "Entities", "Looking", "VerifyItem", "Wait"]
 
 
 class Entities:
@@ -104,7 +104,7 @@ class Entities:
                 made += check_created(self._run, name, before, item)
         return made
 
-    def verify(self, wanted: Verify, name: str = "verify") -> list[Assertion]:
+    def verify(self, wanted: VerifyItem, name: str = "verify") -> list[Assertion]:
         """Check what is there now."""
         return check_verify(self._run, name, wanted)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import ABSENT, Found, Outcome, check_fields, evaluate
+from llmproxy.suite.matchers.table import ABSENT, Found, MatchOutcome, check_fields, evaluate
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
 __all__ = [
-    "Judged",
+    "JudgedRow",
     "broken",
     "judge_rows",
     "key_text",
@@ -33,7 +33,7 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRow:
     """A row, and whether it is as it should be."""
 
     row: Row
@@ -43,29 +43,29 @@ class Judged:
     @property
     def holds(self) -> bool:
         """Whether every column is as it should be."""
-        return all(each.outcome is Outcome.HOLDS for each in self.found.values())
+        return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
     @property
     def unclear(self) -> bool:
         """Whether nothing can be said, for a column that cannot be judged while no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return Outcome.UNCLEAR in outcomes and not outcomes & {Outcome.FAILS, Outcome.UNFIT}
+        return MatchOutcome.UNCLEAR in outcomes and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
     @property
     def right(self) -> int:
         """How many columns are as they should be."""
-        return sum(each.outcome is Outcome.HOLDS for each in self.found.values())
+        return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
 
-def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Scope) -> list[Judged]:
+def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Scope) -> list[JudgedRow]:
     """Look at every row."""
     return [
-        Judged(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
+        JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
         for row in rows
     ]
 
 
-def nearest(judged: Sequence[Judged]) -> Judged:
+def nearest(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most columns as they should be; of equals the first."""
     return max(judged, key=lambda each: each.right)
 
@@ -112,7 +112,7 @@ def select(
     judged = judge_rows(rows, filters, scope)
     for each in judged:
         if each.unclear:
-            name, found = next((n, f) for n, f in each.found.items() if f.outcome is Outcome.UNCLEAR)
+            name, found = next((n, f) for n, f in each.found.items() if f.outcome is MatchOutcome.UNCLEAR)
             raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
     return [each.row for each in judged if each.holds]
 
@@ -129,7 +129,7 @@ def _exact(info: EntityInfo, name: str, matcher: object, scope: Scope) -> str | 
 
 
 def row_assertions(
-    name: str, info: EntityInfo, judged: Judged, fields: Mapping[str, object], scope: Scope
+    name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: Scope
 ) -> list[Assertion]:
     """Return one assertion for each column of a row."""
     return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))

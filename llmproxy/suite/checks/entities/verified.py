@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.items import Looking, Verify, Wait, all_passed, bind, whose, with_more
+from llmproxy.suite.checks.entities.items import Looking, VerifyItem, Wait, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import broken, judge_rows, known_columns, row_assertions, row_text, select
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import StepError
@@ -30,7 +30,7 @@ class _Look:
     assertions: list[Assertion]
 
 
-def check_verify(run: Looking, name: str, wanted: Verify) -> list[Assertion]:
+def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]:
     """Check what is there now."""
     try:
         if wanted.id is None and not wanted.filters and wanted.count is None:
@@ -50,7 +50,7 @@ def check_wait(run: Looking, name: str, wanted: Wait) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
-    verify = Verify(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
+    verify = VerifyItem(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
     last: Row | None = None
     while True:
@@ -82,7 +82,7 @@ def _closed(run: Looking, entity: str) -> bool:
     return run.store.describe(entity).closed
 
 
-def _look(run: Looking, name: str, wanted: Verify) -> _Look:
+def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
     """Find the rows and check them."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")

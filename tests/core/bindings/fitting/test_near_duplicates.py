@@ -141,9 +141,8 @@ DUPLICATES = {
 }
 
 
-@pytest.mark.parametrize("name", DUPLICATES)
-def test_what_asks_something_else_is_a_miss_that_names_the_place(name: str) -> None:
-    """A value that looks volatile, and is part of the question or of no slot."""
+def plant(name: str) -> Json:
+    """Return the present request with one of the duplicates in it."""
     path, old, new = DUPLICATES[name]
     present = copy.deepcopy(_present())
     node: Json = present["messages"][path[0]]
@@ -152,7 +151,14 @@ def test_what_asks_something_else_is_a_miss_that_names_the_place(name: str) -> N
         node = node[step]
     assert old in node[steps[-1]], "the duplicate is planted where nothing stands"
     node[steps[-1]] = node[steps[-1]].replace(old, new, 1)
-    result = _fit(present)
+    return present
+
+
+@pytest.mark.parametrize("name", DUPLICATES)
+def test_what_asks_something_else_is_a_miss_that_names_the_place(name: str) -> None:
+    """A value that looks volatile, and is part of the question or of no slot."""
+    path, _, _ = DUPLICATES[name]
+    result = _fit(plant(name))
     assert isinstance(result, Mismatch), f"served: {name}"
     assert result.path.startswith(f"$.messages[{path[0]}]"), str(result)
     assert result.recorded or result.present
@@ -182,3 +188,16 @@ def test_equality_of_leaves_binds_nothing() -> None:
     for members in ({"user", "service"}, {"service"}, {"user"}):
         before, now = ({"messages": [_call(1, "who", dict.fromkeys(members, name))]} for name in ("app", "ann"))
         assert isinstance(fit_request(Bindings(recorded, present), before, now), Mismatch), members
+
+
+def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
+    """``abc`` is too short to be looked for anywhere, but not at the member that names it."""
+    slots = (Slot("nm", "name", "make", at="$.name"),)
+    recorded, present, leaky = (
+        {"messages": [_call(1, "make", {}), _result(1, json.dumps({"name": made})), _call(2, "use", {"nm": named})]}
+        for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
+    )
+    assert isinstance(fit_request(Bindings((), (), slots), recorded, present), Fit)
+    result = fit_request(Bindings((), (), slots), recorded, leaky)
+    assert isinstance(result, Mismatch)
+    assert "leaked" in str(result)

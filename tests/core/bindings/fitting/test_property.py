@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +11,19 @@ from llmproxy.core.bindings import Bindings, Fit, Mismatch, Why, bound_key, fit_
 from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
-from tests.support.renamings import REQUESTS, SLOTS, Ref, Run, World, make_run, make_world, said, write_answer
+from tests.support.renamings import (
+    REQUESTS,
+    SLOTS,
+    Forgetful,
+    Run,
+    World,
+    is_named_again,
+    list_alike,
+    make_run,
+    make_world,
+    said,
+    write_answer,
+)
 
 SEEDS = range(24)
 """Each in five dialects, whole and streamed; `scripts/lab/bindings` runs ten thousand."""
@@ -52,7 +63,7 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
     seen = 0
     for seed in SEEDS:
         run, made, recorded, present, bindings = _worlds(seed)
-        for one, other in _alike(made):
+        for one, other in list_alike(made):
             joined = World({**present.values, one: present.values[other]}, present.shuffled)
             parted = World({**recorded.values, one: recorded.values[other]}, recorded.shuffled)
             for before, now in ((recorded, joined), (parted, present)):
@@ -63,18 +74,6 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
     assert seen > 3
 
 
-class _Forgetful(World):
-    """A run in which one id of the recorded run comes back wherever it is named; the tool that makes it made another."""
-
-    def __init__(self, world: World, old: str, value: str) -> None:
-        super().__init__(world.values, world.shuffled)
-        self._old, self._value = old, World({**world.values, old: value}, world.shuffled)
-
-    def write(self, text: list[str | Ref]) -> str:
-        return "".join(self._value.write([part]) if isinstance(part, Ref) and part.name == self._old else super(_Forgetful, self).write([part])
-                       for part in text)  # fmt: skip
-
-
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
     """A later turn that names an id of the recorded run is a miss that says so."""
@@ -82,14 +81,9 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
     for seed in SEEDS:
         run, made, recorded, present, bindings = _worlds(seed)
         for name in made:
-            if not any(
-                isinstance(part, Ref) and part.name == name
-                for turn in run.turns
-                for text in turn.arguments.values()
-                for part in text
-            ):
+            if not is_named_again(run, name):
                 continue
-            leaky = _Forgetful(present, name, recorded.values[name])
+            leaky = Forgetful(present, name, recorded.values[name])
             result = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
             assert isinstance(result, Mismatch), (seed, name)
             assert result.why is Why.LEAKED, str(result)
@@ -117,13 +111,6 @@ def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
         if run.turns:
             shorter = Run(run.system, run.question, run.turns[:-1])
             assert _key(where, REQUESTS[operation](shorter, recorded)) not in keys
-
-
-def _alike(made: list[str]) -> Iterator[tuple[str, str]]:
-    for kind in ("run", "mint", "commit"):
-        same = [name for name in made if name.startswith(kind)]
-        if len(same) > 1:
-            yield same[0], same[1]
 
 
 def _key(where: Route, body: object) -> str:

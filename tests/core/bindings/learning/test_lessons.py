@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, Why, check_circumstance, fit_request, read_slot
-from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons, find_value, generalize, kind_of
+from llmproxy.core.bindings.learning.kinds import find_value, kind_of
+from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons, generalize
 
 
 def circumstances(cwd: str, **more: str) -> list[Any]:
@@ -44,18 +45,21 @@ def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[Lesson, ..
 
 PAIRS = [
     ("Chunk ID: 98e1ef", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
-    ("Chunk ID: 984125", "Chunk ID: 110293", "hex", "Chunk ID: ", True),
+    ("Chunk ID: 984125", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
+    ("Chunk ID: 984125", "Chunk ID: 110293", "integer", "Chunk ID: ", False),
+    ("updated at 1795000000", "updated at 1795000321", "time", "updated at ", True),
+    ("order 1795000000", "order 1795000321", "integer", "order ", False),
     ("Wall time: 0.0510 seconds", "Wall time: 1.2 seconds", "duration", "Wall time: ", True),
     ("real 0m1.234s\nuser 0m0.1s", "real 0m1.234s\nuser 0m0.2s", "duration", "user 0m", True),
     ("Process Group PGID: 3222", "Process Group PGID: 87", "pid", "Process Group PGID: ", False),
     ("listening on http://localhost:40121/", "listening on http://localhost:39999/", "port", "listening on http://localhost:", False),
     ("total 24", "total 8", "count", "total ", False),
-    ("-rw-r--r-- 1 ann ann 9 Nov 22 10:33 n.txt", "-rw-r--r-- 1 ann ann 9 Nov  3 23:05 n.txt", "time", "-rw-r--r-- 1 ann ann 9 ", True),
+    ("-rw-r--r-- 1 ann ann 9 Nov 22 10:33 n.txt", "-rw-r--r-- 1 ann ann 9 Nov  3 23:05 n.txt", "time", "-rw-r--r-- 1 {user} {user} 9 ", True),
     ("at 2026-11-22T10:33:12.123Z", "at 2027-01-02T00:00:00.001Z", "time", "at ", True),
     ("Date:   Sun Nov 22 11:21:41 2026 +0000", "Date:   Mon Nov 23 01:21:53 2026 +1400", "time", "Date:   ", True),
     ("0a1b2c3d-0000-4000-8000-0123456789ab", "11111111-2222-4333-8444-555555555555", "uuid", "", True),
     ("/tmp/tmp.H29hLbmDCU", "/tmp/tmp.Me3TmYvQAs", "name", "/tmp/", False),
-    ("[main abc1234] Add", "[trunk abc1234] Add", "name", "[", False),
+    ("deployed main", "deployed trunk", "name", "deployed ", False),
     ("task 17 made", "task 4 made", "integer", "task ", False),
 ]  # fmt: skip
 
@@ -196,3 +200,31 @@ def test_a_difference_at_the_end_of_a_text_is_found() -> None:
     assert found is not None
     assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
     assert find_value("abc", 3, "abcd", 3) is None
+
+
+def test_times_of_a_listing_are_one_slot() -> None:
+    """Whatever the rows are; a row alone keeps its own anchor."""
+    row = "-rw-r--r-- 1 root root {} {} {}"
+    old = "\n".join(row.format(n, "Nov 22 10:33", f"{n}.txt") for n in range(3))
+    new = "\n".join(row.format(n, f"Nov 23 11:0{n}", f"{n}.txt") for n in range(3))
+    before, now = asked(old), asked(new, cwd="/srv/of-today")
+    found = learn(before, now)
+    assert isinstance(found, tuple), found
+    merged = generalize(found)
+    assert [(each.slot.name, each.slot.before, each.accepted) for each in merged] == [("file_time", "{:row} ", True)]
+    assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
+    assert read_slot(merged[0].slot.to_dict()) == merged[0].slot
+    assert [each.slot.before for each in generalize(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+
+
+def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
+    """Learned where the branch was the same in both runs: its name stands in the anchor, not its value."""
+    here = circumstances("/srv/of-today", git_branch="main", user="ann")
+    old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
+    found = find_lessons(Bindings(A, here), old, new)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.before) for each in found] == [("commit", "[{git_branch} ")]
+    there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
+    fitted = fit_request(Bindings(A, B, [found[0].slot]), old, there)
+    assert isinstance(fitted, Fit), fitted
+    assert [each.present for each in fitted.identities] == ["abcdef1"]

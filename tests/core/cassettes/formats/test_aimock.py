@@ -81,11 +81,22 @@ def test_errors_and_times() -> None:
     assert timed.extra == {"head_offset": 7000, "body_offset": 24000}
 
 
+def test_a_fixture_for_any_model_is_taken_for_those_that_are_named() -> None:
+    """Each in the dialect of its maker, plainly and as a stream; one that names its model keeps it."""
+    source = Source(
+        json.dumps({"fixtures": [fixture({"model": None}), fixture()]}).encode(), "x.json", ["gpt-4o", "claude-x"]
+    )
+    found = [each for each in aimock.read(source) if not each.problem]
+    models = [json.loads(each.body)["model"] for each in found]
+    assert sorted(models) == ["claude-x"] * 2 + ["gpt-4o"] * 4
+    assert {each.uri.partition("/v1")[0] for each in found} == {"https://api.openai.com", "https://api.anthropic.com"}
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (fixture({"model": None}), "it names no model"),
-        (fixture({"userMessage": None}), "or no user message"),
+        (fixture({"model": None}), "it names no model: say which your agent asks, --model NAME"),
+        (fixture({"userMessage": None}), "it names no user message"),
         (fixture({"endpoint": "image"}), "it answers no conversation but image"),
         (fixture(response={"image": {}}), "neither text nor tool calls"),
         (fixture({"turnIndex": 2}), "earlier turns of its conversation are not among"),

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.cassettes.changes import turn_of
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, named, open_source, recognise
-from llmproxy.core.cassettes.formats.recorded import Problem, Recorded
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, SettingsError
 
@@ -144,7 +144,7 @@ def test_all_problems_are_listed() -> None:
     """The first ten problems of a file are named, the others counted, and nothing is taken."""
 
     def one(item: object, number: int) -> Recorded:
-        raise Problem(f"no {item}")
+        raise ReadingProblem(f"no {item}")
 
     with pytest.raises(CassetteCorrupt) as caught:
         collect(range(12), one, Source(b"", "x"), "line")

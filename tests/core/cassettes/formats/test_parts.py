@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from llmproxy.core.cassettes.formats import parts
-from llmproxy.core.cassettes.formats.recorded import Problem
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem
 
 
 def test_mappings_and_texts() -> None:
@@ -32,7 +32,7 @@ def test_mappings_and_texts() -> None:
         (lambda: parts.header_pairs([{"value": 1}]), "a field without a name"),
         (lambda: parts.base64_bytes("a"), "base64 is damaged"),
     ]:
-        with pytest.raises(Problem, match=said):
+        with pytest.raises(ReadingProblem, match=said):
             call()  # type: ignore[no-untyped-call]
 
 
@@ -63,6 +63,6 @@ def test_bytes() -> None:
 @pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])
 def test_an_interim_status_is_no_answer(status: object) -> None:
     """Replayed, it would leave every client waiting for the real one; 101 begins a WebSocket."""
-    with pytest.raises(Problem, match="not one of 200 to 599, or 101"):
+    with pytest.raises(ReadingProblem, match="not one of 200 to 599, or 101"):
         parts.status(status)
     assert [parts.status(each) for each in (101, 200, 599)] == [101, 200, 599]

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from llmproxy.core.cassettes.formats.recorded import Problem, recorded_of
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, recorded_of
 
 REQUEST = {"method": "post", "uri": "http://a/b", "headers": {"A": ["1", 2, b"\xff", None]}, "body": None}
 RESPONSE = {"status": {"code": 200, "message": None}, "headers": {}, "body": {"string": "x"}}
@@ -50,7 +50,7 @@ def test_bodies(body: object, expected: bytes) -> None:
 )
 def test_problems(item: object, what: str) -> None:
     """What cannot be read is said in words."""
-    with pytest.raises(Problem, match=what):
+    with pytest.raises(ReadingProblem, match=what):
         recorded_of(item, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
         assert bool(look.remarks) is alone
 
 
-def reusing(folder: Path, key: str = "INTEGER PRIMARY KEY") -> tuple[Entities, Looking, Any]:
+def reusing(
+    folder: Path, key: str = "INTEGER PRIMARY KEY", entities: Mapping[str, Any] | None = None
+) -> tuple[Entities, Looking, Any]:
     """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
     file = folder / "t.db"
 
@@ -70,7 +73,7 @@ def reusing(folder: Path, key: str = "INTEGER PRIMARY KEY") -> tuple[Entities, L
     execute(
         f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)", "INSERT INTO tasks (title) VALUES ('one'), ('two')"
     )
-    store = store_from({"sqlalchemy": "sqlite:///t.db"}, folder)
+    store = store_from({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
     look = Looking(adapter=store, scope=Scope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return Entities(look), look, execute
 
@@ -95,8 +98,9 @@ def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, store: str)
         assert one[0] == "passed created[0]"
         assert none[0].startswith("failed")
     else:
-        assert one[0].startswith("failed created[0]: no row with a new key was added to tasks in this step")
+        assert one[0].startswith("environment_error created[0]: it is not known whether a row was added")
         assert "changed, or deleted and made anew under the same number" in one[0]
+        assert "`store.entities.tasks.reuses: false`" in one[0]
         assert none[0].startswith("environment_error created[0].count: it is not known how many rows were added")
     look.store.close()
 
@@ -109,9 +113,38 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     assert lines(entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     assert look.remarks == []
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    assert lines(entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    some = Created(entity="tasks", fields={"status": "todo"}, count=0)
+    assert lines(entities.created(before, [some])) == ["passed created[0].count"]
     assert "tasks id=2 was there before with other contents" in look.remarks[0]
+    (unknown,) = lines(entities.created(before, [Created(entity="tasks", count=0)]))
+    assert unknown.startswith(
+        "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
+    )
     look.store.close()
+
+
+def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> None:
+    """The row was only changed then."""
+    entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
+    before = entities.baseline(["tasks"])
+    execute("UPDATE tasks SET status = 'done' WHERE id = 2")
+    assert lines(entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    look.store.close()
+
+
+def test_a_row_that_was_given_to_the_user_is_no_new_one() -> None:
+    """It was there, for somebody else; neither counted nor deleted afterwards."""
+    made = run()
+    row = made.store.insert("tasks", OTHER)
+    cleaner = Cleaner(made.store, user="anna")
+    cleaner.begin(["tasks"])
+    before = made.entities.baseline(["tasks"])
+    made.store.update("tasks", row["id"], {"userId": "anna"})
+    assert lines(made.entities.created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    (missing,) = lines(made.entities.created(before, [Created(entity="tasks", fields={"title": "a"})]))
+    assert missing.startswith("failed created[0]: no row was added")
+    assert "tasks id=1 was there before, for another user" in missing
+    assert (cleaner.finish(), len(made.store.list("tasks"))) == ([], 1)
 
 
 def test_rows_that_stay_after_the_run_are_said() -> None:

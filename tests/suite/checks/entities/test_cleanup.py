@@ -129,7 +129,7 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
 
 def test_an_unknown_entity_stops_the_run() -> None:
     """Before anything is inserted."""
-    from llmproxy.suite.stores.memory import Shape
+    from llmproxy.suite.stores.memory import MemoryShape
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):
-        Cleaner(MemoryStore({"tasks": Shape()})).begin(["taks"])
+        Cleaner(MemoryStore({"tasks": MemoryShape()})).begin(["taks"])

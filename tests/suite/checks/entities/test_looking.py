@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, Verify, Wait
+from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem, Wait
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, lines, run
@@ -82,7 +82,7 @@ def test_without_a_store_assertions_are_errors() -> None:
     said = lines(
         entities.created(entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)])
     )
-    said += lines(entities.verify(Verify(entity="tasks", count=0)))
+    said += lines(entities.verify(VerifyItem(entity="tasks", count=0)))
     said += lines(entities.wait(Wait(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
@@ -100,6 +100,6 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     lost = made.entities.baseline(["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
     said = lines(made.entities.created(before, items)) + lines(made.entities.created(lost, items))
-    said += lines(made.entities.verify(Verify(entity="tasks", count=0)))
+    said += lines(made.entities.verify(VerifyItem(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.looking import Verify, Wait
+from llmproxy.suite.checks.entities.looking import VerifyItem, Wait
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 
 
 def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verify
     """Check the tasks."""
-    return lines(made.entities.verify(Verify(entity="tasks", **wanted)))
+    return lines(made.entities.verify(VerifyItem(entity="tasks", **wanted)))
 
 
 def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait

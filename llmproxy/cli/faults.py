@@ -1,0 +1,62 @@
+"""``llmproxy faults``: the kinds of faults on purpose and the presets, with an example each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.parts.printing import dump, say
+from llmproxy.errors import SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.faults import Kind
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("faults")(faults)
+
+
+def faults(
+    name: str = typer.Argument("", metavar="[KIND|PRESET]", help="A preset is printed as a file to start from."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """List the kinds of faults on purpose and the presets, with an example each; or print one."""
+    from llmproxy.core.faults import KINDS, PRESETS, preset_text
+    from llmproxy.values import did_you_mean
+
+    if name in PRESETS:
+        say(preset_text(name).rstrip("\n"))
+        return
+    if name and name not in KINDS:
+        near = did_you_mean(name, [*PRESETS, *KINDS])
+        raise SettingsError(f"there is no kind or preset {name[:60]!r}{near}", hint="`llmproxy faults` lists them.")
+    kinds: list[Kind] = [KINDS[name]] if name else list(KINDS.values())
+    if as_json:
+        rows = [{"kind": each.name, "about": each.about, "sound": each.sound, "takes": each.defaults} for each in kinds]
+        dump({"kinds": rows, "presets": {} if name else dict(PRESETS)})
+        return
+    if not name:
+        say("Kinds:  llmproxy run --faults KIND -- COMMAND  meets each call once,  KIND@3  the third call only")
+    for kind in kinds:
+        say("\n".join(_lines(kind)))
+    if name:
+        return
+    say(
+        "\nPresets:  llmproxy run --faults PRESET -- COMMAND;  llmproxy faults PRESET > faults.yaml  is a file to change\n"
+    )
+    for preset, about in PRESETS.items():
+        say(f"  {preset:<15}{about}")
+    say("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
+
+
+def _lines(kind: Kind) -> list[str]:
+    """Return what is said of a kind."""
+    takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
+    return [
+        f"\n  {kind.name:<21}{kind.about}",
+        f"  {'a sound agent':<21}{kind.sound}",
+        f"  {'example':<21}- {{kind: {kind.name}{takes}, call: 2}}",
+        *(f"  {'':<21}    {each.name}: {each.about}" for each in kind.takes),
+    ]

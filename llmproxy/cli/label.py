@@ -1,0 +1,80 @@
+"""``llmproxy label``: people say what they think of recorded conversations, for `llmproxy judge calibrate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.parts.printing import paragraphs, say
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.lab.labelling import Labelling
+
+QUIT = "q"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("label")(label)
+
+
+def label(
+    report: Path = typer.Argument(..., metavar="REPORT", help="A JSON report of tests (--report json=FILE)."),
+    run: str = typer.Option("", "--run", help="Only the run of this id; its beginning is enough."),
+    criterion: list[str] = typer.Option(
+        [], "--criterion", "-c", help="Label this instead of the judge's criteria; may be repeated."
+    ),
+    out: Path = typer.Option(Path("labels.jsonl"), "--out", "-o", help="Add the labels to this file."),
+) -> None:
+    """Label recorded conversations at the terminal, for judge calibrate.
+
+    They are read one after the other: passed, failed or inconclusive, criterion by criterion.
+    The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the next call
+    goes on with those that have none yet.
+    """
+    from llmproxy.report.console import counted
+    from llmproxy.scenario.lab.labelling import known_ids, runs_of
+
+    known = known_ids(out)
+    runs = runs_of(report, run, criterion)
+    left = [each for each in runs if each.id not in known]
+    say(
+        f"{counted(len(left), 'conversation')} to label"
+        + (f", {len(runs) - len(left)} labelled before" if len(left) < len(runs) else "")
+    )
+    done = 0
+    for number, each in enumerate(left, 1):
+        labels = _asked(each, f"{number}/{len(left)}")
+        if labels is None:
+            break
+        with out.open("a", encoding="utf-8") as file:
+            file.write(each.line(labels) + "\n")
+        done += 1
+    say(
+        f"{counted(done, 'conversation')} labelled in {out}"
+        + (f"; llmproxy judge calibrate {out} -m MODEL compares a judge with them" if done else "")
+    )
+
+
+def _asked(labelling: Labelling, number: str) -> list[str | None] | None:
+    """Show a conversation and ask about each criterion; None: no more."""
+    from llmproxy.scenario.lab.labelling import KEYS
+    from llmproxy.scenario.prompts.transcript import transcript
+
+    say(f"\n{number}  {paragraphs(labelling.id)}")
+    say(paragraphs(transcript(labelling.messages)))
+    found: list[str | None] = []
+    for text in labelling.criteria:
+        typed = ""
+        while typed not in KEYS:
+            say(f"\n  {paragraphs(text)}")
+            typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
+            line = sys.stdin.readline()
+            typed = line.strip().lower()[:1]
+            if not line or typed == QUIT:
+                return None
+        found.append(KEYS[typed])
+    return found

@@ -1,0 +1,67 @@
+"""The store that a command looks into."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy import sqlite_file
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.store import Store
+
+STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
+
+
+_SQLITE = b"SQLite format 3\0"
+JOURNAL = ".state.db"
+_CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
+"""Files of a folder that may hold recordings."""
+
+
+def is_database(path: Path) -> bool:
+    """Tell by its first bytes."""
+    return sqlite_file.first_bytes(path) == _SQLITE
+
+
+def is_store(path: Path) -> bool:
+    """Tell whether a file is a database and not a store's journal."""
+    return is_database(path) and not path.name.endswith(JOURNAL)
+
+
+def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield stores (True) and cassette files (False): those that are given, and those in folders that are given."""
+    for path in given:
+        if not path.is_dir():
+            yield path, not path.exists() or is_store(path) or path.suffix not in _CASSETTES
+            continue
+        for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
+            if is_store(each):
+                yield each, True
+            elif each.suffix in _CASSETTES and _recognised(each):
+                yield each, False
+
+
+def _recognised(path: Path) -> bool:
+    """Tell whether a file of a folder holds recordings: settings and the like lie there too."""
+    from llmproxy.core.cassettes.formats import open_source, recognise
+
+    return recognise(open_source(path)) is not None
+
+
+def store_path(given: Path | None) -> Path:
+    """Return the store that was asked for, here, in the environment or in pyproject.toml."""
+    from llmproxy.cli.parts.options import gather
+
+    return Path(gather({"store": given}).settings.store)
+
+
+def opened(given: Path | None, *, writable: bool = False) -> Store:
+    """Open the store; looking never changes it. Raises CassetteError."""
+    from llmproxy.core.store.store import Store
+
+    return Store.open(store_path(given), writable=writable, now=time.time)

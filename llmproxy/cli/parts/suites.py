@@ -1,0 +1,8 @@
+"""Where recordings of suites lie unless the settings say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CASSETTES = Path("tests") / "cassettes"
+STORE = Path(".llmproxy") / "llmproxy.db"

@@ -1,0 +1,32 @@
+"""What varies between recorded runs of a cassette."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from llmproxy.core.bindings.learning.lessons import Lesson
+    from llmproxy.settings import Loaded
+
+
+class Tried(NamedTuple):
+    """What a trial, or a comparison, came to."""
+
+    lessons: Sequence[Lesson]
+    code: int = 0
+    """Of the command."""
+    misses: tuple[str, ...] = ()
+    """What could not be served, even on trial."""
+
+
+def compare(loaded: Loaded) -> Tried:
+    """Hold the runs that were recorded against each other."""
+    from llmproxy.cli.parts.opening import opened
+    from llmproxy.core.engine.learning import find_varying
+    from llmproxy.core.keys.normalize import Rules
+
+    settings = loaded.settings
+    rules = Rules.from_config(settings.normalize.model_dump())
+    with opened(settings.store) as store:
+        return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

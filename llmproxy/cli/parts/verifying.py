@@ -1,0 +1,114 @@
+"""One store, or one file of recordings, checked and told: what `llmproxy verify` does for each path that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.cli.parts.bindings import merges_of, say_merges
+from llmproxy.cli.parts.opening import opened
+from llmproxy.cli.parts.printing import line, say
+from llmproxy.core.misses.again import store_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.store.rederive import Rekeyed
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.upkeep import Damage
+
+_SHOWN = 20
+"""Groups of changed keys that are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What everything is checked by."""
+
+    rules: Rules
+    upstreams: Mapping[str, str]
+    cassette: str | None = None
+    """Only this one of a store."""
+    rekey: bool = False
+
+    def store(self, path: Path) -> int:
+        """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
+        from llmproxy.core.store.rederive import rekeyed
+        from llmproxy.core.store.upkeep import damages
+
+        with opened(path) as database:
+            damaged = self._chosen(database, list(damages(database)))
+            readable = not any(each.interaction is None for each in damaged)
+            found = list(rekeyed(database, self.rules, self.upstreams)) if readable else []
+            found = [each for each in found if self.cassette in (None, database.load(each.id).cassette)]
+            merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
+        for each in damaged:
+            where = "" if each.interaction is None else f"interaction {each.interaction}: "
+            say(f"damaged: {where}{line(each.what)}")
+        for key in (each for each in found if each.damaged):
+            say(f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}...")
+        changed = self._other_keys(path, found)
+        if self.rekey and not damaged:
+            self._make_last(path)
+            changed = 0
+        say_merges(merged)
+        wrong = len(damaged) + sum(each.damaged for each in found) + changed
+        state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
+        say(f"{path}: {len(found)} live interactions, {state}")
+        return wrong
+
+    def file(self, path: Path) -> int:
+        """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not. Raises CassetteError."""
+        from llmproxy.cli.parts.importer import ImportedPiece, read_pieces
+        from llmproxy.core.cassettes.adopt import adopt
+        from llmproxy.core.secrets.redact import Redactor
+
+        recorded = read_pieces([ImportedPiece(path, None)])
+        adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        skipped = [each for each in adopted if each.interaction is None]
+        for each in skipped:
+            say(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")
+        state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
+        say(f"{path}: {len(adopted)} exchanges, {state}")
+        return len(skipped)
+
+    def _chosen(self, database: Store, damaged: list[Damage]) -> list[Damage]:
+        if self.cassette is None:
+            return damaged
+        ids = {row.id for row in database.summaries(self.cassette, superseded=True)}
+        return [each for each in damaged if each.interaction is None or each.interaction in ids]
+
+    def _other_keys(self, path: Path, found: list[Rekeyed]) -> int:
+        """Say which recordings have another key under the rules of today; returns how many replay will not find."""
+        from llmproxy.core.store.rederive import merges, splits
+
+        changed = [each for each in found if each.old != each.new and each.other_rules]
+        older = [each for each in found if each.older and not each.other_rules and not each.damaged]
+        if older and not self.rekey:
+            say(
+                f"{len(older)} interactions have keys of an older version; replay derives today's whenever it opens their cassette."
+            )
+            say(f"To make them last: llmproxy verify --rekey{store_words(str(path))}")
+        if changed:
+            say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
+            _groups("one key now (they would answer each other's requests)", merges(found))
+            _groups("different keys now (they were one request before)", splits(found))
+            typed = f"llmproxy verify --rekey{store_words(str(path))}"
+            say("Replay will not find them" + (" until now." if self.rekey else f". Re-key them: {typed}"))
+        return len(changed)
+
+    def _make_last(self, path: Path) -> None:
+        from llmproxy.core.store.rederive import rekey
+
+        with opened(path, writable=True) as database:
+            count = rekey(database, self.rules, self.upstreams)
+        say(f"{count} keys were derived anew." if count else "Every key is as it should be.")
+
+
+def _groups(what: str, groups: list[list[Rekeyed]]) -> None:
+    for group in groups[:_SHOWN]:
+        say(f"  {', '.join(str(each.id) for each in group)}: {what}")
+    if len(groups) > _SHOWN:
+        say(f"  ... and {len(groups) - _SHOWN} more groups with {what}")

@@ -1,0 +1,137 @@
+"""``llmproxy ui``: the viewer, on loopback, for a store or for a file of recordings."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.cli.parts.opening import store_path
+from llmproxy.errors import CassetteNotFound, Exit, MachineError
+from llmproxy.protocol import UI_PREFIX
+
+if TYPE_CHECKING:
+    from llmproxy.ui.answers import Ask
+
+_DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("ui")(ui)
+
+
+def ui(
+    what: str | None = typer.Argument(
+        None,
+        metavar="[STORE|CASSETTE]",
+        help="A store, a file of recordings, or the name of a cassette; default: the store.",
+    ),
+    store: Path | None = typer.Option(None, "--store", metavar="PATH", help="The database of recordings."),
+    port: int = typer.Option(
+        0, "--port", min=0, max=65535, help="Listen there; default: any free port.", show_default=False
+    ),
+    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page in the browser."),
+) -> None:
+    """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
+    from llmproxy.ui.serve import server
+
+    with meant(what, store) as (path, start):
+        token = secrets.token_urlsafe(18)
+        try:
+            made = server(port, token, asker(path), start)
+        except OSError as error:
+            raise MachineError(
+                f"port {port} cannot be used: {error.strerror or error}.", hint="Without --port any free one is taken."
+            ) from error
+        url = f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token={token}"
+        typer.echo(f"llmproxy: looking at {start['store']}\n  {url}\nThe address is for you alone. Ctrl-C ends it.")
+        if browser:
+            _show(url)
+        try:
+            made.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            raise typer.Exit(int(Exit.OK)) from None
+        finally:
+            made.server_close()
+
+
+def asker(path: Path) -> Ask:
+    """Return what answers the page's questions out of a store, which is opened for each."""
+    from llmproxy.core.store.store import Store
+    from llmproxy.ui.data import answer
+
+    def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+        with Store.open(path, writable=False, now=time.time) as database:
+            return answer(database, question, query)
+
+    return ask
+
+
+@contextmanager
+def meant(what: str | None, store: Path | None) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Give the store that is meant and what the page begins with; of a file a store of its own, for as long as it is looked at."""
+    path = Path(what) if what else None
+    if path is None or (path.suffix in _DATABASES and path.exists()):
+        found = path or store_path(store)
+        yield _there(found), {"store": str(found)}
+    elif path.exists():
+        with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
+            yield _imported(path, Path(folder) / "file.db"), {"store": path.name}
+    else:
+        found = _there(store_path(store))
+        yield found, {"store": str(found), "start": f"#/c/{_cassette(found, str(what))}"}
+
+
+def _there(path: Path) -> Path:
+    from llmproxy.core.store.store import Store
+
+    Store.open(path, writable=False, now=time.time).close()
+    return path
+
+
+def _cassette(path: Path, name: str) -> str:
+    """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
+    from urllib.parse import quote
+
+    from llmproxy.core.sessions.session import split_name
+    from llmproxy.core.store.store import Store
+
+    cassette, sample = split_name(name)
+    with Store.open(path, writable=False, now=time.time) as database:
+        if not database.has(cassette, sample):
+            names = ", ".join(dict.fromkeys(info.name for info in database.cassettes())) or "none"
+            raise CassetteNotFound(
+                f"there is no file and no cassette {name}; {path} holds: {names}.", hint=f"llmproxy ls --store {path}"
+            )
+    return quote(name, safe="")
+
+
+def _imported(file: Path, store: Path) -> Path:
+    """Read a file of recordings, or a folder of them, into a store."""
+    from llmproxy.cli.exchange import rules_of
+    from llmproxy.cli.parts.importer import Importer, by_cassette
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.store.store import Store
+
+    loaded = gather({})
+    importer = Importer(rules_of(loaded), loaded.settings.upstream)
+    with Store.open(store, writable=True, now=time.time) as database:
+        for name, pieces in by_cassette([file], None).items():
+            importer.take(database, name, pieces)
+    if importer.failed:
+        raise importer.failed[0]
+    return store
+
+
+def _show(url: str) -> None:
+    import webbrowser
+
+    with suppress(webbrowser.Error):
+        webbrowser.open(url)

@@ -1,0 +1,228 @@
+"""A command run many times, a few at once: alone first, then with one fault each.
+
+Each worker has a proxy of its own, in replay over the same store. The command's output is kept, not shown; what does not end in time is
+ended with everything that it started. Two undisturbed runs come first, the second beside others as the trials will be: where they do
+not agree, the trials come one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmproxy.client.control.client import ControlError, Report
+from llmproxy.client.process.attach import Attached, attached
+from llmproxy.client.process.child import exit_code
+from llmproxy.client.sweep.findings import Finding, Went, find, last_words
+from llmproxy.client.sweep.trials import Trial, trials_of
+from llmproxy.core.faults import Kind
+from llmproxy.errors import Exit, MachineError
+from llmproxy.report.console import counted
+
+MOST_KEPT = 1 << 20
+"""Bytes of a run's output that are compared."""
+PATIENCE, TIMES = 20.0, 5.0
+"""A run may take so many seconds, or so many times what it takes undisturbed, whichever is more."""
+
+
+class NoSweep(MachineError):
+    """The undisturbed run is none to compare with."""
+
+    code = "llmproxy_sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What is run, and how."""
+
+    command: Sequence[str]
+    options: Sequence[str]
+    """Of ``llmproxy start``."""
+    env: Mapping[str, str]
+    open: Callable[[Attached, Mapping[str, Any]], tuple[Report, Mapping[str, str]]]
+    """Opens a session with faults at a proxy; gives its report and the child's environment."""
+    kinds: Sequence[Kind]
+    jobs: int = 1
+    patience: float = 0
+    """Seconds; 0: see PATIENCE."""
+    stdin: bytes | None = None
+    tell: Callable[[str], None] = lambda _: None
+    started_by: str = ""
+
+
+class Sweep:
+    """One sweep; `run` it once."""
+
+    def __init__(self, swept: Swept) -> None:
+        """Prepare."""
+        self._swept = swept
+        self._proxies: queue.SimpleQueue[Attached] = queue.SimpleQueue()
+        self._patience = swept.patience or 10 * PATIENCE
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._guard, self._ended = threading.Lock(), False
+        self.findings: list[Finding] = []
+        self.baseline: list[Went] = []
+
+    def run(self) -> list[Finding]:
+        """Do all of it. Raises NoSweep, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
+            self._start(stack, folder, 0)
+            self.baseline = [self._undisturbed()]
+            trials = trials_of(self.baseline[0].calls, self._swept.kinds)
+            jobs = min(self._swept.jobs, len(trials))
+            for number in range(1, jobs):
+                self._start(stack, folder, number)
+            jobs = self._compared(max(1, jobs))
+            longest = max(each.seconds for each in self.baseline)
+            self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
+            calls = len({trial.number for trial in trials})
+            self._swept.tell(
+                f"sweep: {counted(calls, 'call')}, {counted(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {longest:.1f} s"
+            )
+            try:
+                self._play(trials, jobs)
+            except BaseException:
+                self._end()
+                raise
+        return self.findings
+
+    def _start(self, stack: ExitStack, folder: Path, number: int) -> None:
+        options, env = list(self._swept.options), self._swept.env
+        log = folder / f"proxy{number}.log"
+        self._proxies.put(stack.enter_context(attached(options, env, log=log, started_by=self._swept.started_by)))
+
+    def _undisturbed(self) -> Went:
+        """Return an undisturbed run, which must be sound. Raises NoSweep."""
+        went = self._once({})
+        missed = next((call for call in went.calls if call.miss), None)
+        if missed is not None:
+            error = NoSweep(
+                f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare with.",
+                hint=missed.note.partition("\n")[0]
+                + "\nRecord it first: llmproxy run --mode record -- COMMAND; then `llmproxy why`",
+            )
+            error.exit_code = Exit.MISS
+            raise error
+        if not went.calls:
+            raise NoSweep(
+                "undisturbed, the command asked the proxy nothing: there is no call to break.",
+                hint="llmproxy doctor -- COMMAND",
+            )
+        if went.hung or went.failed:
+            said = f"did not end within {went.seconds:.0f} s" if went.hung else f"fails: {went.failed}"
+            raise NoSweep(f"undisturbed, the command {said}; a sweep needs one that ends well.")
+        return went
+
+    def _compared(self, jobs: int) -> int:
+        """Run undisturbed again, as many at once as trials will; return how many may be."""
+        alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                more = list(pool.map(lambda _: self._undisturbed(), range(jobs)))
+            except NoSweep:
+                if jobs == 1:
+                    raise
+                more = []
+        if more and all(
+            sorted((c.key or "", c.occurrence or 0) for c in each.calls) == sorted((k or "", o or 0) for k, o in alone)
+            for each in more
+        ):
+            self.baseline += more
+            return jobs
+        if jobs == 1:
+            raise NoSweep("two undisturbed runs ask differently: what a fault does cannot be told from that.")
+        self._swept.tell("sweep: several runs at once disturb each other; one at a time, then")
+        return self._compared(1)
+
+    def _play(self, trials: Sequence[Trial], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            pending = [pool.submit(self._try, trial) for trial in trials]
+            try:
+                for number, each in enumerate(pending, 1):
+                    self.findings.append(each.result())
+                    self._swept.tell(f"\r{number}/{len(trials)}")
+            except BaseException:
+                for each in pending:
+                    each.cancel()
+                self._end()
+                raise
+
+    def _try(self, trial: Trial) -> Finding:
+        return find(trial, self._once({"faults": [trial.rule]}), self.baseline)
+
+    def _once(self, faults: Mapping[str, Any]) -> Went:
+        """Run the command once, at a proxy that is free."""
+        proxy = self._proxies.get()
+        try:
+            report, env = self._swept.open(proxy, faults or {"faults": []})
+            try:
+                since = time.monotonic()
+                code, out, err, hung = self._child(env)
+                seconds = time.monotonic() - since
+                calls = proxy.control.walk(report.name)
+            finally:
+                with suppress(ControlError):
+                    proxy.control.close(report.name)
+        finally:
+            self._proxies.put(proxy)
+        failed, crashed = last_words(out, err, code) if code else ("", False)
+        return Went(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
+
+    def _child(self, env: Mapping[str, str]) -> tuple[int, str, str, bool]:
+        """Run the command; returns exit code, output, errors, and whether it had to be ended."""
+        given = subprocess.PIPE if self._swept.stdin is not None else subprocess.DEVNULL
+        with self._guard:
+            if self._ended:
+                raise KeyboardInterrupt
+            popen = subprocess.Popen(
+                self._swept.command,
+                env=dict(env),
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._children.add(popen)
+        hung = False
+        try:
+            try:
+                out, err = popen.communicate(self._swept.stdin, timeout=self._patience)
+            except subprocess.TimeoutExpired:
+                hung = True
+                _kill(popen)
+                out, err = popen.communicate()
+        finally:
+            self._children.discard(popen)
+        return exit_code(popen.returncode), _text(out), _text(err), hung
+
+    def _end(self) -> None:
+        """End every command that runs."""
+        with self._guard:
+            self._ended = True
+            for each in list(self._children):
+                _kill(each)
+
+
+def _kill(popen: subprocess.Popen[bytes]) -> None:
+    """End a command and everything that it started."""
+    with suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(popen.pid, signal.SIGKILL)
+        else:
+            popen.kill()
+
+
+def _text(data: bytes) -> str:
+    return data[-MOST_KEPT:].decode("utf-8", "replace")

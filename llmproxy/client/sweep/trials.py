@@ -1,0 +1,82 @@
+"""Which faults can be done to which calls of an undisturbed run: the plan of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llmproxy.core.faults import KINDS, SWEEP, BadFaults, Call as Asked, Kind, Needs
+from llmproxy.core.faults.recorded import call_of
+from llmproxy.protocol import AGENT, Decision
+from llmproxy.trace.reading.told import interactions
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.told import Call
+
+
+class Trial(NamedTuple):
+    """One fault at one call."""
+
+    kind: Kind
+    number: int
+    """Of the agent's call, from 1 in the order of the undisturbed run."""
+    key: str
+    occurrence: int
+    rule: Mapping[str, Any]
+    """As a session takes it."""
+
+    @property
+    def again(self) -> str:
+        """What to type to meet it again."""
+        return f"{self.kind.name}@{self.number}"
+
+
+def is_sweep(asked: str) -> bool:
+    """Tell whether ``--faults`` asks for a sweep: ``sweep``, ``sweep:KIND,KIND``."""
+    return asked == SWEEP or asked.startswith(f"{SWEEP}:")
+
+
+def asked_kinds(asked: str) -> list[Kind]:
+    """Return the kinds of a sweep. Raises BadFaults for one that there is not, or that cannot be done to one call."""
+    names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
+    for name in names:
+        if name not in KINDS:
+            raise BadFaults(
+                f"--faults {asked[:80]}: there is no kind {name[:60]!r}{did_you_mean(name, KINDS)}",
+                hint="`llmproxy faults` lists the kinds.",
+            )
+        if KINDS[name].shared or "http" not in KINDS[name].channels:
+            raise BadFaults(f"--faults {asked[:80]}: {name} meets a connection, not one call: give it alone.")
+    return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
+
+
+def trials_of(calls: Sequence[Call], kinds: Sequence[Kind]) -> list[Trial]:
+    """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be done."""
+    found = list(_answered(calls))
+    return [
+        Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
+        for kind in kinds
+        for number, each, call in found
+        if _can_be_done(kind, call)
+    ]
+
+
+def _answered(calls: Sequence[Call]) -> Iterator[tuple[int, Call, Asked]]:
+    """Yield the agent's calls that recordings answered, each with its number and as rules see it."""
+    seen: set[tuple[str | None, int | None]] = set()
+    mine = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY]
+    for number, each in enumerate(mine, 1):
+        made = next(iter(interactions([each])), None)
+        if made is not None and each.key and (each.key, each.occurrence) not in seen:
+            seen.add((each.key, each.occurrence))
+            yield number, each, call_of(made)
+
+
+def _can_be_done(kind: Kind, call: Asked) -> bool:
+    values = kind.defaults | dict(kind.sweep or {})
+    return call.channel in kind.channels and (kind.needs is Needs.NOTHING or kind.do(call, values) is not None)
+
+
+def _rule(kind: Kind, call: Call) -> dict[str, Any]:
+    return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}

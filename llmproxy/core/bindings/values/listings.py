@@ -1,0 +1,83 @@
+"""Rows of ``ls -l``: what of them says where a folder lies and whose it is, and not what is in it.
+
+    drwxr-xr-x  3 ann  staff 4096 Nov 22 13:53 .
+    drwxr-xr-x 22 root root  4096 Nov 22 13:53 ..
+
+Columns are padded to the widest, so one row (that of the parent) moves all others. The parent's row is about another folder than the one
+that was listed: where the working folder is another one, all of that row may differ. Owner and group are the user's, where they were. The
+size of a link is the length of what it leads to, which stands at the end of its row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LISTING = "listing"
+"""What differed, in a log line."""
+LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}")
+"""How a row begins."""
+ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
+"""What stands before a file's time and name, in any row."""
+_COLUMNS = (
+    rf"{LISTED.pattern}[.+@]?(?: +)\d+(?: +)(?P<owner>\S+)(?: +)(?P<group>\S+)(?: +)(?P<size>[\d.,]+[KMGTP]?)(?= )"
+)
+_ROW = re.compile(rf"^{_COLUMNS}", re.MULTILINE)
+_PARENT = re.compile(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
+_PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
+"""One of them is in nearly every row: whatever holds none is not searched."""
+_PADDED = re.compile(" +")
+_SIZE = re.compile(r"\d+(?= )")
+_OURS = re.compile(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?")
+_TOTAL = re.compile(r"total [\d.,]+[KMGTP]?")
+
+
+class ListingPart(NamedTuple):
+    """A part of a text that may be written otherwise in another run."""
+
+    start: int
+    end: int
+    pattern: re.Pattern[str]
+    """What may stand there instead."""
+    name: str = LISTING
+
+
+def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
+    """Yield padding between the columns of listings, parents' rows and the user's name in rows, in order.
+
+    `elsewhere`: the run is in another folder. `users`: the recorded user's name and this one's, where they differ.
+    """
+    if not any(each in text for each in _PERMISSIONS):
+        return
+    parents = {found.start(): found for found in _PARENT.finditer(text)} if elsewhere else {}
+    owners = _owned_by(users)
+    for row in _ROW.finditer(text):
+        if (parent := parents.get(row.start())) is not None:
+            yield ListingPart(*parent.span(), _PARENT)
+            continue
+        padded = [ListingPart(*each.span(), _PADDED) for each in _PADDED.finditer(text, *row.span())]
+        owned = [ListingPart(*row.span(n), owners, "user") for n in ("owner", "group") if users and row[n] == users[0]]
+        sized = [ListingPart(*row.span("size"), _SIZE)] if text[row.start()] == "l" else []
+        yield from sorted([*padded, *owned, *sized], key=lambda part: part.start)
+
+
+def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
+    """Return two results without the lines of listings that name llmproxy's own files, which may lie in the folder of one run only.
+
+    With them goes what ``ls -l`` says of all files' blocks.
+    """
+    if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
+        return recorded, present
+    both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]
+    mine, theirs = ("\n".join("total" if _TOTAL.fullmatch(line) else line for line in lines) for lines in both)
+    return mine, theirs
+
+
+def _owned_by(users: tuple[str, str] | None) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
+
+
+def pad_freely(literal: str) -> str:
+    """Return a pattern for what stands before a value in a row: the same, however it is padded."""
+    return " +".join(re.escape(each) for each in _PADDED.split(literal))

@@ -1,0 +1,122 @@
+"""A call meets a fault on purpose: where it is chosen, and what its client is sent then.
+
+It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded answer. In a session
+that would refuse the call nothing strikes: a miss stays a miss. What can be done only to an answer lets the provider be asked where
+nothing is recorded; that answer is not recorded either (PASS), its retry is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llmproxy.core.engine.decide import Situation, decide, playable
+from llmproxy.core.faults.pieces import MICROSECONDS, timed, with_pieces
+from llmproxy.core.faults.recorded import call_of, tools_of
+from llmproxy.core.faults.values import Call
+from llmproxy.core.faults.walk import Faulting, Struck
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.session import Walker
+from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan
+from llmproxy.protocol import FAULT_HEADER, Decision
+
+MOST_READ = 1_000
+"""Recordings that are looked at to say why a rule struck nothing."""
+READ_FIRST = MICROSECONDS // 20
+"""Microseconds between the last piece and a reset behind it: some systems throw away what was not read by then."""
+
+Read = Callable[[RecordingSlot], Response | None]
+"""Reads the answer that a recording would give; None where it cannot be given."""
+
+
+def strike(
+    exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[RecordingSlot], read: Read, *, now: float
+) -> bool:
+    """Tell whether a fault strikes this call; then it is decided."""
+    session = exchange.session
+    recordings = playable(session.mode, slots, complete=session.complete)
+    if session.starts_again(walker, len(recordings)):
+        session.restart()
+    nth = session.counts.get(walker, 0) + 1
+    here = walker in session.recorded_here
+    verdict = decide(Situation(session.mode, slots, nth, session.exhausted, session.complete, here))
+    if verdict.decision is Decision.REFUSE:
+        return False
+    struck = faulting.strike(_call(exchange, walker, nth, verdict.recording, read, now=now))
+    if struck is None:
+        exchange.bound = None
+        return False
+    exchange.struck = struck
+    if struck.broken is None:
+        exchange.decision = Decision.PASS
+    else:
+        exchange.decision, exchange.made = Decision.FAULT, struck.broken.response
+    return True
+
+
+def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | None, read: Read, *, now: float) -> Call:
+    party, key = walker
+    upgrade = (header(exchange.headers, "upgrade") or "").lower() == "websocket"
+    known: list[Response | None] = []
+
+    def answer() -> Response | None:
+        if not known:
+            playable = slot is not None and slot.status != SWITCHING
+            known.append(read(slot) if slot is not None and playable else None)
+        return known[0]
+
+    return Call(
+        session=exchange.session.name,
+        party=party,
+        provider=exchange.route.provider.name,
+        model=exchange.model or "",
+        operation=exchange.operation,
+        channel="websocket" if upgrade else "http",
+        key=key,
+        nth=nth,
+        family=exchange.family,
+        recording=None if slot is None else slot.id,
+        stream=exchange.stream,
+        target=exchange.route.target,
+        body=exchange.body or b"",
+        speed=0 if slot is None else exchange.session.speed,  # what comes from the provider has had its time
+        now=int(now),
+        answer=answer,
+        tools=lambda: tools_of(exchange.family, exchange.operation, answer()),
+    )
+
+
+def recorded_calls(store: Store, cassette: str, sample: int) -> list[Call]:
+    """Return the recordings of a cassette as calls that a rule can look at; the last of them, where there are very many."""
+    rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
+    return [call_of(store.load(row)) for row in rows]
+
+
+def break_passed(exchange: Exchange, struck: Struck, answer: Response) -> None:
+    """Do to a provider's answer that is over what the fault does; where there is nothing to do it to, it is sent as it came."""
+    broken = struck.fault.kind.do(struck.call._replace(answer=lambda: answer), struck.fault.rule.values)
+    faulting = exchange.session.faulting
+    if broken is not None:
+        exchange.struck = struck._replace(broken=broken)
+        exchange.made = broken.response
+        return
+    cut = answer.ending in (Ending.CUT, Ending.LEFT)
+    exchange.struck, exchange.made = None, with_pieces(answer, timed(answer, 0), 0, cut=cut)
+    exchange.note = f"{struck.fault} found nothing in this answer to be done to; not recorded"
+    if faulting is not None:
+        faulting.spare(struck)
+
+
+def lay_out(exchange: Exchange, client: ClientHttp, *, now: float, extra: Headers) -> SendingPlan:
+    """Lay out what the client is sent, in the fault's own time; nothing before a reset that comes at once."""
+    if exchange.made is None:
+        return SendingPlan((), close=True)
+    struck = exchange.struck
+    told: Headers = () if struck is None else ((FAULT_HEADER, struck.fault.kind.name),)
+    said = "fault" if exchange.decision is Decision.FAULT else "passed"
+    laid = plan(exchange.made, client, speed=1, now=now, extra=(*told, *extra), prefix=exchange.prefix, said=said)
+    if struck is not None and struck.broken is not None and struck.broken.reset:
+        return SendingPlan((*laid.pieces, (laid.pieces[-1][0] + READ_FIRST, b"")), close=True)
+    return laid

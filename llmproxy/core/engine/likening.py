@@ -1,0 +1,124 @@
+"""Two recordings of one run, made in two places: the older one in the words of the newer, so that a comparison tells only what differs.
+
+recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and ids (`Likened`)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from llmproxy.core.bindings import (
+    Bindings,
+    Fit,
+    Identities,
+    Mismatch,
+    Slot,
+    bound_key,
+    fit_request,
+    read_circumstances,
+    rewrite_answer,
+)
+from llmproxy.core.cassettes.stand_ins import rename
+from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.store.rederive import route_of
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import RefusedError
+
+
+class Likened(NamedTuple):
+    """Recordings in the words of others."""
+
+    interactions: list[Interaction]
+    names: tuple[str, ...]
+    """Circumstances and slots that were exchanged, sorted."""
+
+
+def liken(
+    old: Sequence[Interaction],
+    new: Sequence[Interaction],
+    slots: Sequence[Slot],
+    rules: Rules,
+    upstreams: Mapping[str, str],
+) -> Likened:
+    """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
+    waiting = defaultdict(list)
+    for n, each in enumerate(new):
+        if (canonical := _canonical(each, rules, upstreams)) is not None:
+            waiting[bound_key(canonical)].append((n, each, canonical))
+    same = {each.key for each in old} & {each.key for each in new}
+    known, names = Identities(), set[str]()
+    used = {n for n, each in enumerate(new) if each.key in same}
+    told = []
+    for one in old:
+        made = one
+        canonical = _canonical(one, rules, upstreams) if one.key not in same else None
+        for n, other, theirs in waiting[bound_key(canonical)] if canonical is not None else ():
+            if n in used or canonical is None:
+                continue
+            fit = fit_between(one, other, slots, canonical, theirs, known)
+            if isinstance(fit, Fit) and (found := _as_asked(one, other, slots, fit, known)) is not None:
+                used.add(n)
+                names |= set(fit.names)
+                made = found
+                break
+        else:
+            made = one if one.key in same else _renamed(one, new, names)
+        told.append(made)
+    return Likened(told, tuple(sorted(names)))
+
+
+def compare_requests(
+    one: Interaction, other: Interaction, slots: Sequence[Slot], rules: Rules, upstreams: Mapping[str, str]
+) -> Fit | Mismatch | None:
+    """Tell whether the first would answer what the second asked, under its circumstances; None for what is no JSON."""
+    mine, theirs = _canonical(one, rules, upstreams), _canonical(other, rules, upstreams)
+    return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
+
+
+def fit_between(
+    one: Interaction,
+    other: Interaction,
+    slots: Sequence[Slot],
+    mine: Canonical,
+    theirs: Canonical,
+    known: Identities | None,
+) -> Fit | Mismatch:
+    """Hold one recording against the request of another."""
+    return fit_request(_table(one, other, slots), mine.tree, theirs.tree, known)
+
+
+def _table(one: Interaction, other: Interaction, slots: Sequence[Slot] = ()) -> Bindings:
+    return Bindings(read_circumstances(one.circumstances), read_circumstances(other.circumstances), slots)
+
+
+def _as_asked(
+    one: Interaction, other: Interaction, slots: Sequence[Slot], fit: Fit, known: Identities
+) -> Interaction | None:
+    response = rewrite_answer(_table(one, other, slots), fit, one.response, known)
+    if isinstance(response, Mismatch):
+        return None
+    for each in fit.identities:
+        known.note(each)
+    return replace(one, key=other.key, request=other.request, response=response)
+
+
+def _renamed(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+    """Return a recording that fits none of the others, with the folders of their run."""
+    other = next((each for each in new if each.circumstances), None)
+    if other is None or not one.circumstances:
+        return one
+    renamed = rename(one, bindings := _table(one, other))
+    if renamed.request != one.request or renamed.response != one.response:
+        names |= bindings.changed
+    return renamed
+
+
+def _canonical(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
+    try:
+        canonical = canonicalize(one.request, route_of(one, upstreams), rules, lambda _: None)
+    except RefusedError:
+        return None
+    return canonical if canonical.kind == "json" else None

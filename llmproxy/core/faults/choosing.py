@@ -1,0 +1,68 @@
+"""Which fault strikes a call, if any: a pure function of the rules, the seed, the call and what struck it before.
+
+Chance is drawn from a digest of seed, session, rule, party, key, occurrence and attempt. So the same walk meets the same faults in
+another process, on another machine and whatever runs beside it, and a retry is another attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from llmproxy.core.faults.values import TEXTS, Call, Fault, Faults, Rule
+from llmproxy.protocol import AGENT
+
+
+def choose(faults: Faults, call: Call, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+    """Yield the faults that may strike, the first one first: the next counts where one finds nothing in the answer to be done to.
+
+    `struck` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that names a call
+    which of the calls that its other words choose this is, from 1.
+    """
+    for index, rule in enumerate(faults.rules):
+        if not (covers(rule, call) and is_chosen(rule, call)):
+            continue
+        calls = rule.numbers.get("call")
+        if calls and numbers.get(index) not in calls:
+            continue
+        if struck < rule.times and draw(faults.seed, call, index, struck) < rule.probability:
+            yield Fault(rule, index + 1, struck)
+
+
+def covers(rule: Rule, call: Call) -> bool:
+    """Tell whether this kind can meet a call at all; what must be done to an answer may still find nothing to do it to."""
+    return call.channel in rule.kind.channels
+
+
+def is_chosen(rule: Rule, call: Call) -> bool:
+    """Tell whether the words of a rule choose a call, whichever number it has. The tools of an answer are read last, since that takes time."""
+    recordings = rule.numbers.get("recording")
+    if recordings and call.recording not in recordings:
+        return False
+    return all(chosen_by(rule, name, call) for name in TEXTS)
+
+
+def chosen_by(rule: Rule, name: str, call: Call) -> bool:
+    """Tell whether one word of a rule, `model`, chooses a call."""
+    patterns = rule.texts.get(name) or _UNLESS.get(name, ())
+    if name == "tool":
+        return not patterns or any(matches(patterns, tool) for tool in call.tools())
+    return matches(patterns, getattr(call, name))
+
+
+_UNLESS: dict[str, tuple[str, ...]] = {"party": (AGENT,)}
+"""What counts where a rule does not say."""
+
+
+def matches(patterns: tuple[str, ...], text: str) -> bool:
+    """Tell whether a text is one of those that the patterns mean; no pattern means all."""
+    return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def draw(seed: int, call: Call, rule: int, attempt: int) -> float:
+    """Return a number from 0 up to 1 that depends on nothing else."""
+    words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
+    digest = hashlib.sha256(json.dumps(words).encode()).digest()
+    return int.from_bytes(digest[:8]) / (1 << 64)

@@ -1,0 +1,61 @@
+"""Why a rule struck nothing, said at the end of a run: a typo in a model's name must not look like an agent that stands everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llmproxy.core.faults.choosing import chosen_by, covers, is_chosen
+from llmproxy.core.faults.values import Call, Faults, Needs, Rule
+
+_SHOWN = 5
+"""Names that are told."""
+
+
+def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Call], *, came: int) -> list[str]:
+    """Return a line for each rule that struck nothing.
+
+    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many calls came.
+    """
+    return [
+        f"fault {rule.kind.name} (rule {number}) struck nothing: {_why(rule, calls, came)}"
+        for number, rule in enumerate(faults.rules, 1)
+        if not strikes.get(number)
+    ]
+
+
+def _why(rule: Rule, calls: Sequence[Call], came: int) -> str:
+    if not came:
+        return "no call came"
+    if not calls:
+        return "no call came that it chooses, and nothing is recorded to compare it with"
+    if rule.kind.channels == ("tls",):
+        return "no intercepted connection began that it chooses"
+    if not (left := [call for call in calls if covers(rule, call)]):
+        return f"it meets calls of {' and '.join(rule.kind.channels)} only, and none is recorded"
+    for name, patterns in rule.texts.items():
+        found = [call for call in left if chosen_by(rule, name, call)]
+        if patterns and not found:
+            return f"no recording has {name} {_names(patterns)}; there is {_names(_had(name, left)) or 'none with any'}"
+    if recordings := rule.numbers.get("recording"):
+        ids = {call.recording for call in left}
+        if not recordings & ids:
+            return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
+    chosen = [call for call in left if is_chosen(rule, call)]
+    if not chosen:
+        return "no recording is chosen by all of its words together"
+    if rule.kind.needs is Needs.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
+        return "no recorded answer has anything to do it to"
+    if numbers := rule.numbers.get("call"):
+        return f"no call came that is its number {', '.join(map(str, sorted(numbers)))}, or it found nothing there to be done to"
+    if rule.probability < 1:
+        return f"a probability of {rule.probability:g} spared every call that came"
+    return "none of the calls that it chooses came"
+
+
+def _had(name: str, calls: Sequence[Call]) -> list[str]:
+    values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
+    return sorted({each for some in values for each in some if each})
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -1,0 +1,152 @@
+"""Bodies that are no JSON, or count wrongly: the recorded bytes with one thing changed."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from llmproxy.core.dialects.aws_eventstream import iter_frames, write_frame
+from llmproxy.core.dialects.speak import written
+from llmproxy.core.dialects.streams import framing, parsed
+from llmproxy.core.faults.kinds.parameters import CHUNK
+from llmproxy.core.faults.pieces import after, kind_of, timed, with_pieces
+from llmproxy.core.faults.values import Broken, Call, Kind, Needs, Parameter, Values
+from llmproxy.core.traffic.interaction import Response, without
+
+Edit = Callable[[bytes], bytes]
+"""JSON text -> what stands there instead."""
+_DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
+
+
+def edited(kind: str, piece: bytes, edit: Edit) -> bytes:
+    """Return an event, or a body, with its JSON changed; what is around it stays."""
+    if kind == "sse":
+        return _DATA.sub(lambda found: b"data: " + edit(found[1]), piece)
+    if kind == "ndjson":
+        text = piece.rstrip(b"\r\n")
+        return edit(text) + piece[len(text) :]
+    return _aws(piece, edit) if kind == "aws" else edit(piece)
+
+
+def _aws(piece: bytes, edit: Edit) -> bytes:
+    try:
+        ((headers, payload),) = iter_frames(piece)
+    except ValueError:
+        return piece
+    value = parsed(payload)
+    if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # a model's own event inside
+        inner = edit(base64.b64decode(value["bytes"]))
+        return write_frame(headers, written({**value, "bytes": base64.b64encode(inner).decode()}))
+    return write_frame(headers, edit(payload))
+
+
+def _halved(text: bytes) -> bytes:
+    return text[: max(1, len(text) // 2)] if text else text
+
+
+def _malformed(call: Call, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not answer.body:
+        return None
+    kind, pieces = framing(kind_of(answer), answer.body), timed(answer, call.speed)
+    if len(pieces) == 1:
+        return Broken(with_pieces(answer, [replace(pieces[0], data=_halved(pieces[0].data))], call.speed))
+    sent, left = after(pieces, values["chunk"])
+    broken = replace(left[0], data=edited(kind, left[0].data, _halved))
+    return Broken(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
+
+
+def _empty_body(call: Call, _values: Values) -> Broken | None:
+    answer = call.answer()
+    return None if answer is None else Broken(with_pieces(answer, [], call.speed))
+
+
+# -- usage
+
+_COUNTS = frozenset({"usage", "usageMetadata", "amazon-bedrock-invocationMetrics", "prompt_eval_count", "eval_count", "billed_units", "tokens"})  # fmt: skip
+"""Members that count tokens, in all dialects."""
+_AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
+"""Members that may hold such members."""
+_COUNTED = ("x-amzn-bedrock-input-token-count", "x-amzn-bedrock-output-token-count")
+
+
+def _without_usage(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if not isinstance(value, dict):
+        return value
+    return {n: _without_usage(v) if n in _AROUND else v for n, v in value.items() if n not in _COUNTS}
+
+
+def _times(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+    if isinstance(value, dict):
+        return {name: _times(each, factor) for name, each in value.items()}
+    return round(value * factor) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _with_wrong_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+    if not isinstance(value, dict):
+        return value
+    return {
+        n: _times(v, factor) if n in _COUNTS else _with_wrong_usage(v, factor) if n in _AROUND else v
+        for n, v in value.items()
+    }
+
+
+def _recounted(call: Call, change: Callable[[Any], Any]) -> Broken | None:
+    if (answer := call.answer()) is None:
+        return None
+    found = []
+
+    def edit(text: bytes) -> bytes:
+        value = parsed(text)
+        if (changed := change(value)) == value:
+            return text
+        found.append(1)
+        return written(changed)
+
+    kind = framing(kind_of(answer), answer.body)
+    pieces = [replace(each, data=edited(kind, each.data, edit)) for each in timed(answer, call.speed)]
+    counted = any(name.lower() in _COUNTED for name, _ in answer.headers)
+    if not (found or counted):
+        return None
+    return Broken(with_pieces(_without_counts(answer), pieces, call.speed))
+
+
+def _without_counts(answer: Response) -> Response:
+    return replace(answer, headers=without(answer.headers, *_COUNTED))
+
+
+def _no_usage(call: Call, _values: Values) -> Broken | None:
+    return _recounted(call, _without_usage)
+
+
+def _wrong_usage(call: Call, values: Values) -> Broken | None:
+    return _recounted(call, lambda value: _with_wrong_usage(value, values["factor"]))
+
+
+_NO_JSON = "says that the answer cannot be read, or asks again"
+_COUNT = "goes on: what it counts is unknown, never 0, and nothing that matters depends on it"
+
+ROWS = (
+    Kind(
+        "malformed-json",
+        "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones",
+        _NO_JSON,
+        _malformed,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+    Kind("empty-body", "200, and no byte of a body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
+    Kind("no-usage", "the answer without its count of tokens", _COUNT, _no_usage, needs=Needs.ANSWER),
+    Kind(
+        "wrong-usage",
+        "the answer with another count of tokens: `factor` times the recorded one",
+        _COUNT,
+        _wrong_usage,
+        (Parameter("factor", 10, "what the counts are multiplied by", 0, 1e6),),
+        Needs.ANSWER,
+        sweep=None,
+    ),
+)

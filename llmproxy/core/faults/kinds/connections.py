@@ -1,0 +1,31 @@
+"""Connections that do not come to be, or break."""
+
+from __future__ import annotations
+
+from llmproxy.core.faults.values import Broken, Call, Kind, Parameter, Values
+
+
+def _refused(_call: Call, values: Values) -> Broken:
+    return Broken(None, reset=True, shut=values["seconds"])
+
+
+def _reset(_call: Call, _values: Values) -> Broken:
+    return Broken(None, reset=True)
+
+
+_AGAIN = "tries again on a new connection, and says after some attempts that the provider cannot be reached"
+_BOTH = ("http", "websocket")
+
+ROWS = (
+    Kind(
+        "refused",
+        "connection refused: this connection is reset, and the port takes no new one for `seconds`",
+        _AGAIN,
+        _refused,
+        (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),),
+        channels=_BOTH,
+        shared=True,
+        sweep=None,
+    ),
+    Kind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_BOTH),
+)

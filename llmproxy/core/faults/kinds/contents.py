@@ -1,0 +1,156 @@
+"""Answers that are whole and no good: what a model, or the provider around it, may say on a bad day.
+
+What is said is read out of the recorded answer, changed, and written anew in the provider's words (`forks.write_answer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.faults.pieces import kind_of, timed, with_pieces
+from llmproxy.core.faults.values import Break, Broken, Call, Kind, Needs, Values
+from llmproxy.core.traffic.interaction import Chunk, header, without
+
+Change = Callable[[Message, Call], tuple[Message, str] | None]
+"""What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to change."""
+
+REFUSED = "I'm sorry, but I can't help with that."
+
+
+def said_instead(change: Change) -> Break:
+    """Return what lets the provider say something else."""
+
+    def do(call: Call, _values: Values) -> Broken | None:
+        from llmproxy.core.forks.write_answer import can_write, write
+
+        answer = call.answer()
+        if answer is None or not 200 <= answer.status < 300 or not can_write(call.operation):
+            return None
+        said = answered(call.family, call.operation, kind_of(answer), answer.body)
+        changed = None if said is None else change(said, call)
+        if changed is None:
+            return None
+        used = usage_of(call.family, call.operation, kind_of(answer), answer.body, answer.headers)
+        tokens = {"prompt_tokens": used.input or 0, "completion_tokens": used.output or 0}
+        message, finish = changed
+        made = write(
+            call.operation,
+            call.body,
+            call.target,
+            call.model,
+            message,
+            stream=call.stream,
+            call=call.nth,
+            finish=finish,
+            usage={**tokens, "total_tokens": sum(tokens.values())},
+        )
+        headers = (
+            *without(answer.headers, "content-type"),
+            ("content-type", header(made.headers, "content-type") or ""),
+        )
+        last = timed(answer, call.speed)
+        at = last[-1].offset if last else 0
+        pieces = [Chunk(at, each.data) for each in made.chunks]
+        return Broken(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
+
+    return do
+
+
+def _half(text: str) -> str:
+    return text[: (len(text) + 1) // 2]
+
+
+def _empty(_said: Message, _call: Call) -> tuple[Message, str]:
+    return Message("assistant", ""), ""
+
+
+def _length(said: Message, call: Call) -> tuple[Message, str] | None:
+    if said.text:
+        return Message("assistant", _half(said.text)), "length"
+    cut = _truncated(said, call)
+    return None if cut is None else (cut[0], "length")
+
+
+def _filtered(said: Message, _call: Call) -> tuple[Message, str]:
+    return Message("assistant", _half(said.text)), "content_filter"
+
+
+def _refusal(_said: Message, _call: Call) -> tuple[Message, str]:
+    return Message("assistant", REFUSED), "refusal"
+
+
+def _own_calls(said: Message) -> tuple[ToolCall, ...]:
+    """Return the calls that the agent is to run."""
+    return tuple(call for call in said.tool_calls if not call.hosted)
+
+
+def _truncated(said: Message, call: Call) -> tuple[Message, str] | None:
+    if not (calls := _own_calls(said)):
+        return None
+    from llmproxy.core.forks.write_answer import writes_text_arguments
+
+    last = calls[-1]
+    cut = _half(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
+    return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
+
+
+def _less(arguments: str) -> str:
+    """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
+    from llmproxy.core.dialects.speak import written
+
+    value = parsed(arguments)
+    return written(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
+
+
+def _duplicate(said: Message, _call: Call) -> tuple[Message, str] | None:
+    calls = _own_calls(said)
+    return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
+
+
+def _unknown(said: Message, _call: Call) -> tuple[Message, str] | None:
+    calls = _own_calls(said)
+    return (
+        (replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), "") if calls else None
+    )
+
+
+_ERROR_RESULT = "gives the model an error as the tool's result, asks again, or says what is wrong; runs nothing of it"
+
+
+def _row(name: str, about: str, sound: str, change: Change) -> Kind:
+    return Kind(name, about, sound, said_instead(change), needs=Needs.ANSWER, again=False)
+
+
+ROWS = (
+    _row(
+        "empty-answer", "an answer that says nothing and calls nothing", "asks again, or says that nothing came", _empty
+    ),
+    _row(
+        "length",
+        "half of the answer, and the finish reason of a limit of tokens",
+        "takes the half for no answer: asks for the rest or again, or says that it was cut short",
+        _length,
+    ),
+    _row(
+        "content-filter",
+        "half of the answer, and the finish reason of the provider's content filter",
+        "does not show the half as the answer; says that it was filtered",
+        _filtered,
+    ),
+    _row(
+        "refusal", "the model declines, as its provider says that", "tells it as a refusal, not as a result", _refusal
+    ),
+    _row("truncated-arguments", "a tool call whose arguments break off", _ERROR_RESULT, _truncated),
+    _row(
+        "duplicate-call",
+        "the same tool call twice in one answer",
+        "runs it once, or knows that twice does no harm",
+        _duplicate,
+    ),
+    _row("unknown-tool", "a call of a tool that there is not: its name, and _v2", _ERROR_RESULT, _unknown),
+)

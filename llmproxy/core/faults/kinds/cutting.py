@@ -1,0 +1,117 @@
+"""Streams that break off, or end too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmproxy.core.faults.kinds.error_events import write_error_event
+from llmproxy.core.faults.kinds.parameters import CHUNK
+from llmproxy.core.faults.pieces import after, before, is_binary, is_streamed, timed, with_pieces
+from llmproxy.core.faults.values import Broken, Call, Kind, Needs, Values
+from llmproxy.core.traffic.interaction import Chunk
+
+FIRST_BYTE = "é".encode()[:1]
+"""Of a character of two."""
+
+
+def _reset_after(call: Call, values: Values) -> Broken | None:
+    if (answer := call.answer()) is None:
+        return None
+    sent, _ = after(timed(answer, call.speed), values["chunk"])
+    return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
+
+
+def _cut_frame(call: Call, values: Values) -> Broken | None:
+    if (answer := call.answer()) is None:
+        return None
+    sent, left = after(timed(answer, call.speed), values["chunk"])
+    half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
+    return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
+
+
+def _cut_character(call: Call, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not answer.body:
+        return None
+    pieces = timed(answer, call.speed)
+    sent, left = after(pieces, values["chunk"])
+    wide = None if is_binary(answer) else _first_wide(left)
+    if wide is None:  # all of it is ASCII: the character that is cut was not there
+        half = left[0].data[: max(1, len(left[0].data) // 2)]
+        return Broken(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
+    number, at = wide
+    whole, last = left[:number], left[number]
+    return Broken(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
+
+
+def _first_wide(pieces: list[Chunk]) -> tuple[int, int] | None:
+    """Return where the first character of several bytes begins: piece, byte."""
+    for number, each in enumerate(pieces):
+        for at, byte in enumerate(each.data):
+            if byte >= 0xC0:
+                return number, at
+    return None
+
+
+def _early_end(call: Call, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not is_streamed(answer):
+        return None
+    sent, _ = before(timed(answer, call.speed), values["chunk"])
+    return Broken(with_pieces(answer, sent, call.speed))
+
+
+def _error_event(call: Call, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not is_streamed(answer):
+        return None
+    sent, left = before(timed(answer, call.speed), values["chunk"])
+    event = write_error_event(call, answer, len(sent))
+    at = (left or sent)[0].offset if left or sent else 0
+    return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
+
+
+_WHOLE = "takes nothing of the broken answer for an answer: asks again, or says that it broke off"
+
+ROWS = (
+    Kind(
+        "reset-after",
+        "the connection is reset after `chunk` events of the answer",
+        _WHOLE,
+        _reset_after,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+    Kind(
+        "cut-frame",
+        "the connection ends in the middle of an event, after `chunk` whole ones",
+        _WHOLE,
+        _cut_frame,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+    Kind(
+        "cut-character",
+        "the connection ends in the middle of a character of several bytes",
+        _WHOLE,
+        _cut_character,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+    Kind(
+        "early-end",
+        "a stream ends in order, but without the provider's last event: no [DONE], no message_stop",
+        "notices that the end is missing, and takes what came for no answer",
+        _early_end,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+    Kind(
+        "error-event",
+        "the provider's own error event in the middle of a stream, after `chunk` events",
+        "takes nothing of the broken answer for an answer: asks again, or says what the provider said",
+        _error_event,
+        (CHUNK,),
+        Needs.ANSWER,
+    ),
+)

@@ -1,0 +1,22 @@
+"""All kinds, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmproxy.core.faults.kinds import bodies, connections, contents, cutting, handshakes, statuses, timing
+from llmproxy.core.faults.values import Kind
+
+_SORTS = (statuses, connections, handshakes, timing, cutting, bodies, contents)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for sort in _SORTS for kind in sort.ROWS}
+"""In the order in which they are shown."""
+
+
+def kinds_table() -> str:
+    """Return all kinds as a Markdown table, for docs/faults.md."""
+    lines = ["| kind | what the client sees | takes (default) | a sound agent |", "|---|---|---|---|"]
+    for kind in KINDS.values():
+        takes = ", ".join(f"`{name}` ({value:g})" for name, value in kind.defaults.items())
+        lines.append(f"| `{kind.name}` | {kind.about} | {takes} | {kind.sound} |")
+    return "\n".join(lines) + "\n"

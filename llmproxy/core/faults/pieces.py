@@ -1,0 +1,102 @@
+"""An answer in the pieces in which its reader takes it: events of a stream, or the one body."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from llmproxy.core.dialects.streams import framing
+from llmproxy.core.traffic.interaction import Chunk, Ending, Response, header
+
+_BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+MICROSECONDS = 1_000_000
+
+
+def kind_of(response: Response) -> str:
+    """Return the content type."""
+    return header(response.headers, "content-type") or ""
+
+
+def is_streamed(response: Response) -> bool:
+    """Tell whether an answer comes event by event."""
+    return framing(kind_of(response), response.body) in ("sse", "ndjson", "aws")
+
+
+def is_binary(response: Response) -> bool:
+    """Tell whether its framing is no text."""
+    return framing(kind_of(response), response.body) == "aws"
+
+
+def split(content_type: str, body: bytes) -> list[bytes]:
+    """Return the events of a stream with their framing, unfinished ones too; of anything else the whole body. Joined it is the body."""
+    kind = framing(content_type, body)
+    if kind == "sse":
+        ends = [found.end() for found in _BLANK.finditer(body)]
+    elif kind == "ndjson":
+        ends = [at + 1 for at, byte in enumerate(body) if byte == ord("\n")]
+    elif kind == "aws":
+        ends = _aws_ends(body)
+    else:
+        ends = []
+    borders = [0, *ends, len(body)]
+    return [body[start:end] for start, end in pairwise(borders) if end > start]
+
+
+def _aws_ends(body: bytes) -> list[int]:
+    ends, at = [], 0
+    while at + 12 <= len(body):
+        length = int.from_bytes(body[at : at + 4])
+        if length < 16:  # no frame: what is left stays in one piece
+            break
+        at += length
+        ends.append(min(at, len(body)))
+    return ends
+
+
+def timed(response: Response, speed: float) -> list[Chunk]:
+    """Return the pieces with the moment (microseconds) at which each is whole, in the session's time."""
+    ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
+    found, at = [], 0
+    for data in split(kind_of(response), response.body):
+        at += len(data)
+        offset = response.chunks[bisect_left(ends, at)].offset
+        found.append(Chunk(paced(offset, speed), data))
+    return found
+
+
+def paced(offset: int, speed: float) -> int:
+    """Return a recorded moment in the session's time; at speed 0 everything comes at once."""
+    return round(offset / speed) if speed else 0
+
+
+def with_pieces(
+    response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
+) -> Response:
+    """Return the answer with other pieces, ready to be sent: `cut` without a proper end, `head` microseconds till its head."""
+    return replace(
+        response,
+        chunks=tuple(pieces),
+        ending=Ending.CUT if cut else Ending.COMPLETE,
+        head_offset=paced(response.head_offset, speed) if head is None else head,
+    )
+
+
+def after(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Cut behind the `number`-th piece (0: in the middle), but before the end: of what has not so many, the last is cut in two."""
+    many = int(number) or len(pieces) // 2
+    if 0 < many < len(pieces):
+        return list(pieces[:many]), list(pieces[many:])
+    if not pieces:
+        return [], []
+    last = pieces[-1]
+    half = len(last.data) // 2
+    return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
+
+
+def before(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Cut between two pieces, behind the `number`-th (0: in the middle), but never behind the last."""
+    many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
+    return list(pieces[:many]), list(pieces[many:])

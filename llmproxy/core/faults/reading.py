@@ -1,0 +1,244 @@
+"""What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`. Read strictly: a fault that silently does nothing is none.
+
+seed: 7                       # another seed, other draws; 0 unless given
+faults:
+- kind: http-429
+retry_after: 2            # what the kind takes
+call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, tool
+probability: 0.5          # of the calls that these choose
+times: 2                  # attempts of one request, then it gets its recorded answer; or always
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmproxy.core.faults.kinds.table import KINDS
+from llmproxy.core.faults.presets import PRESETS, preset_text
+from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, Faults, Kind, Parameter, Rule
+from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.errors import SettingsError
+from llmproxy.values import did_you_mean
+
+Json = Any
+"""Plain values of JSON and YAML."""
+
+SWEEP = "sweep"
+"""Asks for one fault at a time, not for a set of rules."""
+CHANNELS = ("http", "websocket", "tls")
+MOST_RULES = 1000
+MOST_TIMES = 1000
+LARGEST = 1 << 20
+"""Bytes of a file of faults."""
+_KIND_AT = re.compile(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
+_LOOKS_LIKE_FILE = re.compile(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
+_ALL = "`llmproxy faults` lists the kinds and presets with an example each."
+
+
+class BadFaults(SettingsError):
+    """Faults that cannot be meant."""
+
+    code = "llmproxy_faults"
+
+
+def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
+    """Return what a flag asks for: a preset, a kind, ``KIND@CALL``, else a file (from `folder` on). `seed` counts above a file's own.
+
+    Raises:
+        BadFaults: there is no such thing, or it cannot be read.
+
+    """
+    if asked == SWEEP:
+        msg = "a sweep runs a command many times, with one fault each."
+        raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
+    if asked in PRESETS:
+        found = read_faults(parse_yaml(preset_text(asked), asked), name=asked)
+    elif asked in KINDS:
+        found = Faults((_rule({"kind": asked}, asked),), name=asked)
+    elif (at := _KIND_AT.fullmatch(asked)) is not None and not _LOOKS_LIKE_FILE.search(asked):
+        found = Faults((_rule({"kind": at["kind"], "call": int(at["call"])}, asked),), name=asked)
+    else:
+        found = _from_file(asked, folder)
+    return found if seed is None else Faults(found.rules, seed, found.name)
+
+
+def faults_for_session(value: Json, folder: Path | None = None) -> Faults:
+    """Return what one session, test or scenario asks for: rules, a preset, ``http-429@2``; a file only where there is a `folder`.
+
+    Raises BadFaults; also for a kind that would meet everybody else too.
+    """
+    named = isinstance(value, str) and value in PRESETS
+    found = load_faults(value, folder or Path()) if named or (isinstance(value, str) and folder) else read_faults(value)
+    for rule in found.rules:
+        if rule.kind.shared:
+            msg = f"{rule.kind.name} closes the proxy's port to everybody, so it is none of one session's faults."
+            raise BadFaults(msg, hint=f"Start a proxy for it: llmproxy run --faults {rule.kind.name} -- COMMAND")
+    return found
+
+
+def names_file(value: Json) -> bool:
+    """Tell whether faults are asked for by the name of a file."""
+    return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
+
+
+def _from_file(asked: str, folder: Path) -> Faults:
+    path = folder / Path(asked).expanduser()
+    if not _LOOKS_LIKE_FILE.search(asked) and not path.is_file():
+        near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
+        raise BadFaults(f"faults: {asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadFaults(f"faults: cannot read {asked}: {error.strerror or error}", hint=_ALL) from error
+    if len(data) > LARGEST:
+        raise BadFaults(f"faults: {asked} has {len(data)} bytes; at most {LARGEST} are read.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFaults(f"faults: {asked} is no text: byte {error.start} is not UTF-8.") from error
+    return read_faults(parse_yaml(text, asked), name=asked)
+
+
+def parse_yaml(text: str, name: str) -> Json:
+    """Return what a text of YAML (or JSON, which is YAML) says. Raises BadFaults with line and column."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise BadFaults(f"faults: {name} is no YAML{where}: {what}", hint=_ALL) from error
+    except (ValueError, RecursionError) as error:  # a date that is none, lists in lists in lists
+        raise BadFaults(f"faults: {name} cannot be read as YAML: {str(error)[:200] or 'nested too deep'}") from error
+
+
+def read_faults(value: Json, *, name: str = "") -> Faults:
+    """Read a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
+    where = name or "faults"
+    if isinstance(value, str):
+        value = {"faults": [value]}
+    if isinstance(value, list):
+        value = {"faults": value}
+    if isinstance(value, Mapping) and "kind" in value:
+        value = {"faults": [value]}
+    if not isinstance(value, Mapping) or "faults" not in value:
+        hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
+        raise BadFaults(f"{where}: no list of `faults`, but {_shown(value)}", hint=hint)
+    _known(value, ("seed", "faults"), where)
+    rows = value["faults"]
+    if not isinstance(rows, list) or len(rows) > MOST_RULES:
+        raise BadFaults(f"{where}: `faults` is {_shown(rows)}; it is a list of at most {MOST_RULES} rules.")
+    rules = tuple(_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
+    return Faults(rules, read_seed(value.get("seed", 0), where), name)
+
+
+def read_seed(value: Json, where: str = "faults") -> int:
+    """Read a seed. Raises BadFaults."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+        raise BadFaults(f"{where}: seed is {_shown(value)}; it is a whole number.")
+    return value
+
+
+def kind_named(name: Json, where: str) -> Kind:
+    """Return a kind. Raises BadFaults."""
+    if not isinstance(name, str) or name not in KINDS:
+        near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
+        raise BadFaults(f"{where}: there is no kind {_shown(name)} of fault{near}", hint=_ALL)
+    return KINDS[name]
+
+
+def _rule(row: Json, where: str) -> Rule:
+    if isinstance(row, str):
+        at = _KIND_AT.fullmatch(row)
+        row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
+    if not isinstance(row, Mapping) or "kind" not in row:
+        raise BadFaults(f"{where}: {_shown(row)} names no `kind` of fault.", hint=_ALL)
+    kind = kind_named(row["kind"], where)
+    own = [each.name for each in kind.takes]
+    _known(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
+    numbers = {name: _numbers(row.get(name), name, where) for name in NUMBERS}
+    texts = {name: _texts(row.get(name), name, where) for name in TEXTS}
+    rule = Rule(
+        kind=kind,
+        values={each.name: _number(row.get(each.name, each.default), each, where) for each in kind.takes},
+        probability=_number(row.get("probability", 1.0), _PROBABILITY, where),
+        times=_times(row.get("times", 1), where),
+        numbers=numbers,
+        texts=texts,
+    )
+    _names_exist(rule, where)
+    return rule
+
+
+def _known(row: Mapping[str, Json], names: Iterable[str], where: str) -> None:
+    names = tuple(names)
+    for name in row:
+        if name not in names:
+            near = did_you_mean(str(name), names)
+            raise BadFaults(f"{where}: unknown member {_shown(name)}{near}", hint=f"It has: {', '.join(names)}")
+
+
+_PROBABILITY = Parameter("probability", 1, "", 0, 1)
+
+
+def _number(value: Json, wanted: Parameter, where: str) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
+    if not good or (wanted.whole and value != int(value)):
+        kind = "a whole number" if wanted.whole else "a number"
+        raise BadFaults(
+            f"{where}: {wanted.name} is {_shown(value)}; it is {kind} from {wanted.low:g} to {wanted.high:g}."
+        )
+    return float(value)
+
+
+def _times(value: Json, where: str) -> int:
+    if value == "always":
+        return ALWAYS
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
+        raise BadFaults(f"{where}: times is {_shown(value)}; it is a whole number from 1 to {MOST_TIMES}, or always.")
+    return value
+
+
+def _numbers(value: Json, name: str, where: str) -> frozenset[int]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for each in values:
+        if isinstance(each, bool) or not isinstance(each, int) or each < 1:
+            raise BadFaults(f"{where}: {name} is {_shown(each)}; it is a number from 1, or a list of such.")
+    return frozenset(values)
+
+
+def _texts(value: Json, name: str, where: str) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for each in values:
+        if not isinstance(each, str) or not each:
+            raise BadFaults(f"{where}: {name} is {_shown(each)}; it is a text such as gpt-4*, or a list of such.")
+    return tuple(values)
+
+
+def _names_exist(rule: Rule, where: str) -> None:
+    """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
+    for each in rule.texts["channel"]:
+        if each not in CHANNELS:
+            raise BadFaults(
+                f"{where}: there is no channel {each[:40]!r}{did_you_mean(each, CHANNELS)}",
+                hint=f"There is: {', '.join(CHANNELS)}",
+            )
+    for each in rule.texts["provider"]:
+        if each not in PROVIDERS and (near := did_you_mean(each, PROVIDERS)) and "*" not in each:
+            raise BadFaults(
+                f"{where}: there is no provider {each[:40]!r}{near}", hint=f"There is: {', '.join(PROVIDERS)}"
+            )
+
+
+def _shown(value: Json) -> str:
+    """Say what was given, in a few characters."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "nothing" if value is None else repr(value)[:60]

@@ -1,0 +1,104 @@
+"""The faults of one session: which calls were struck so far, and what to say of it at the end."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llmproxy.core.faults.choosing import choose, covers, is_chosen
+from llmproxy.core.faults.values import Broken, Call, Fault, Faults, Needs
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.protocol import AGENT
+
+KEPT = 1_000
+"""Answers that faults made and are told in the walk of a session."""
+Request = tuple[str, str, int]
+"""Party, key, occurrence: a request with all its retries."""
+
+
+class Struck(NamedTuple):
+    """A call that a fault struck."""
+
+    call: Call
+    fault: Fault
+    broken: Broken | None
+    """What its client sees; None where that is known when the provider has answered."""
+
+
+@dataclass(slots=True)
+class Faulting:
+    """The state of one session with faults."""
+
+    faults: Faults
+    strikes: Counter[int] = field(default_factory=Counter)
+    """By rule, from 1: how many calls it struck, over all restarts."""
+    total: Counter[int] = field(default_factory=Counter)
+    """The same, of all sessions with the proxy's faults."""
+    made: OrderedDict[int, Interaction] = field(default_factory=OrderedDict)
+    """By number of the call in the session: what the client got instead, the last ones; in memory only."""
+    _struck: Counter[Request] = field(default_factory=Counter)
+    _handshakes: Counter[str] = field(default_factory=Counter)
+    _numbers: dict[int, dict[Request, int]] = field(default_factory=dict)
+
+    def restart(self) -> None:
+        """Stand before the first call again."""
+        self._struck.clear()
+        self._handshakes.clear()
+        self._numbers.clear()
+
+    def strike(self, call: Call) -> Struck | None:
+        """Return the fault that strikes this call, counted; None if none does."""
+        request = (call.party, call.key, call.nth)
+        struck = self._struck.get(request, 0)
+        for fault in choose(self.faults, call, struck=struck, numbers=self._number(call, request)):
+            later = fault.kind.needs is Needs.ANSWER and call.recording is None
+            broken = None if later else fault.kind.do(call, fault.rule.values)
+            if later or broken is not None:
+                self._struck[request] += 1
+                self._add(fault, 1)
+                return Struck(call, fault, broken)
+        return None
+
+    def strike_handshake(self, session: str, provider: str, host: str) -> Struck | None:
+        """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
+        key = f"tls {host}"
+        call = Call(session, AGENT, provider, "", "", "tls", key, self._handshakes[key] + 1)
+        if (struck := self.strike(call)) is None:
+            self._handshakes[key] += 1
+        return struck
+
+    def spare(self, struck: Struck) -> None:
+        """Take back a fault that the provider's answer gave no hold to."""
+        call, fault, _ = struck
+        self._struck[call.party, call.key, call.nth] -= 1
+        self._add(fault, -1)
+
+    def keep(self, seq: int, made: Interaction) -> None:
+        """Remember what the client of a call got, for whoever asks what the session was told."""
+        self.made[seq] = made
+        if len(self.made) > KEPT:
+            self.made.popitem(last=False)
+
+    def _add(self, fault: Fault, times: int) -> None:
+        self.strikes[fault.number] += times
+        self.total[fault.number] += times
+
+    def _number(self, call: Call, request: Request) -> dict[int, int]:
+        """Return for each rule that names a call which of those that it chooses this is, from 1; a retry is the call that it retries."""
+        found = {}
+        for index, rule in enumerate(self.faults.rules):
+            if rule.numbers.get("call") and covers(rule, call) and is_chosen(rule, call):
+                known = self._numbers.setdefault(index, {})
+                found[index] = known.setdefault(request, len(known) + 1)
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values, for the report of the session."""
+        rules = [{**rule.to_json(), "struck": self.strikes[number]} for number, rule in enumerate(self.faults.rules, 1)]
+        return {
+            "name": self.faults.name,
+            "seed": self.faults.seed,
+            "faults": rules,
+            "struck": sum(self.strikes.values()),
+        }

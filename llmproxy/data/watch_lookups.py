@@ -1,0 +1,45 @@
+"""Tells `llmproxy doctor` which hosts a Python program looks up. Copied as ``sitecustomize.py`` to the front of its PYTHONPATH.
+
+Whoever asks for a host by its name goes past the proxy, also where no name can be resolved and so no connection is ever seen. The
+environment's own sitecustomize is run as if we were not there; nothing that goes wrong here reaches the program.
+"""
+
+import os
+import sys
+
+
+def _watch(log: str) -> None:
+    seen = set()
+
+    def heard(event: str, arguments: tuple[object, ...]) -> None:
+        if event != "socket.getaddrinfo":
+            return
+        host, port = arguments[0], arguments[1]
+        host = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
+        if (host, port) not in seen:
+            seen.add((host, port))
+            try:
+                with open(log, "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs each child its import
+                    file.write(f"{os.getpid()}\t{host}\t{port or ''}\t{sys.executable}\n")
+            except OSError:
+                pass
+
+    sys.addaudithook(heard)
+
+
+if os.environ.get("LLMPROXY_DOCTOR"):
+    _watch(os.environ["LLMPROXY_DOCTOR"])
+
+
+def _next() -> None:
+    """Run the sitecustomize that we stand in front of."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as above
+    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != here])  # noqa: PTH100
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+_next()

@@ -1,0 +1,107 @@
+"""A test against an earlier one: what got worse comes first.
+
+    the JSON report of the earlier test + the rows of this one -> lines
+
+Rates are compared with their 95 % intervals: where those overlap, a change may be chance, and the line says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.events import Completed, Event
+
+__all__ = ["Baseline", "compared", "read_baseline"]
+
+_ORDER = ("worse", "missing", "new", "better")
+_WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_error")
+
+
+def read_baseline(path: Path, scenarios: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a JSON report by scenario.
+
+    Raises:
+        SettingsError: it is no such report, or it has none of these scenarios.
+
+    """
+    try:
+        rows = {str(row["scenario"]): row for row in json.loads(path.read_text("utf-8"))["summary"]}
+    except OSError as error:
+        raise SettingsError(f"--baseline {path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "llmproxy test --report json=FILE writes one."
+        raise SettingsError(f"--baseline {path} is no JSON report of a test.", hint=hint) from error
+    if not rows.keys() & set(scenarios):
+        there = ", ".join(list(rows)[:3]) or "nothing"
+        raise SettingsError(
+            f"--baseline {path} is of other suites: it has {there}, and none of the scenarios that are selected."
+        )
+    return rows
+
+
+class Baseline:
+    """Shows at the end what is different from an earlier test."""
+
+    def __init__(
+        self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
+    ) -> None:
+        """Compare with `rows`; of those that are not `selected` nothing is said."""
+        self._rows = {name: row for name, row in rows.items() if name in set(selected)}
+        self._write = write
+
+    def handle(self, event: Event) -> None:
+        """Wait for the end."""
+        if isinstance(event, Completed):
+            for line in compared(self._rows, event.scenarios):
+                self._write(line + "\n")
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+
+def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
+    rows = {str(row.get("scenario")): row for row in now}
+    changed = [_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
+    told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))
+    same = len(changed) - len(told)
+    worse = sum(kind == "worse" for kind, _ in told)
+    head = f"against the baseline: {worse} worse, {same} as before"
+    return [head, *(f"  {kind:<7}  {text}" for kind, text in told)]
+
+
+def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    if old is None or new is None:
+        return ("new", f"{name}: {_told(new or {})}") if old is None else ("missing", f"{name}: was {_told(old)}")
+    order = _rank(new) - _rank(old)
+    if order == 0:
+        return None
+    chance = "; the intervals overlap: this may be chance" if _overlap(old, new) else ""
+    return ("worse" if order > 0 else "better", f"{name}: {_told(old)} -> {_told(new)}{chance}")
+
+
+def _rank(row: Mapping[str, Any]) -> float:
+    """Return how bad a row is: by its rate, else by its status; a rate says nothing where something could not be judged."""
+    status = str(row.get("status"))
+    if status == "environment_error" or row.get("rate") is None:
+        return _WORST.index(status) if status in _WORST else len(_WORST)
+    return 1.0 - float(row["rate"])
+
+
+def _overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    one, other = old.get("interval"), new.get("interval")
+    if not one or not other or max(int(old.get("runs") or 0), int(new.get("runs") or 0)) < 2:
+        return False
+    return bool(one[0] <= other[1] and other[0] <= one[1])
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    runs, rate, interval = int(row.get("runs") or 0), row.get("rate"), row.get("interval")
+    status = str(row.get("status")).replace("_", " ")
+    if runs < 2 or rate is None or not interval:
+        return status
+    return f"{status}, {row.get('passed')} of {runs} ({interval[0]:.0%} to {interval[1]:.0%})"

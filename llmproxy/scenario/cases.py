@@ -1,0 +1,73 @@
+"""Cases from a file of data, for tests that are written in Python.
+
+    @pytest.mark.parametrize("case", scenario.cases("cities.csv"))     # -k paris chooses one
+    async def test_weather(case):
+        result = await scenario.run(name=f"weather[{case.id}]", description=f"User asks about {case['city']}", fields=case.fields, ...)
+
+Under pytest each test has its recording, so each case has one; elsewhere the name of the run is what tells them apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmproxy.scenario.values.rows import rows_of
+
+__all__ = ["Case", "cases"]
+
+_SHORT = 40
+
+
+class Case(Mapping[str, Any]):
+    """One row: a mapping of columns to values, with an id that pytest shows."""
+
+    def __init__(self, id: str, values: Mapping[str, Any]) -> None:  # noqa: A002 (the column's name)
+        """Name a row."""
+        self.id = self.__name__ = id  # pytest names a parameter by its __name__
+        self.fields = dict(values)
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 (the user's)
+        if name not in self.fields:
+            raise KeyError(f"{name!r} is no column of this case; there are {', '.join(self.fields)}")
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __repr__(self) -> str:
+        return self.id
+
+
+def cases(path: str | Path) -> list[Case]:
+    """Return the cases of a file (csv, tsv, jsonl, json, yaml), which lies beside the calling file or in the working folder.
+
+    The column `id` names a case; without one, its short values do, else its number.
+
+    Raises:
+        SettingsError: the file is not there, has no rows, or is wrong somewhere; the text says in which line.
+
+    """
+    rows = rows_of(_found(Path(path), sys._getframe(1).f_globals.get("__file__")))  # noqa: SLF001 (whose file is asking)
+    names = [_name(row.values) for row in rows]
+    numbered = not all(names) or len(set(names)) < len(names)
+    return [
+        Case(str(n) if numbered else name, row.values) for n, (row, name) in enumerate(zip(rows, names, strict=True), 1)
+    ]
+
+
+def _found(path: Path, asking: str | None) -> Path:
+    beside = Path(asking).parent / path if asking else path
+    return beside if beside.is_file() else path
+
+
+def _name(values: Mapping[str, Any]) -> str:
+    if "id" in values:
+        return str(values["id"])
+    text = "-".join(map(str, values.values()))
+    return text if len(text) <= _SHORT and not any(isinstance(each, dict | list) for each in values.values()) else ""

@@ -1,0 +1,123 @@
+"""What LangWatch Scenario 1.6 has and we have not: voice, and what is computed on LangWatch's servers. Named, never silently ignored."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any, TypedDict
+
+from llmproxy.errors import SettingsError
+
+__all__ = ["NAMES_ELSEWHERE", "NOT_OF_A_STATE", "NotHere", "refuse_elsewhere", "refuse_slips"]
+
+VOICE = "is part of voice, which is not here: conversations are text."
+SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
+_REASONS = {
+    "on_audio_chunk": VOICE,
+    "on_voice_event": VOICE,
+    "audio_playback": VOICE,
+    "voice": VOICE,
+    "audio_effects": VOICE,
+    "interrupt_probability": VOICE,
+    "modality": VOICE,
+    "include_audio": VOICE,
+    "include_timeline": VOICE,
+    "evaluators": SERVERS + " A check of your own is a step of the script, or a JudgeAgent.",
+    "fetch_remote_traces": SERVERS + " What the agent called is read off the wire, with a proxy.",
+    "trace_wait_timeout": SERVERS,
+    "trace_wait_extension": SERVERS,
+    "remote_trace_fetcher": SERVERS,
+    "span_collector": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
+    "include_traces": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
+}
+NOT_OF_A_STATE = {
+    **dict.fromkeys(("spans", "traces", "contexts"), "reads OpenTelemetry spans; state.tool_calls() reads the wire."),
+    **dict.fromkeys(("timeline", "set_effects"), VOICE),
+}
+"""Attributes of a state there, and why they are none here."""
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(
+        [
+            "VoiceAgentAdapter",
+            "OpenAIRealtimeAgentAdapter",
+            "GeminiLiveAgentAdapter",
+            "ElevenLabsAgentAdapter",
+            "TwilioAgentAdapter",
+            "PipecatAgentAdapter",
+            "LiveKitAgentAdapter",
+            "VapiAgentAdapter",
+            "ComposableVoiceAgent",
+            "AudioChunk",
+            "STTProvider",
+            "audio",
+            "silence",
+            "sleep",
+            "dtmf",
+            "interrupt",
+            "effects",
+            "voice",
+        ],
+        VOICE,
+    ),
+    **dict.fromkeys(
+        [
+            "evaluator",
+            "ScenarioEvaluator",
+            "EvaluationResult",
+            "EvaluatorMapping",
+            "setup_scenario_tracing",
+            "scenario_only",
+            "with_custom_scopes",
+        ],
+        SERVERS,
+    ),
+    **dict.fromkeys(
+        [
+            "RedTeamAgent",
+            "RedTeamStrategy",
+            "CrescendoStrategy",
+            "GoatStrategy",
+            "AttackTechnique",
+            "DEFAULT_TECHNIQUES",
+        ],
+        "is not here: attacks of several turns are not played yet. A UserSimulatorAgent with a persona of your own plays one attacker.",
+    ),
+}
+"""Names of the package there, and why they are none here."""
+_CLOSE = 0.84
+"""How alike a keyword must be to one of ours to be a slip: `criterion` is, `headers` is not."""
+
+
+class NotHere(TypedDict, total=False):
+    """Keywords of `run` that are known by name and refused when they ask for something."""
+
+    evaluators: Any
+    fetch_remote_traces: bool | None
+    trace_wait_timeout: float | None
+    trace_wait_extension: float | None
+    on_audio_chunk: Any
+    on_voice_event: Any
+    audio_playback: bool
+
+
+def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that are not of the list; one of it that is None, False, 0 or empty asks for nothing and is dropped.
+
+    Raises:
+        SettingsError: one of the list asks for something.
+
+    """
+    for name, value in given.items():
+        if name in _REASONS and value:
+            raise SettingsError(f"{where}({name}=...) {_REASONS[name]}", hint=f"Leave {name} out.")
+    return {name: value for name, value in given.items() if name not in _REASONS}
+
+
+def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
+    found = refuse_elsewhere(where, given)
+    for name in found:
+        near = difflib.get_close_matches(name, known, 1, _CLOSE)
+        if near and name not in known:
+            raise TypeError(f"{where} has no parameter {name!r}; did you mean {near[0]!r}?")
+    return found

@@ -1,0 +1,99 @@
+"""Conversations of a JSON report, for people who label them: what `llmproxy label` shows and writes.
+
+    report.json -> Labelling(id, description, messages, criteria) for each run -> a line of labels as `judge calibrate` reads it
+
+What the judge found is not shown: who has read a verdict agrees with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import SettingsError
+from llmproxy.scenario.types import Message
+
+__all__ = ["KEYS", "Labelling", "known_ids", "runs_of"]
+
+KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
+"""What is typed, and the label that it means; None: nobody can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """One run to label."""
+
+    id: str
+    description: str
+    messages: list[Message]
+    criteria: tuple[str, ...]
+
+    def line(self, labels: Iterable[str | None]) -> str:
+        """Return the line of a file of labels."""
+        criteria = [{"text": text, "label": label} for text, label in zip(self.criteria, labels, strict=True)]
+        about = {"id": self.id, "description": self.description, "messages": self.messages, "criteria": criteria}
+        return json.dumps(about, ensure_ascii=False)
+
+
+def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[Labelling]:
+    """Return the runs of a JSON report that have a conversation and criteria.
+
+    `run` is a run's id, or its beginning; `criteria` stand for those of the judge.
+
+    Raises:
+        SettingsError: the file is no such report, or nothing in it can be labelled.
+
+    """
+    try:
+        said = json.loads(report.read_text("utf-8"))
+        entries = [
+            (each["started"], each["parts"], each["finished"]) for it in said["scenarios"] for each in it["runs"]
+        ]
+        found = [_labelling(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
+    except OSError as error:
+        raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
+        raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
+    if run and not found:
+        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_ids(entries))
+    usable = [each for each in found if each.messages and each.criteria]
+    if not usable:
+        what = "has a conversation" if not any(each.messages for each in found) else "was judged by criteria"
+        raise SettingsError(f"no run of {report} {what}.", hint='--criterion "..." names what to label.')
+    return usable
+
+
+def known_ids(path: Path) -> frozenset[str]:
+    """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of file."""
+    if not path.is_file():
+        return frozenset()
+    lines = [
+        line for line in path.read_text("utf-8").splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
+    try:
+        return frozenset(str(json.loads(line)["id"]) for line in lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
+
+
+def _labelling(
+    started: Mapping[str, Any], parts: list[Mapping[str, Any]], finished: Mapping[str, Any] | None, own: tuple[str, ...]
+) -> Labelling:
+    verdicts = [part["criteria"] for part in parts if part.get("event") == "verdict" and part.get("criteria")]
+    judged = (finished or {}).get("criteria") or (verdicts[-1] if verdicts else [])
+    texts = own or tuple(dict.fromkeys([*(each["text"] for each in judged), *started.get("criteria", ())]))
+    return Labelling(
+        id=f"{started['scenario']}~{started.get('sample', 1)} {str(started['run_id'])[-8:]}",
+        description=str(started.get("description") or ""),
+        messages=[dict(part["message"]) for part in parts if part.get("event") == "message"],
+        criteria=texts,
+    )
+
+
+def _ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
+    names = [str(started["run_id"]) for started, _, _ in entries]
+    return f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."

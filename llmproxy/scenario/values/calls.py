@@ -1,0 +1,170 @@
+"""Tool calls of a run as a script looks at them: those that messages report, and those that only the wire saw.
+
+    messages + what passed the proxy before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`, `.outputs`
+
+A call that both show is one call; where the messages have no result of it, the wire's is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
+
+from llmproxy.scenario.types import Message
+
+if TYPE_CHECKING:
+    from llmproxy.trace.observing.tools import ToolUse
+
+__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "said"]
+
+type _Wire = Mapping[int, Sequence[ToolUse]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool. One that was never made (`ToolCalls.first` of none) is false."""
+
+    name: str
+    input: Any = None
+    """Its arguments."""
+    output: Any = None
+    """Its result; None where nobody saw one."""
+    turn: int | None = None
+    source: str | None = None
+    """``message`` or ``wire``; None for a call that was never made."""
+
+    def __bool__(self) -> bool:
+        return self.source is not None
+
+
+class ToolCalls(Sequence[ToolCall]):
+    """Calls, in order."""
+
+    def __init__(self, calls: Sequence[ToolCall], name: str | None = None) -> None:
+        """Keep the calls of a tool, or of all."""
+        self._calls = tuple(calls)
+        self._name = name or ""
+
+    @overload
+    def __getitem__(self, index: int) -> ToolCall: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ToolCall]: ...
+    def __getitem__(self, index: int | slice) -> ToolCall | Sequence[ToolCall]:
+        return self._calls[index]
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[ToolCall]:
+        return iter(self._calls)
+
+    def __repr__(self) -> str:
+        return f"ToolCalls({list(self._calls)!r})"
+
+    @property
+    def first(self) -> ToolCall:
+        """The first call; a false one without input and output where there is none."""
+        return self._calls[0] if self._calls else ToolCall(self._name)
+
+    @property
+    def last(self) -> ToolCall:
+        """The last call; a false one without input and output where there is none."""
+        return self._calls[-1] if self._calls else ToolCall(self._name)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The arguments of every call."""
+        return [call.input for call in self._calls]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The result of every call."""
+        return [call.output for call in self._calls]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a run: what was said in it, and what was called."""
+
+    index: int
+    messages: list[Message]
+    _calls: Sequence[ToolCall] = field(default=(), repr=False)
+
+    def tool_calls(self, name: str | None = None) -> ToolCalls:
+        """Return the calls of this turn, of one tool or of all."""
+        return ToolCalls([call for call in self._calls if name in {None, call.name}], name)
+
+
+def merged(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
+    """Return all calls in order; `turns` has the turn of each message, `wire` calls by the place of the message that followed."""
+    found: list[ToolCall] = []
+    outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
+    for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):
+        found += [_of_wire(each, turn) for each in (wire or {}).get(place, ())]
+        found += _of_message(message, turn, outputs)
+    found += [_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
+    return _once(found)
+
+
+def said(message: Message) -> str:
+    """Return a message as text: its content, then its tool calls as JSON."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part for part in parts]
+    found = [text if isinstance(text, str) else json.dumps(text, default=str) for text in texts if text is not None]
+    found += [json.dumps(call, default=str) for call in message.get("tool_calls") or ()]
+    return "\n".join(filter(None, found))
+
+
+def _of_message(message: Message, turn: int, outputs: Mapping[str, object]) -> list[ToolCall]:
+    if message.get("role") != "assistant":
+        return []
+    calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    return [
+        ToolCall(
+            str(function.get("name", "")),
+            _value(function.get("arguments")),
+            outputs.get(str(call.get("id"))),
+            turn,
+            "message",
+        )
+        for call in calls
+        if isinstance(function := call.get("function"), Mapping)
+    ]
+
+
+def _of_wire(call: ToolUse, turn: int) -> ToolCall:
+    return ToolCall(call.name, _value(call.arguments), call.result, turn, "wire")
+
+
+def _once(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
+    left = [call for call in calls if call.source == "wire"]
+    reported = any(call.source == "message" for call in calls)
+    if not reported or not left:
+        return list(calls)
+    found: list[ToolCall] = []
+    for call in calls:
+        if call.source == "wire":
+            continue
+        twin = next((each for each in left if _same(each, call)), None)
+        if twin is not None:
+            left.remove(twin)
+        found.append(replace(call, output=twin.output) if twin is not None and call.output is None else call)
+    return sorted([*found, *left], key=lambda call: -1 if call.turn is None else call.turn)
+
+
+def _same(one: ToolCall, other: ToolCall) -> bool:
+    return (one.name, one.turn) == (other.name, other.turn) and one.input == other.input
+
+
+def _value(arguments: object) -> object:
+    """Return arguments as a value; the text itself where it is no JSON."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

@@ -1,0 +1,174 @@
+"""Cases from a file of data: one row, one case.
+
+    cases.csv, .tsv     texts, always; the first line names the columns (``;`` separates where it has no comma)
+    cases.jsonl         an object a line, with its types
+    cases.json, .yaml   a list of mappings, with their types
+
+The column `id` names a case, and so its recording: either every row has one, or none has. What cannot be meant is refused with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import SettingsError
+
+__all__ = ["KINDS", "Row", "RowError", "rows_of"]
+
+ID = "id"
+MAX_BYTES = 50_000_000
+"""Of one file: a hundred thousand cases, and no dump of a database by mistake."""
+
+
+class RowError(SettingsError):
+    """A file of data that cannot be meant; `line` is where, 0 for the file as a whole."""
+
+    def __init__(self, file: str, line: int, problem: str, hint: str = "") -> None:
+        """Tell what is wrong, and where."""
+        super().__init__(f"{file}{f':{line}' if line else ''}: {problem}", hint=hint)
+        self.line, self.problem = line, problem
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row."""
+
+    values: dict[str, Any]
+    line: int
+    """Where it begins; its number where nobody knows lines."""
+
+
+def rows_of(path: str | Path) -> list[Row]:
+    """Return the rows of a file. Raises RowError for one that is not there, empty, or wrong somewhere."""
+    path = Path(path)
+    read = KINDS.get(path.suffix.lower())
+    if read is None:
+        raise RowError(
+            str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
+        )
+    try:
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= MAX_BYTES else b""
+    except OSError as error:
+        raise RowError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
+    if size > MAX_BYTES:
+        raise RowError(str(path), 0, f"has {size:,} bytes; up to {MAX_BYTES:,} are read")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RowError(str(path), 0, f"is not UTF-8 (byte {error.start})", "Save it as UTF-8.") from error
+    found = read(text, str(path))
+    if not found:
+        raise RowError(str(path), 0, "has no rows, so there is nothing to run")
+    _named(found, str(path))
+    return found
+
+
+def _csv(text: str, file: str) -> list[Row]:
+    head = text.partition("\n")[0]
+    separator = "\t" if file.lower().endswith(".tsv") else ";" if ";" in head and "," not in head else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    found: list[Row] = []
+    columns: list[str] = []
+    line = 1
+    try:
+        for cells in reader:
+            if cells and not columns:
+                columns = _columns(cells, file, line)
+            elif cells:
+                if len(cells) != len(columns):
+                    raise RowError(file, line, f"has {len(cells)} cells, and there are {len(columns)} columns")
+                found.append(Row(dict(zip(columns, cells, strict=True)), line))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise RowError(file, line, f"is no CSV: {error}") from error
+    return found
+
+
+def _columns(cells: Sequence[str], file: str, line: int) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if "" in names:
+        raise RowError(file, line, f"column {names.index('') + 1} has no name")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RowError(file, line, f"two columns are called {twice!r}")
+    return names
+
+
+def _jsonl(text: str, file: str) -> list[Row]:
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise RowError(file, number, f"is no JSON: {error}") from error
+            found.append(_row(value, file, number))
+    return found
+
+
+def _json(text: str, file: str) -> list[Row]:
+    try:
+        return _listed(json.loads(text) if text.strip() else [], file)
+    except ValueError as error:
+        raise RowError(file, getattr(error, "lineno", 0), f"is no JSON: {error}") from error
+
+
+def _yaml(text: str, file: str) -> list[Row]:
+    import yaml
+
+    try:
+        return _listed(yaml.safe_load(text) or [], file)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {problem}") from error
+
+
+def _listed(value: object, file: str) -> list[Row]:
+    if not isinstance(value, list):
+        raise RowError(file, 0, f"is to be a list of mappings, and is a {type(value).__name__}")
+    return [_row(each, file, number) for number, each in enumerate(value, 1)]
+
+
+def _row(value: object, file: str, number: int) -> Row:
+    if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
+        raise RowError(
+            file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"
+        )
+    return Row(value, number)
+
+
+def _named(rows: Sequence[Row], file: str) -> None:
+    """Refuse rows of which some have no id, and ids that two rows have."""
+    seen: dict[str, int] = {}
+    if not any(ID in row.values for row in rows):
+        return
+    for row in rows:
+        name = row.values.get(ID)
+        if name is None or not str(name).strip():
+            raise RowError(
+                file, row.line, "this case has no `id`, and others have one", "Give it one, or leave the column out."
+            )
+        if isinstance(name, dict | list):
+            raise RowError(file, row.line, f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}")
+        if (first := seen.setdefault(str(name), row.line)) != row.line:
+            raise RowError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
+
+
+KINDS: dict[str, Callable[[str, str], list[Row]]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+"""How a file is read, by its ending."""

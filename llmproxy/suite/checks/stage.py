@@ -1,0 +1,29 @@
+"""What a check may ask of the run that it belongs to; `suite.run.stage.Stage` is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.suite.checks.snapshots import Snapshots
+    from llmproxy.suite.choose.options import Options
+    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.reading.load import Case
+    from llmproxy.trace.observing.wire import Wire
+
+__all__ = ["CheckedStage"]
+
+
+class CheckedStage(Protocol):
+    """What is used of a stage."""
+
+    case: Case
+    options: Options
+    scope: Scope
+    session: RunSession | None
+    snapshots: Snapshots
+    wire: Wire
+    declared: list[tuple[int, Any]]
+    index: int
+    """Of the step that is being executed, from 0."""

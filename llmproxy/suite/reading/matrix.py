@@ -1,0 +1,86 @@
+"""Runs side by side: `matrix: {model: [a, b], prompt: [short, long]}` makes a case of every cell, for every set of parameters.
+
+An axis is a variable. A cell is named by its values, and so is its recording; values that are long or no plain values are named by
+their number. With `parametrize`, each set has all cells.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.yaml.places import List, Map, Problems, place_of
+
+__all__ = ["with_cells"]
+
+MOST = 1_000
+"""Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
+_SHORT = 40
+
+
+def with_cells(raw: Map, problems: Problems) -> Map:
+    """Return a scenario whose `parametrize` has a set for every cell of its `matrix`; as it is where it has none that is right."""
+    matrix = raw.get("matrix")
+    if matrix is None:
+        return raw
+    at = place_of(raw, "matrix", key=True) or raw.place
+    axes = _axes(matrix, problems)
+    sets = raw.get("parametrize")
+    known = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else [Map(at)]
+    if not axes or not known:
+        return raw
+    names = [_names(values) for _, values in axes]
+    number = len(known) * math.prod(len(values) for values in names)
+    if number > MOST:
+        counts = " x ".join(str(len(values)) for values in names)
+        sizes = f"{counts} x {len(known)} sets of parameters" if len(known) > 1 else counts
+        problems.add(
+            at,
+            f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
+            "take fewer values, or select cells by --id",
+        )
+        return raw
+    made, cells = raw.twin(), List(at)
+    for given in known:
+        if clash := next((name for name, _ in axes if name in given), None):
+            problems.add(
+                at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
+            )
+            return raw
+        for chosen in itertools.product(*(range(len(values)) for values in names)):
+            cells.put(_cell(given, axes, names, chosen), given.place)
+    made.put("parametrize", cells, at, at)
+    return made
+
+
+def _cell(given: Map, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]) -> Map:
+    cell = given.twin()
+    for (name, values), place in zip(axes, chosen, strict=True):
+        cell.put(name, values[place], place_of(values, place) or given.place, place_of(values, place) or given.place)
+    words = [of[place] for of, place in zip(names, chosen, strict=True)]
+    own = [str(given["id"])] if "id" in given else ["-".join(map(str, given.values()))] if given else []
+    cell.put("id", ",".join([*own, *words]), given.place, given.place)
+    return cell
+
+
+def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
+    """Return the axes; what is none is a problem."""
+    if not isinstance(matrix, Map):
+        return []  # the schema says so
+    found = []
+    for name, values in matrix.items():
+        if isinstance(values, List) and values:
+            found.append((name, values))
+        else:
+            what = "an empty list" if isinstance(values, List) else f"{kind(values)} {show(values, 40)}"
+            problems.add(place_of(matrix, name), f"the axis `{name}` takes a list of values, not {what}")
+    return found if len(found) == len(matrix) else []
+
+
+def _names(values: Sequence[object]) -> list[str]:
+    """Return a name for each value: the value itself where all are short and different."""
+    texts = [str(each) if isinstance(each, str | int | float | bool) else "" for each in values]
+    good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
+    return texts if good else [str(number) for number in range(1, len(texts) + 1)]

@@ -1,0 +1,70 @@
+"""What the viewer's servers answer: a value, with the header fields that keep it to whom it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import UI_PREFIX
+
+Headers = tuple[tuple[str, str], ...]
+Ask = Callable[[str, dict[str, str]], Any]
+"""Question and query to plain values; raises LLMProxyError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back."""
+
+    status: int
+    kind: str
+    body: bytes
+    more: Headers = ()
+
+
+def fields(answer: Answer) -> Headers:
+    """Return the header fields of every answer of ours: nothing is kept, framed, sniffed or told to others."""
+    return (
+        ("content-type", answer.kind),
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-resource-policy", "same-origin"),
+        *answer.more,
+    )
+
+
+def page(start: dict[str, Any]) -> Answer:
+    """Return the page itself; `start` is what it knows from the beginning."""
+    from llmproxy.ui.page import document  # late: it reads and hashes files
+
+    return Answer(200, "text/html; charset=utf-8", document({"served": True, **start}, served=True).encode())
+
+
+def json_answer(status: int, value: object) -> Answer:
+    """Return plain values as JSON; half a surrogate pair has no UTF-8, but JSON can escape it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Answer(status, "application/json", text.encode("utf-8", "backslashreplace"))
+
+
+def answered(ask: Ask, question: str, query: dict[str, str]) -> Answer:
+    """Return the answer to a question; an error is JSON too."""
+    try:
+        return json_answer(200, ask(question, query))
+    except LLMProxyError as error:
+        return refused(error)
+
+
+def refused(error: LLMProxyError) -> Answer:
+    """Return an error as the page reads it."""
+    told = {"code": error.code, "message": error.message, "hint": error.hint}
+    return json_answer(error.status, {"error": told})
+
+
+def to_page() -> Answer:
+    """Send a browser that asks for the root to the page."""
+    return Answer(302, "text/plain", b"", (("location", UI_PREFIX),))

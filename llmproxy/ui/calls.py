@@ -1,0 +1,201 @@
+"""One call as a person reads it: what was asked (and what of it is new), what was answered, in which time, for how much.
+
+    Told -> plain values
+
+Bodies themselves are asked for apart (`bodies`); what is here is what was made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import starmap
+from typing import Any
+
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages
+from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.traffic.differences import ABSENT, raw
+from llmproxy.core.traffic.frames import is_frames, transcript
+from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.trace.reading.exchange import OpenedExchange, parameters
+from llmproxy.ui.media import Medium, media
+from llmproxy.ui.reading import Result, Told
+
+CHUNKS = 2000
+"""Chunks that are told one by one; of more, neighbours are told together."""
+CHANGES = 60
+"""Differences of two requests that are told."""
+_CONVERSATIONS = ("messages", "contents", "input")
+_TOOL_LISTS = ("tools", "functions")
+
+
+def call(told: Told) -> dict[str, Any]:
+    """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
+    exchange = told.exchange
+    return {
+        **facts(exchange.interaction),
+        "messages": _messages(exchange),
+        "known": told.known,
+        "previous": told.previous.interaction.id if told.previous else None,
+        "retry": told.retry,
+        "changes": _changes(told.previous, exchange, told.known) if told.previous else [],
+        "tools": _tools(exchange.tree),
+        "parameters": {
+            name.removeprefix("gen_ai.request."): value for name, value in parameters(exchange.tree).items()
+        },
+        "answer": _answer(exchange),
+        "error": exchange.error,
+        "finish": list(exchange.finish_reasons),
+        "answered_by": exchange.answer_model,
+        "timing": _timing(exchange),
+        "frames": _frames(exchange.interaction.response),
+        "results": {},
+    }
+
+
+def settle(calls: Mapping[int, dict[str, Any]], results: Sequence[Result]) -> None:
+    """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
+    for each in results:
+        if (caller := calls.get(each.caller)) is not None:
+            caller["results"][each.call] = {"text": each.text, "in": each.told_in}
+
+
+def facts(interaction: Interaction) -> dict[str, Any]:
+    """Return what is known of a call beside what was said."""
+    i, usage = interaction, interaction.usage
+    cost = cost_of(i.provider, i.model, usage)
+    return {
+        "id": i.id,
+        "cassette": i.cassette,
+        "sample": i.sample,
+        "party": i.party,
+        "occurrence": i.occurrence,
+        "key": i.key,
+        "provider": i.provider,
+        "operation": i.operation,
+        "model": i.model,
+        "stream": i.stream,
+        "upstream": i.upstream,
+        "method": i.request.method,
+        "target": i.request.target,
+        "at": i.started_at,
+        "status": i.response.status,
+        "reason": i.response.reason,
+        "ending": i.response.ending.value,
+        "redacted": i.redacted,
+        "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
+        "cost": None if cost is None else float(cost),
+        "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},
+        "response": {
+            "headers": list(map(list, i.response.headers)),
+            "bytes": sum(len(chunk.data) for chunk in i.response.chunks),
+        },
+    }
+
+
+def _plain(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "text": message.text}
+    if message.reasoning:
+        made["reasoning"] = message.reasoning
+    if calls := [*message.tool_calls, *message.beside]:
+        made["calls"] = [_call(each) for each in calls]
+    if message.tool_call_id:
+        made["of"] = message.tool_call_id
+    if shown:
+        made["media"] = list(shown)
+    return made
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": call.id, "name": call.name, "arguments": call.arguments}
+    if call.hosted:
+        made |= {"hosted": True, "output": call.output, "failed": call.failed, "pending": call.pending}
+    return made
+
+
+def _messages(exchange: OpenedExchange) -> list[dict[str, Any]]:
+    shown = _shown(exchange.tree, exchange.messages)
+    return [_plain(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
+
+
+def _shown(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
+    """Return pictures and sounds by the message in which they stand."""
+    body = as_dict(tree.get("request")) or tree
+    entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
+    found: dict[int, list[Medium]] = {}
+    made = [sum(map(_says, entry_messages(entry))) for entry in entries]
+    at = len(messages) - sum(made)
+    if at < 0:  # a shape whose parts cannot be told apart
+        return {}
+    for entry, count in zip(entries, made, strict=True):
+        at += count
+        if count and (here := media(entry)):
+            found[at - 1] = here
+    return found
+
+
+def _says(message: Message) -> bool:
+    return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
+
+
+def _answer(exchange: OpenedExchange) -> dict[str, Any] | None:
+    if exchange.answer is None:
+        return None
+    response = exchange.interaction.response
+    kind = header(response.headers, "content-type") or ""
+    shown = [] if exchange.interaction.stream else media(events_of(kind, response.body))
+    return _plain(exchange.answer, shown)
+
+
+def _tools(tree: dict[str, Any]) -> list[dict[str, str]]:
+    """Return names and descriptions of the tools that a request declares."""
+    body = as_dict(tree.get("request")) or tree
+    found: list[dict[str, str]] = []
+    for entry in (as_dict(each) for name in _TOOL_LISTS for each in as_list(body.get(name))):
+        inner = as_dict(entry.get("function")) or as_dict(entry.get("toolSpec")) or entry
+        several = as_list(inner.get("functionDeclarations")) or as_list(inner.get("function_declarations")) or [inner]
+        for one in map(as_dict, several):
+            name = as_str(one.get("name")) or as_str(one.get("type"))
+            if name:
+                found.append({"name": name, "about": as_str(one.get("description"))})
+    return found
+
+
+def _changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> list[dict[str, Any]]:
+    """Return where a request differs from the one that it goes on with, beside what was added to the conversation."""
+    old, new = (
+        as_dict(previous.tree.get("request")) or previous.tree,
+        as_dict(exchange.tree.get("request")) or exchange.tree,
+    )
+    name = next((each for each in _CONVERSATIONS if isinstance(new.get(each), list)), None)
+    if name is not None and known and isinstance(old.get(name), list):
+        new = {**new, name: new[name][: len(old[name])]}
+    return list(starmap(_change, raw(old, new, CHANGES)))
+
+
+def _change(path: str, old: object, new: object) -> dict[str, Any]:
+    made: dict[str, Any] = {"path": path}
+    return made | {side: value for side, value in (("old", old), ("new", new)) if value is not ABSENT}
+
+
+def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
+    """Return milliseconds since the request was released, and the chunks as [ms, bytes]; None where no times were recorded."""
+    if exchange.duration_ms is None:
+        return None
+    response = exchange.interaction.response
+    pieces = [[chunk.offset / 1000, len(chunk.data)] for chunk in response.chunks]
+    step = -(-len(pieces) // CHUNKS) or 1
+    together = [[pieces[n][0], sum(size for _, size in pieces[n : n + step])] for n in range(0, len(pieces), step)]
+    return {
+        "head": response.head_offset / 1000,
+        "first": pieces[0][0] if pieces else None,
+        "token": exchange.first_token_ms,
+        "last": exchange.duration_ms,
+        "count": len(pieces),
+        "chunks": together,
+    }
+
+
+def _frames(response: Response) -> list[str] | None:
+    """Return the messages of a WebSocket, a line each; None of anything else."""
+    return list(transcript(response.body)) if is_frames(response.headers) else None

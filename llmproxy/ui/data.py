@@ -1,0 +1,198 @@
+"""The questions of the page, one function each over an open store: what a recording holds, a window at a time.
+
+    answer(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
+
+A query that makes no sense is refused with what it can be; nothing is guessed. `data/openapi.json` describes each under
+``/_llmproxy/ui/data/``, and a test holds it against QUESTIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+
+from llmproxy.core.forks.table import forks
+from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteNotFound, RefusedError
+from llmproxy.protocol import AGENT
+from llmproxy.ui import rows
+from llmproxy.ui.bodies import body
+from llmproxy.ui.calls import call as told_call, settle
+from llmproxy.ui.reading import Reader
+from llmproxy.ui.rows import Wanted
+from llmproxy.ui.story import story as steps_of
+
+Json = Any
+"""Plain JSON values."""
+Query = Mapping[str, str]
+
+STORY_CALLS = 200
+STORY_BYTES = 24 << 20
+"""How far a story is told at once."""
+BEFORE, AFTER = 24, 12
+"""Calls around one that are read for what it repeats, and for the results of its tools."""
+AROUND_BYTES = 6 << 20
+
+
+class BadQuestion(RefusedError):
+    """A question that makes no sense."""
+
+    code = "llmproxy_question"
+    status = 400
+
+
+class NoSuchQuestion(RefusedError):
+    """There is no such question."""
+
+    code = "llmproxy_not_found"
+    status = 404
+
+
+def answer(store: Reading, question: str, query: Query) -> Json:
+    """Answer a question of the page.
+
+    Raises:
+        BadQuestion, NoSuchQuestion: it makes no sense.
+        CassetteError: the store cannot be read, or has no such interaction.
+
+    """
+    if question not in QUESTIONS:
+        raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
+    return QUESTIONS[question](store, query)
+
+
+def number(query: Query, name: str, default: int | None, most: int) -> int:
+    """Return a whole number of a query. Raises BadQuestion."""
+    text = query.get(name, "")
+    if not text and default is not None:
+        return default
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(most)) or int(text) > most:
+        raise BadQuestion(f"llmproxy: {name} is {text[:20]!r}; it can be 0 to {most}.")
+    return int(text)
+
+
+def wanted(query: Query) -> Wanted:
+    """Return which calls a query means. Raises BadQuestion."""
+    if "cassette" not in query:
+        raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
+    sample = number(query, "sample", 1, 999_999)
+    return Wanted(query["cassette"], sample, query.get("find", "")[:200], query.get("failed") == "1")
+
+
+# --- the questions ---------------------------------------------------------------------------------------------------
+
+
+def cassettes(store: Reading, _query: Query) -> Json:
+    """Return every cassette and sample, and whose child it is."""
+    children = {(each.cassette, each.sample): each.describe() for each in forks(store)}
+    return {
+        "store": store.path.name,
+        "cassettes": [
+            {**asdict(info), "fork": children.get((info.name, info.sample))} for info in store.cassettes() if info.live
+        ],
+    }
+
+
+def calls(store: Reading, query: Query) -> Json:
+    """Return a window of a recording's calls; with ``sums=1`` also what all of them come to, and what is drawn of each."""
+    which = wanted(query)
+    offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
+    found: dict[str, Json] = {"offset": offset, "rows": rows.window(store, which, offset, limit)}
+    if query.get("sums") == "1":
+        found |= {"sums": rows.sums(store, which), "strip": rows.strip(store, which)}
+    return found
+
+
+def place(store: Reading, query: Query) -> Json:
+    """Return where in its recording's list a call stands."""
+    row = _row(store, number(query, "id", None, 1 << 62))
+    which = replace(wanted({**query, "cassette": row.cassette}), sample=row.sample)
+    return {
+        "cassette": row.cassette,
+        "sample": row.sample,
+        "place": rows.place_of(store, which, row.started_at, row.id),
+    }
+
+
+def story(store: Reading, query: Query) -> Json:
+    """Return what was asked, done and answered, from the recording's beginning on."""
+    which = wanted(query)
+    ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
+    read: list[Interaction] = list(bounded((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    return {"steps": steps_of(read), "calls": len(read), "of": rows.sums(store, which)["calls"]}
+
+
+def call(store: Reading, query: Query) -> Json:
+    """Return one call, opened: what is new in it, and what its tools answered."""
+    return opened(store, number(query, "id", None, 1 << 62))
+
+
+def opened(store: Reading, id_: int) -> dict[str, Json]:
+    """Return a call in its place among those around it. Raises CassetteNotFound."""
+    row = _row(store, id_)
+    reader = Reader()
+    for earlier in reversed(list(_around(store, row, BEFORE, later=False))):
+        reader.read(earlier)
+    found = {id_: told_call(reader.read(store.load(id_)))}
+    for later in _around(store, row, AFTER, later=True):
+        settle(found, reader.read(later).results)
+    return found[id_]
+
+
+def bodies(store: Reading, query: Query) -> Json:
+    """Return both bodies of a call, byte for byte: text, or base64."""
+    found = store.load(number(query, "id", None, 1 << 62))
+    return {"request": body(found.request.body), "response": body(found.response.body)}
+
+
+QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
+    "cassettes": cassettes,
+    "calls": calls,
+    "place": place,
+    "story": story,
+    "call": call,
+    "bodies": bodies,
+}
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _agents(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Return the agent's own calls; all where it has none: what simulators and judges said is another story."""
+    return [row for row in listed if row["party"] == AGENT] or listed
+
+
+def bounded(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+    """Give interactions until their bodies are too much to be read at once; the first one whatever its size."""
+    left = most
+    for each in found:
+        yield each
+        left -= len(each.request.body) + sum(len(chunk.data) for chunk in each.response.chunks)
+        if left <= 0:
+            return
+
+
+def _row(store: Reading, id_: int) -> RowSummary:
+    found = store.rows(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
+    if not found:
+        raise CassetteNotFound(
+            f"There is no interaction {id_} in {store.path.name}.", hint="It may have been replaced."
+        )
+    return to_summary(found[0])
+
+
+def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+    """Give the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
+    sign, order = (">", "ASC") if later else ("<", "DESC")
+    sql = (
+        "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"  # noqa: S608
+        f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
+    )
+    place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
+    found = store.rows(sql, (*place, count))
+    yield from bounded((store.load(id_) for (id_,) in found), AROUND_BYTES)

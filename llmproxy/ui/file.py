@@ -1,0 +1,154 @@
+"""One file to share: everything that the page would ask for, put into it, so that it asks nobody.
+
+A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows with what was
+said. As in every file that leaves the machine, what names a person or a machine has a stand-in (`cassettes.stand_ins`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+
+from llmproxy.core.cassettes.stand_ins import without_names
+from llmproxy.core.forks.table import forks
+from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.store.reading import CassetteInfo, Reading
+from llmproxy.core.store.rows import describe
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.protocol import AGENT
+from llmproxy.ui import rows
+from llmproxy.ui.bodies import body, delta, text_of
+from llmproxy.ui.calls import call, settle
+from llmproxy.ui.data import STORY_BYTES, STORY_CALLS, bounded
+from llmproxy.ui.reading import Reader, Told
+from llmproxy.ui.rows import Wanted
+from llmproxy.ui.story import story
+
+MARK = "llmproxy recording"
+"""What kind of data a page has; by it a file of ours is told from another one."""
+_DEEPEST = 50
+"""Requests that are put together to give one back."""
+
+
+def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str) -> dict[str, Any]:
+    """Return cassettes of a store as the data of a page."""
+    maker = _Maker()
+    children = {(each.cassette, each.sample): each.describe() for each in forks(store)}
+    cassettes = []
+    for info in wanted:
+        found = [without_names(each) for each in store.interactions(info.name, info.sample)]
+        which = Wanted(info.name, info.sample)
+        sums, strip = rows.sums(store, which), rows.strip(store, which)
+        maker.take(found)
+        own = [each for each in found if each.party == AGENT] or found
+        told = list(bounded(islice(own, STORY_CALLS), STORY_BYTES))
+        cassettes.append(
+            {
+                **asdict(info),
+                "holder": None,
+                "fork": children.get((info.name, info.sample)),
+                "rows": list(map(_row, found)),
+                "sums": sums,
+                "strip": strip,
+                "story": {"steps": story(told), "calls": len(told), "of": len(found)},
+            }
+        )
+    start = f"#/c/{quote(canonical(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
+    return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.data()}
+
+
+def _row(interaction: Interaction) -> dict[str, Any]:
+    """Return the row of a call, with the texts that are in the file: those of the store name what has a stand-in here."""
+    i, chunks = interaction, interaction.response.chunks
+    asked, answered, cost = describe(i)
+    return {
+        "id": i.id,
+        "party": i.party,
+        "provider": i.provider,
+        "operation": i.operation,
+        "model": i.model,
+        "stream": i.stream,
+        "status": i.response.status,
+        "ending": i.response.ending.value,
+        "at": i.started_at,
+        "first": (chunks[0].offset if chunks else i.response.head_offset) / 1000,
+        "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000,
+        "in": i.usage.input,
+        "out": i.usage.output,
+        "cost": cost,
+        "occurrence": i.occurrence,
+        "asked": (asked or "")[: rows.USER],
+        "answered": (answered or "")[: rows.ANSWER],
+    }
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Values that stand once."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    values: list[Any] = field(default_factory=list)
+
+    def put(self, value: Any) -> int:  # noqa: ANN401 - plain values
+        """Return the number of a value."""
+        name = json.dumps(value)
+        if name not in self.numbers:
+            self.numbers[name] = len(self.values)
+            self.values.append(value)
+        return self.numbers[name]
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Puts calls into the data of a file."""
+
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
+    messages: _Pool = field(default_factory=_Pool)
+    tools: _Pool = field(default_factory=_Pool)
+    depth: dict[int, int] = field(default_factory=dict)
+    """How many others are needed to give a request back."""
+
+    def take(self, found: Iterable[Interaction]) -> None:
+        """Take the calls of one cassette and sample; each party's conversations are its own."""
+        readers: dict[str, Reader] = {}
+        for told in (readers.setdefault(each.party, Reader()).read(each) for each in found):
+            made = call(told)
+            made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
+            interaction = told.exchange.interaction
+            self.calls[made["id"]] = made
+            settle(self.calls, told.results)
+            self.bodies[made["id"]] = {"request": self._request(told), "response": body(interaction.response.body)}
+
+    def _request(self, told: Told) -> dict[str, Any]:
+        interaction, previous = told.exchange.interaction, told.previous
+        text = text_of(interaction.request.body)
+        base = None if previous is None else text_of(previous.interaction.request.body)
+        of = previous.interaction.id if previous else None
+        depth = self.depth.get(of or 0, 0) + 1
+        if text is None or base is None or of is None or depth > _DEEPEST:
+            return body(interaction.request.body)
+        made = delta((of, base), text)
+        if "of" in made:
+            self.depth[interaction.id or 0] = depth
+        return made
+
+    def data(self) -> dict[str, Any]:
+        """Return what was taken."""
+        return {
+            "calls": self.calls,
+            "bodies": self.bodies,
+            "messages": self.messages.values,
+            "tools": self.tools.values,
+        }
+
+
+def chosen(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
+    """Give the cassettes that are meant; all where none is named."""
+    for info in store.cassettes():
+        if info.live and cassette in (None, info.name) and sample in (None, info.sample):
+            yield info

@@ -1,0 +1,181 @@
+"""What happens in a running proxy, as the page shows it.
+
+In two steps: `Snapshot` is taken where the engine lives, between two of its events, and costs little; `told` makes plain values of it in
+any thread, with the texts that stand in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.journal import Missed
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.rows import from_sql
+from llmproxy.protocol import Decision
+from llmproxy.ui.watch import Watch
+
+MOST = 500
+"""Rows of one answer."""
+_TEXT = 240
+
+Json = Any
+_WORDS = {
+    Decision.REPLAY: "hit",
+    Decision.RECORD: "recorded",
+    Decision.PASS: "passed",
+    Decision.REFUSE: "refused",
+    Decision.FAULT: "fault",
+}
+
+
+class Open(Protocol):
+    """What is used of an exchange that has not ended."""
+
+    @property
+    def started_at(self) -> float:
+        """Unix seconds."""
+
+    @property
+    def party(self) -> str:
+        """Who calls."""
+
+    @property
+    def operation(self) -> str:
+        """What is called."""
+
+    @property
+    def model(self) -> str | None:
+        """Of whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a proxy at one moment."""
+
+    now: float
+    mode: str
+    store: str
+    count: int
+    rows: list[tuple[int, Outcome]]
+    sessions: list[dict[str, Json]]
+    open: list[dict[str, Json]]
+    misses: Sequence[Missed]
+
+
+def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> Snapshot:
+    """Take what happened after the `after`-th outcome."""
+    sessions = [
+        {
+            "name": each.name,
+            "cassette": each.cassette,
+            "sample": each.sample,
+            "mode": str(each.mode),
+            **{name: value for name, value in each.tally.to_json().items() if name not in ("parties", "miss_texts")},
+        }
+        for each in engine.sessions.walks.values()
+    ]
+    waiting = [
+        {"at": each.started_at, "party": each.party, "operation": each.operation, "model": each.model}
+        for each in opened
+    ]
+    return Snapshot(
+        engine.now(),
+        str(engine.config.mode),
+        engine.config.shown or str(engine.config.store),
+        watch.count,
+        [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in watch.since(after, MOST)],
+        sessions,
+        waiting,
+        engine.journal.misses(),
+    )
+
+
+def told(seen: Snapshot, store: Reading | None) -> dict[str, Json]:
+    """Return a snapshot as plain values; without a store the texts of recordings are unknown."""
+    texts = _texts(store, {row.interaction for _, row in seen.rows if row.interaction is not None})
+    asked = {(each.at, each.data.get("session")): str(each.data.get("last_user") or "") for each in seen.misses}
+    return {
+        "now": seen.now,
+        "mode": seen.mode,
+        "store": seen.store,
+        "count": seen.count,
+        "rows": [_row(number, each, texts, asked) for number, each in seen.rows],
+        "sessions": seen.sessions,
+        "open": seen.open,
+    }
+
+
+def missed(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
+    """Return a miss as the page shows it: the text that the client read, the places, the commands; None if it is forgotten.
+
+    One that was asked again and again is remembered once.
+    """
+    own = [each for each in misses if each.data.get("session") == session]
+    found = next((each for each in own if each.at == at), None)
+    found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)
+    if found is None:
+        return None
+    near = found.data.get("nearest") or {}
+    return {
+        "at": found.at,
+        "text": found.text,
+        "reason": found.data.get("reason"),
+        "cassette": found.data.get("cassette"),
+        "nearest": near.get("id"),
+        "places": list(found.places) or near.get("differences") or [],
+        "steps": list(found.steps),
+        "suggestion": near.get("suggestion"),
+    }
+
+
+def what(outcome: Outcome) -> str:
+    """Return what happened in one word: hit, bound, miss, recorded, passed, fault, refused."""
+    if outcome.fault:
+        return "fault"
+    if outcome.miss and outcome.decision is Decision.REFUSE:
+        return "miss"
+    return "bound" if outcome.bound and outcome.decision is Decision.REPLAY else _WORDS[outcome.decision]
+
+
+def _row(
+    number: int, o: Outcome, texts: Mapping[int, tuple[str, str]], asked: Mapping[tuple[float, object], str]
+) -> dict[str, Json]:
+    said, replied = texts.get(o.interaction or 0, ("", ""))
+    return {
+        "n": number,
+        "at": o.at,
+        "what": what(o),
+        "session": o.session,
+        "party": o.party,
+        "provider": o.provider,
+        "model": o.model,
+        "operation": o.operation or f"{o.method} {o.target}",
+        "status": o.status,
+        "ms": o.ms,
+        "first": o.first_ms,
+        "in": o.usage.input,
+        "out": o.usage.output,
+        "cost": None if o.cost is None else float(o.cost),
+        "id": o.interaction,
+        "nearest": o.nearest,
+        "key": o.key,
+        "bound": list(o.bound),
+        "fault": o.fault,
+        "lost": o.lost,
+        "note": o.note,
+        "asked": (said or asked.get((o.at, o.session), ""))[:_TEXT],
+        "answered": replied[:_TEXT],
+    }
+
+
+def _texts(store: Reading | None, ids: set[int]) -> dict[int, tuple[str, str]]:
+    """Return last prompt and answer of recordings, by id."""
+    if store is None or not ids:
+        return {}
+    marks = ",".join("?" * len(ids))
+    found = store.rows(f"SELECT id, last_user_text, answer_text FROM interactions WHERE id IN ({marks})", tuple(ids))  # noqa: S608 - question marks
+    return {id_: (from_sql(said or ""), from_sql(replied or "")) for id_, said, replied in found}

@@ -1,0 +1,133 @@
+"""The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
+
+Who may ask is the control API's rule (`core.control.table.refusal`); the page alone is given to everybody who may name us, without a token
+where the asker may not have one. Answers are made in a thread of their own, over a store opened for each: a question about a large call
+must never hold up a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from llmproxy.core.control.table import ControlAsked, Forbidden, refusal
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import header
+from llmproxy.errors import CassetteNotFound, LLMProxyError
+from llmproxy.protocol import UI_PREFIX
+from llmproxy.ui import data, live
+from llmproxy.ui.answers import Answer, answered, json_answer, page, refused, to_page
+from llmproxy.ui.watch import Watch
+
+_DATA = UI_PREFIX + "data/"
+_NOTHING: dict[str, Any] = {"cassettes": []}
+
+
+@dataclass(slots=True)
+class Viewer:
+    """Answers what stands below ``/_llmproxy/ui/``."""
+
+    engine: Engine
+    watch: Watch
+    opened: Callable[[], Iterable[live.Open]]
+    """Gives the exchanges that have not ended."""
+    token: str = ""
+    page_token: str = ""
+    """Comes with the page, and lets it ask; anew with each proxy."""
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
+
+    def ask(self, asked: ControlAsked) -> Future[Answer]:
+        """Answer a request, soon. Call it where the engine lives."""
+        path = urlsplit(asked.target).path
+        if path == "/":
+            return _done(to_page())
+        refusing = refusal(asked, self.token, self.page_token)
+        if asked.method not in ("GET", "HEAD"):
+            return _done(json_answer(405, _error("llmproxy_method", "llmproxy: the viewer is for reading.")))
+        if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
+            return _done(self._page(asked, refusing))
+        if refusing is not None:
+            return _done(refused(refusing))
+        if not path.startswith(_DATA):
+            return _done(json_answer(404, _error("llmproxy_not_found", "llmproxy: there is nothing here.")))
+        question, query = (
+            path.removeprefix(_DATA),
+            dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
+        )
+        return self._thread.submit(answered, self._asker(question, query), question, query)
+
+    def close(self) -> None:
+        """Answer nothing any more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _page(self, asked: ControlAsked, refusing: LLMProxyError | None) -> Answer:
+        """Return the page to a person who opens it; its token only to who may ask without one, and never to a script."""
+        opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
+        typed = refusal(_without_page(asked), self.token)
+        if (refusing is not None and not opens) or (typed is not None and asked.loopback):
+            return refused(refusing or typed or Forbidden("llmproxy: not for you."))
+        given = self.page_token if opens and typed is None else ""
+        return page({"live": True, "start": "#/live", "token": given, "store": str(self.engine.config.store)})
+
+    def _asker(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
+        """Return what answers a question; what it needs of the engine is taken now."""
+        engine, path = self.engine, self.engine.config.store
+        if question == "live":
+            seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
+            return lambda *_: _with_store(path, lambda store: live.told(seen, store))
+        if question == "miss":
+            misses = engine.journal.misses()
+            return lambda *_: _missed(misses, query)
+        return lambda asked, given: _answer(path, asked, given)
+
+
+def _answer(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+    if question == "cassettes":
+        return _with_store(
+            path, lambda store: data.answer(store, question, query) if store else {"store": path.name, **_NOTHING}
+        )
+    with Store.open(path, writable=False, now=lambda: 0.0) as store:
+        return data.answer(store, question, query)
+
+
+def _missed(misses: Any, query: Mapping[str, str]) -> Any:  # noqa: ANN401 - plain values
+    try:
+        at = float(query.get("at", ""))
+    except ValueError as error:
+        raise data.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
+    found = live.missed(misses, at, query.get("session", ""), query.get("key", ""))
+    if found is None:
+        raise data.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint="llmproxy why")
+    return found
+
+
+def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
+    """Use the store if there is one yet."""
+    try:
+        store = Store.open(path, writable=False, now=lambda: 0.0)
+    except CassetteNotFound:
+        return use(None)
+    with store:
+        return use(store)
+
+
+def _without_page(asked: ControlAsked) -> ControlAsked:
+    """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
+    names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
+    headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
+    return ControlAsked(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
+
+
+def _done(answer: Answer) -> Future[Answer]:
+    made: Future[Answer] = Future()
+    made.set_result(answer)
+    return made

@@ -1,0 +1,90 @@
+"""A recording read in its order: of each call, what it says for the first time, and which earlier call it goes on with.
+
+An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said before; here that,
+and the results that a request brings for the tool calls of earlier answers, are kept beside the opened exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
+from llmproxy.trace.reading.history import History
+
+
+class Result(NamedTuple):
+    """What a request says a tool answered."""
+
+    caller: int
+    """The interaction whose answer called the tool."""
+    call: str
+    """Id of the call, or the tool's name where the dialect has no ids."""
+    text: str
+    told_in: int
+    """The interaction whose request says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One call, in its place."""
+
+    exchange: OpenedExchange
+    known: int = 0
+    """How many messages of the request had been said before."""
+    previous: OpenedExchange | None = None
+    """The call that this one goes on with."""
+    retry: bool = False
+    results: tuple[Result, ...] = ()
+    """Of tools that earlier calls asked for."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the calls of one recording; feed them in the order of their requests."""
+
+    _history: History = field(default_factory=History)
+    _conversations: RecordedConversations = field(default_factory=RecordedConversations)
+    _last: dict[str, OpenedExchange] = field(default_factory=dict)
+    """By conversation."""
+    _names: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def read(self, interaction: Interaction) -> Told:
+        """Take the next call."""
+        exchange = opened(interaction, self._history)
+        if interaction.operation not in CHAT:
+            return Told(exchange)
+        place = self._conversations.place(exchange)
+        conversation = place.conversation or self._begin(exchange, place)
+        previous = self._last.get(conversation.id)
+        results = tuple(self._results(exchange, place, conversation))
+        self._conversations.note(exchange, place, conversation)
+        self._wait(exchange, conversation)
+        self._last[conversation.id] = exchange
+        known = place.known if previous is not None else 0
+        return Told(exchange, known, previous, place.retry, results)
+
+    def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+        name = str(next(self._names))
+        return RecordedConversation(name, name, exchange.tools, place.system)
+
+    def _results(
+        self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+    ) -> Iterator[Result]:
+        for message in exchange.messages[place.known :]:
+            if message.role != "tool":
+                continue
+            pending = self._conversations.answer(conversation, message.tool_call_id)
+            if pending is not None:
+                name = pending.call_id or pending.name
+                yield Result(pending.span.id, name, message.text, exchange.interaction.id or 0)
+
+    def _wait(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+        if exchange.answer is None or exchange.failed:
+            return
+        for call in exchange.answer.tool_calls:
+            self._conversations.wait(conversation, Pending(call.id, call.name, exchange.interaction, None))

@@ -1,0 +1,119 @@
+"""The list of a recording: light rows out of indexed columns, a window at a time, and what all of them come to.
+
+A recording may hold a hundred thousand calls: nothing here reads a body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
+
+MOST = 1000
+"""Rows of one window."""
+DRAWN = 3000
+"""Calls that are drawn in the strip of time; of more, the list's own bars must do."""
+USER, ANSWER = 240, 400
+"""Characters of the texts in a row."""
+
+_SUMS = """
+SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd), count(cost_usd), min(started_at),
+    max(started_at + coalesce(duration_ms, 0) / 1000.0),
+    sum(status >= 400 OR ending <> 'complete'), count(coalesce(input_tokens, output_tokens)), count(DISTINCT party)
+FROM interactions WHERE {where}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which calls of which cassette."""
+
+    cassette: str
+    sample: int = 1
+    find: str = ""
+    """A text that prompt, answer, model, operation, target or party holds; letter case does not count."""
+    failed: bool = False
+    """Only those without a whole good answer."""
+
+    def where(self) -> tuple[str, tuple[object, ...]]:
+        """Return the condition, and its values."""
+        parts: list[tuple[str, tuple[object, ...]]] = [
+            ("cassette = ? AND sample = ? AND superseded_at IS NULL", (to_sql(self.cassette), self.sample))
+        ]
+        if self.failed:
+            parts.append(("(status >= 400 OR ending <> 'complete')", ()))
+        if self.find:
+            columns = ("last_user_text", "answer_text", "model", "operation", "target", "party")
+            pattern = f"%{self.find.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
+            like = " OR ".join(f"{name} LIKE ? ESCAPE '!'" for name in columns)
+            parts.append((f"({like})", (pattern,) * len(columns)))
+        return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
+
+
+def window(store: Reading, wanted: Wanted, offset: int, limit: int) -> list[dict[str, Any]]:
+    """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
+    where, values = wanted.where()
+    sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
+    return [plain(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
+
+
+def sums(store: Reading, wanted: Wanted) -> dict[str, Any]:
+    """Return what the calls come to; None is unknown, never 0."""
+    where, values = wanted.where()
+    ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.rows(
+        _SUMS.format(where=where), values
+    )
+    return {
+        "calls": calls,
+        "in": tokens_in,
+        "out": tokens_out,
+        "cost": cost,
+        "unpriced": counted - priced,
+        "from": first,
+        "to": last,
+        "failed": failed or 0,
+        "parties": parties,
+    }
+
+
+def strip(store: Reading, wanted: Wanted) -> list[list[Any]]:
+    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed; nothing of too many."""
+    where, values = wanted.where()
+    sql = (
+        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete' FROM interactions"  # noqa: S608
+        f" WHERE {where} ORDER BY started_at, id LIMIT ?"
+    )
+    found = [list(row) for row in store.rows(sql, (*values, DRAWN + 1))]
+    return found if len(found) <= DRAWN else []
+
+
+def place_of(store: Reading, wanted: Wanted, started_at: float, id_: int) -> int:
+    """Return how many rows come before a call."""
+    where, values = wanted.where()
+    sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"  # noqa: S608 - constants only
+    return int(store.rows(sql, (*values, started_at, id_))[0][0])
+
+
+def plain(row: RowSummary) -> dict[str, Any]:
+    """Return a row as the page takes it."""
+    return {
+        "id": row.id,
+        "party": row.party,
+        "provider": row.provider,
+        "operation": row.operation,
+        "model": row.model,
+        "stream": row.stream,
+        "status": row.status,
+        "ending": row.ending.value,
+        "at": row.started_at,
+        "first": row.first_byte_ms,
+        "ms": row.duration_ms,
+        "in": row.tokens_in,
+        "out": row.tokens_out,
+        "cost": row.cost_usd,
+        "occurrence": row.occurrence,
+        "asked": (row.last_user_text or "")[:USER],
+        "answered": (row.answer_text or "")[:ANSWER],
+    }

@@ -1,0 +1,87 @@
+"""`llmproxy ui`: the page and its data, on loopback, for whoever has the token.
+
+Who may read is asked three times: the request must name this machine (`Guard`: no page of another name that points here), no other page
+may ask (Origin, Sec-Fetch-Site), and data wants the token that stands in the address that was printed: other users of this machine do
+not have it. The page itself holds no data and is given to everybody who names us. A store is opened for each question, for reading, and
+closed again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from llmproxy.core.traffic.strangers import Guard, SeenHead
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
+from llmproxy.ui.answers import Answer, Ask, Headers, answered, fields, json_answer, page, refused, to_page
+
+_DATA = "data/"
+
+
+def respond(method: str, target: str, headers: Headers, token: str, ask: Ask, start: dict[str, Any]) -> Answer:
+    """Answer one request of `llmproxy ui`."""
+    path = urlsplit(target).path
+    if path == "/":
+        return to_page()
+    try:
+        Guard().check(SeenHead(headers))
+    except RefusedError as error:
+        return refused(error)
+    if method not in ("GET", "HEAD"):
+        return json_answer(
+            405, {"error": {"code": "llmproxy_method", "message": "llmproxy: this is for reading.", "hint": ""}}
+        )
+    if path == UI_PREFIX:
+        return page(start)
+    if not path.startswith(UI_PREFIX + _DATA):
+        return json_answer(
+            404,
+            {"error": {"code": "llmproxy_not_found", "message": "llmproxy: there is nothing here.", "hint": UI_PREFIX}},
+        )
+    given = next((value for name, value in headers if name.lower() == TOKEN_HEADER), "")
+    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
+        told = "llmproxy: this page has no token."
+        hint = "Open the address that `llmproxy ui` printed, whole."
+        return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
+    query = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
+    return answered(ask, path.removeprefix(UI_PREFIX + _DATA), query)
+
+
+def server(port: int, token: str, ask: Ask, start: dict[str, Any]) -> ThreadingHTTPServer:
+    """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 60
+
+        def do_GET(self) -> None:
+            """Answer."""
+            headers = tuple(self.headers.items())
+            if self.command not in ("GET", "HEAD"):
+                self.close_connection = True  # its body is not read
+            answer = respond(self.command, self.path, headers, token, ask, start)
+            self.send_response_only(answer.status)
+            for name, value in (*fields(answer), ("content-length", str(len(answer.body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as http.server calls them
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: the address holds no data, and the terminal belongs to the command."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing of a browser that left before its answer was there."""
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    return Server(("127.0.0.1", port), Handler)

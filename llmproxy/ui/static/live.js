@@ -1,0 +1,133 @@
+// What happens now: each call as it comes, newest last; a miss opens as a difference, with the commands to type.
+import { html, useState, useEffect, useMemo, useRef } from "./view.js";
+import { clock, counted, duration, line, money, short, visible } from "./format.js";
+import { ask, useAsk } from "./source.js";
+import { List } from "./list.js";
+import { Call } from "./call.js";
+import { Miss } from "./miss.js";
+import { Failure } from "./parts.js";
+import { useKeys } from "./keys.js";
+
+const EVERY = 700;  // milliseconds between two questions
+const KEPT = 5000;
+const HEIGHT = 54;
+const WORDS = { hit: "replayed", bound: "replayed, bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
+const STANDS_OUT = (row) => ["miss", "fault", "refused"].includes(row.what) || row.lost || row.status >= 400;
+
+// {rows, ...}: what the proxy told so far, asked again and again while the page is seen.
+function useLive(paused) {
+  const [state, set] = useState({ rows: [], count: 0, sessions: [], open: [], late: 0 });
+  const kept = useRef(state);
+  const still = useRef(paused);
+  still.current = paused;
+  useEffect(() => {
+    let next;
+    const look = async () => {
+      if (!document.hidden) {
+        try {
+          const told = await ask("live", { after: kept.current.count });
+          const restarted = told.count < kept.current.count;
+          const rows = still.current ? kept.current.rows : [...(restarted ? [] : kept.current.rows), ...told.rows].slice(-KEPT);
+          const isNews = told.rows.length || told.open.length || kept.current.open.length || restarted || !kept.current.mode || kept.current.error;
+          const count = restarted ? 0 : still.current ? kept.current.count : told.count;
+          kept.current = { ...told, rows, count, late: still.current ? told.count - count : 0 };
+          if (isNews) set(kept.current);
+        } catch (error) {
+          kept.current = { ...kept.current, error };
+          set(kept.current);
+        }
+      }
+      next = setTimeout(look, EVERY);
+    };
+    look();
+    return () => clearTimeout(next);
+  }, []);
+  return state;
+}
+
+export function Live({ show }) {
+  const [paused, pause] = useState(false);
+  const [find, seek] = useState("");
+  const [out, onlyOut] = useState(false);
+  const [beside, lay] = useState(false);
+  const [chosen, choose] = useState(null);
+  const [tab, turn] = useState("said");
+  const [listed, list] = useState(true);
+  const state = useLive(paused);
+  const input = useRef();
+  const rows = useMemo(() => state.rows.filter((row) => matches(row, find, out)), [state.rows, find, out]);
+  const at = chosen ? rows.findIndex((row) => row.n === chosen.n) : -1;
+  const pick = (row) => { choose(row); if (row) list(false); };
+  const step = (by) => rows.length && pick(rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? rows.length - 1 : at + by))]);
+  useKeys({
+    j: () => step(1), k: () => step(-1), p: () => pause(!paused), f: () => onlyOut(!out), "/": () => input.current?.focus(),
+    m: () => pick(rows.findLast((row) => row.what === "miss")), Escape: () => (find ? seek("") : pick(null)),
+  });
+  if (state.error && !state.mode) return html`<${Failure} error=${state.error} />`;
+  const sessions = [...new Set(rows.map((row) => row.session))].slice(-4);
+  const lists = beside && sessions.length > 1 ? sessions : [null];
+  return html`<div class="recording live">
+    <header class="head"><h1>live</h1><p class="soft">${[state.mode && `mode ${state.mode}`, state.store && visible(state.store), counted(state.count, "call"), state.open.length && `${counted(state.open.length, "call")} open`].filter(Boolean).join(" · ")}</p>
+      ${state.error && html`<p class="why" role="alert">${visible(state.error.message)}</p>`}</header>
+    <div class="tools wide">
+      <input ref=${input} type="search" placeholder="find (/)" aria-label="find in sessions, models, prompts, answers" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
+      <label><input type="checkbox" checked=${out} onChange=${() => onlyOut(!out)} /> what stands out</label>
+      <label><input type="checkbox" checked=${beside} onChange=${() => lay(!beside)} /> sessions side by side</label>
+      <button class="narrow" onClick=${() => { choose(null); list(!listed); }}>${listed ? "sessions" : "calls"}</button>
+      <button onClick=${() => pause(!paused)} aria-pressed=${paused}>${paused ? `go on${state.late ? ` (${state.late} more)` : ""}` : "pause"}</button>
+    </div>
+    <div class=${`split${listed ? " listed" : ""}${lists.length > 1 ? " beside" : ""}`}>
+      <nav class="left columns" aria-label="calls">${rows.length === 0 && html`<p class="soft pad">${state.rows.length ? "Nothing is like that." : "Nothing has been asked yet. Point your agent's base URL here:"}${!state.rows.length && html`<code>${location.origin}/v1</code>`}</p>`}
+        ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} follow=${!paused} />`)}</nav>
+      <main class="right">
+        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : "all calls"}</button></p>
+        ${chosen === null ? html`<${Sessions} sessions=${state.sessions} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
+      </main>
+    </div>
+  </div>`;
+}
+
+function matches(row, find, out) {
+  if (out && !STANDS_OUT(row)) return false;
+  const wanted = find.toLowerCase();
+  return !wanted || [row.session, row.party, row.provider, row.model, row.operation, row.what, row.asked, row.answered, row.note].some((text) => (text || "").toLowerCase().includes(wanted));
+}
+
+function Column({ session, rows, chosen, pick, follow }) {
+  const at = chosen ? rows.findIndex((row) => row.n === chosen.n) : -1;
+  return html`<section class="column">${session !== null && html`<h2>${visible(session)}</h2>`}
+    <${List} id=${`live-${session || ""}`} count=${rows.length} height=${HEIGHT} chosen=${at} choose=${(n) => pick(rows[n])} follow=${follow && at < 0} label=${counted(rows.length, "call")} row=${(n) => html`<${Row} row=${rows[n]} alone=${session !== null} />`} /></section>`;
+}
+
+const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (row.bound.length ? `bound: ${row.bound.join(", ")}` : "");
+
+function Row({ row, alone }) {
+  const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
+  return html`<div class=${`one ${row.what}${row.lost ? " lost" : ""}`}>
+    <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${!alone && row.session !== "default" && html`<span class="tag">${visible(row.session)}</span>`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
+      <span class="model">${visible([row.provider, row.model || row.operation].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span></div>
+    <div class="second">${row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}${says(row) && html`<span class="answered">${line(says(row), 160)}</span>`}</div>
+  </div>`;
+}
+
+function Chosen({ row, tab, turn, pick, show }) {
+  if (row.what === "miss") return html`<${Miss} row=${row} />`;
+  if (row.id === null) return html`<section class="facts"><h2>${WORDS[row.what]} <span class="status bad">${row.status || "no answer"}</span></h2><p>${[row.session, row.party, row.provider, row.operation, row.model].filter(Boolean).map(visible).join(" · ")}</p><p class="why">${visible(row.note)}</p></section>`;
+  return html`${row.bound.length > 0 && html`<p class="soft">replayed with this run's values of: ${row.bound.map(visible).join(", ")}</p>`}${row.note && html`<p class="soft">${visible(row.note)}</p>`}
+    <${Call} id=${row.id} tab=${tab} choose=${turn} go=${(id) => pick({ ...row, n: -1, id })} />
+    <${InRecording} id=${row.id} show=${show} />`;
+}
+
+function InRecording({ id, show }) {
+  const { value } = useAsk("place", { id });
+  return value ? html`<p><button class="link" onClick=${() => show({ ...value, id })}>in its recording, ${visible(value.cassette)}</button></p>` : null;
+}
+
+function Sessions({ sessions, seek, open, now }) {
+  return html`<section class="sessions"><h3>Sessions</h3>
+    ${sessions.length === 0 && html`<p class="soft">None has begun.</p>`}
+    ${sessions.length > 0 && html`<table><thead><tr><th>session</th><th>mode</th><th>replayed</th><th>misses</th><th>recorded</th><th>not spent</th><th>spent</th></tr></thead>
+    <tbody>${sessions.map((each) => html`<tr key=${each.name}><td><button class="link" onClick=${() => seek(each.name)}>${visible(each.name)}</button></td><td>${each.mode}</td><td>${each.hits}${each.bound ? ` (${each.bound} bound)` : ""}</td><td class=${each.misses ? "why" : ""}>${each.misses}</td><td>${each.recorded}</td><td>${money(each.cost_not_spent)}</td><td>${money(each.cost_spent)}</td></tr>`)}</tbody></table>`}
+    ${open.length > 0 && html`<h3>Open now</h3><ul>${open.slice(0, 20).map((each, n) => html`<li key=${n}>${visible([each.party, each.operation, each.model].filter(Boolean).join(" · "))} <span class="soft">for ${duration((now - each.at) * 1000)}</span></li>`)}</ul>`}
+  </section>`;
+}

@@ -1,0 +1,37 @@
+// The page: which view the address means, and what all views share.
+import { html, render, useState, useEffect, useLayoutEffect } from "./view.js";
+import { given } from "./source.js";
+import { Home, address } from "./home.js";
+import { Recording } from "./recording.js";
+import { Live } from "./live.js";
+import { HELP, useKeys } from "./keys.js";
+
+// "#/c/demo~2/12/time" -> {view, cassette, sample, id, tab}
+function read(hash) {
+  const [, view, name, id, tab] = hash.replace(/^#/, "").split("/");
+  if (view === "live" && given.live) return { view };
+  if (view !== "c" || !name) return given.start && view !== "home" ? read(given.start) : { view: "home" };
+  const [, cassette, sample] = /^(.*?)(?:~(\d+))?$/s.exec(decodeURIComponent(name));
+  return { view, cassette, sample: Number(sample || 1), id: id ? Number(id) : undefined, tab: tab || "said" };
+}
+
+function Page() {
+  const [route, set] = useState(() => read(location.hash));
+  const [help, ask] = useState(false);
+  useLayoutEffect(() => {
+    const moved = () => set(read(location.hash));
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  useKeys({ "?": () => ask(!help) });
+  const show = (to) => {
+    const hash = address(to);
+    if (location.hash !== hash) location.hash = hash;
+  };
+  useEffect(() => { document.title = [route.cassette, "llmproxy"].filter(Boolean).join(" · "); }, [route.cassette]);
+  return html`<div class="top"><a href="#/home">llmproxy</a>${given.live && html`<a class="nav" href="#/live" aria-current=${route.view === "live"}>live</a><a class="nav" href="#/home" aria-current=${route.view !== "live"}>recordings</a>`}<button class="link" onClick=${() => ask(!help)} aria-expanded=${help}>keys (?)</button></div>
+    ${help && html`<dl class="keys">${HELP.map(([key, about]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${about}</dd>`)}</dl>`}
+    ${route.view === "live" ? html`<${Live} show=${show} />` : route.view === "c" ? html`<${Recording} key=${route.cassette + "~" + route.sample} ...${route} show=${show} />` : html`<${Home} show=${show} />`}`;
+}
+
+render(html`<${Page} />`, document.getElementById("app"));

@@ -1,0 +1,82 @@
+// Small parts that several views show: texts that may be long, facts, buttons, what went wrong.
+import { html, useState, useEffect, useRef } from "./view.js";
+import { visible, size, pretty } from "./format.js";
+
+const SHOWN = 4000;
+const MORE = 40000;
+
+// A text of any length: its beginning, and more of it when asked for, so that five megabytes never become one node.
+export function Text({ text, code = false, most = SHOWN, lang = undefined }) {
+  const [shown, show] = useState(most);
+  const all = text || "";
+  useEffect(() => show(most), [all]);
+  const rest = all.length - shown;
+  return html`<div class=${code ? "text code" : "text"} dir="auto" lang=${lang}>${visible(all.slice(0, shown))}${
+    rest > 0 && html`<button class="more" onClick=${() => show(shown + MORE)}>… ${size(rest)} more</button>`
+  }</div>`;
+}
+
+// JSON as one reads it, a text as it is.
+export const Code = ({ text, most }) => html`<${Text} code text=${pretty(text)} most=${most} />`;
+
+// Something that can be opened; open from the beginning where `open`.
+export function Fold({ title, open = false, children, kind = "" }) {
+  const [is, set] = useState(open);
+  useEffect(() => set(open), [open]);
+  return html`<details class=${"fold " + kind} open=${is} onToggle=${(event) => set(event.currentTarget.open)}>
+    <summary>${title}</summary>${is && children}
+  </details>`;
+}
+
+export function Copy({ text, label = "copy" }) {
+  const [done, set] = useState("");
+  useEffect(() => {
+    if (!done) return undefined;
+    const soon = setTimeout(() => set(""), 1500);
+    return () => clearTimeout(soon);
+  }, [done]);
+  return html`<button class="copy" onClick=${() => toClipboard(text).then(() => set("copied"), () => set("not copied: select it"))}>${done || label}</button>`;
+}
+
+async function toClipboard(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");  // a file, or http: no clipboard is given to these
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  if (!done) throw new Error("not copied");
+  return undefined;
+}
+
+// A command to type, ready to copy.
+export const Command = ({ text, about }) => html`<div class="command">
+  ${about && html`<p>${about}</p>`}<pre tabindex="0">${visible(text)}</pre><${Copy} text=${text} />
+</div>`;
+
+export const Failure = ({ error }) => html`<div class="failure" role="alert"><p>${visible(error.message)}</p>${error.hint && html`<p class="soft">${visible(error.hint)}</p>`}</div>`;
+
+export function Media({ media }) {
+  return html`<div class="media">${(media || []).map((each, n) => each.type.startsWith("image/")
+    ? html`<img key=${n} alt=${`picture ${n + 1} of this message, ${each.type}`} src=${`data:${each.type};base64,${each.data}`} />`
+    : html`<audio key=${n} controls src=${`data:${each.type};base64,${each.data}`} aria-label=${`sound, ${each.type}`}></audio>`)}</div>`;
+}
+
+// A row of tabs, as ARIA's practices want them: one stop for Tab, arrows between.
+export function Tabs({ tabs, chosen, choose, label }) {
+  const list = useRef();
+  const step = (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const at = tabs.findIndex(([name]) => name === chosen);
+    const next = tabs[(at + by + tabs.length) % tabs.length][0];
+    choose(next);
+    list.current.querySelector(`[data-tab="${next}"]`)?.focus();
+  };
+  return html`<div class="tabs" role="tablist" aria-label=${label} ref=${list} onKeyDown=${step}>${tabs.map(([name, title]) => html`
+    <button key=${name} role="tab" data-tab=${name} id=${"tab-" + name} aria-selected=${name === chosen} aria-controls="panel"
+      tabindex=${name === chosen ? 0 : -1} onClick=${() => choose(name)}>${title}</button>`)}</div>`;
+}

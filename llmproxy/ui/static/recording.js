@@ -1,0 +1,133 @@
+// A recording: the strip of time above, the calls left, and right what happened, or the call that was chosen.
+import { html, useState, useEffect, useMemo, useRef, useCallback } from "./view.js";
+import { clock, counted, day, duration, isFailed, line, money, session, short, visible } from "./format.js";
+import { ask, useAsk, given } from "./source.js";
+import { List } from "./list.js";
+import { Bar, Strip, scale } from "./waterfall.js";
+import { Call, TABS, ahead } from "./call.js";
+import { Story } from "./story.js";
+import { Failure } from "./parts.js";
+import { useKeys } from "./keys.js";
+
+const PAGE = 100;
+const PATIENCE = 60;  // milliseconds
+const HEIGHT = 58;
+
+// Rows of a list that is read a window at a time: {row(n), see(from, to), read(n)}.
+function usePages(query) {
+  const name = JSON.stringify(query);
+  const pages = useRef({ name, query, found: new Map() });
+  const [, drawn] = useState(0);
+  if (pages.current.name !== name) pages.current = { name, query, found: new Map() };
+  const load = (page) => {
+    const { found, query: asked } = pages.current;  // of the latest question, whoever called
+    if (!found.has(page)) {
+      const rows = ask("calls", { ...asked, offset: page * PAGE, limit: PAGE }).then((value) => {
+        found.set(page, value.rows);
+        drawn((n) => n + 1);
+        return value.rows;
+      }, () => found.delete(page));
+      found.set(page, rows);
+    }
+    return found.get(page);
+  };
+  const row = (n) => {
+    const page = pages.current.found.get(Math.floor(n / PAGE));
+    return Array.isArray(page) ? page[n % PAGE] : undefined;
+  };
+  const seen = useRef(null);
+  const see = useCallback((from, to) => {  // what flies past is not asked for
+    const waits = seen.current !== null;
+    seen.current = [from, to];
+    if (!waits) setTimeout(() => {
+      const [first, last] = seen.current;
+      seen.current = null;
+      for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) load(page);
+    }, PATIENCE);
+  }, [name]);
+  const read = async (n) => (await load(Math.floor(n / PAGE)))?.[n % PAGE];
+  return { row, see, read };
+}
+
+export function Recording({ cassette, sample, id, tab = "said", show }) {
+  const [find, seek] = useState("");
+  const [failed, onlyFailed] = useState(false);
+  const [listed, list] = useState(false);
+  const query = { cassette, sample, ...(find ? { find } : {}), ...(failed ? { failed: 1 } : {}) };
+  const { value, error } = useAsk("calls", { ...query, sums: 1, limit: 1 });
+  const { row, see, read } = usePages(query);
+  const { value: placed, late } = useAsk(id ? "place" : null, { ...query, id });
+  const cursor = useRef({});  // where the keyboard is: known here before the server has said so
+  const filter = JSON.stringify(query);
+  const isOurs = cursor.current.filter === filter && [cursor.current.id, cursor.current.from].includes(id);
+  if (!isOurs) cursor.current = { filter, from: id };
+  const own = cursor.current.id === id ? cursor.current.n : undefined;
+  const chosen = id ? (own ?? (placed && !late ? placed.place : -1)) : -1;
+  const count = value?.sums.calls || 0;
+  const go = (to, on = tab) => { list(false); show({ cassette, sample, id: to, tab: on }); };
+  const choose = (n) => {
+    cursor.current = { ...cursor.current, to: n };
+    read(n).then((found) => {
+      if (!found || cursor.current.to !== n) return;
+      cursor.current = { filter, from: id, id: found.id, n, to: n };
+      go(found.id);
+    });
+  };
+  const step = (by) => {
+    const from = cursor.current.to ?? chosen;
+    if (count) choose(Math.max(0, Math.min(count - 1, from < 0 ? (by > 0 ? 0 : count - 1) : from + by)));
+  };
+  useEffect(() => { if (chosen >= 0 && chosen + 1 < count) read(chosen + 1).then((next) => ahead(next?.id)); }, [chosen, count]);
+  const input = useRef();
+  useKeys({
+    j: () => step(1), k: () => step(-1),
+    Escape: () => (find ? seek("") : show({ cassette, sample })),
+    "/": () => input.current?.focus(),
+    f: () => onlyFailed(!failed),
+    ...Object.fromEntries(TABS.map(([name], n) => [String(n + 1), () => id && go(id, name)])),
+  });
+  const strip = value?.strip || [];
+  const position = useMemo(() => (strip.length ? scale(strip).position : null), [strip]);
+  if (error) return html`<${Failure} error=${error} />`;
+  return html`<div class="recording">
+    <${Head} cassette=${cassette} sample=${sample} sums=${value?.sums} />
+    ${strip.length > 1 && html`<${Strip} strip=${strip} chosen=${id} choose=${go} />`}
+    <div class=${"split" + (listed ? " listed" : "")}>
+      <nav class="left" aria-label="calls">
+        <div class="tools">
+          <input ref=${input} type="search" placeholder="find (/)" aria-label="find in prompts, answers, models" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
+          <label><input type="checkbox" checked=${failed} onChange=${() => onlyFailed(!failed)} /> failed</label>
+        </div>
+        ${value && count === 0 && html`<p class="soft pad">No call ${find || failed ? "is like that" : "is recorded here"}.</p>`}
+        <${List} count=${count} height=${HEIGHT} see=${see} chosen=${chosen} choose=${choose} label=${counted(count, "call")}
+          row=${(n) => html`<${Row} row=${row(n)} before=${n ? row(n - 1) : null} from=${value?.sums.from} position=${position} />`} />
+      </nav>
+      <main class="right">
+        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
+        ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
+      </main>
+    </div>
+  </div>`;
+}
+
+function Head({ cassette, sample, sums }) {
+  const about = sums && [
+    counted(sums.calls, "call"), sums.failed && `${short(sums.failed)} failed`,
+    sums.in !== null || sums.out !== null ? `${short(sums.in)} → ${short(sums.out)} tokens` : "tokens unknown",
+    sums.cost !== null && `${money(sums.cost)}${sums.unpriced ? ` and ${counted(sums.unpriced, "call")} of unknown price` : ""}`,
+    sums.to > sums.from && duration((sums.to - sums.from) * 1000), day(sums.from),
+  ].filter(Boolean).join(" · ");
+  return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p></header>`;
+}
+
+function Row({ row, before, from, position }) {
+  if (!row) return html`<span class="soft">…</span>`;
+  const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
+  const same = before && before.asked === row.asked;
+  return html`<div class=${isFailed(row) ? "one failed" : "one"}>
+    <div class="first"><span class="id">#${row.id}</span><span class="soft">${clock(row.at)}</span>${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
+      <span class="model">${visible(row.model || row.operation)}</span><span class="end">${isFailed(row) && html`<b>${row.status}${row.ending === "complete" ? "" : ` ${row.ending}`}</b> `}${tokens} <span class="soft">${duration(row.ms)}</span></span></div>
+    <div class="second">${!same && row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
+    <${Bar} row=${row} position=${position} />
+  </div>`;
+}

@@ -1,0 +1,68 @@
+// Where data comes from: the server that gave the page, or the page itself when it is a file.
+import { useState, useEffect } from "./view.js";
+import { inFile } from "./infile.js";
+
+export const given = JSON.parse(document.getElementById("data").textContent);
+
+const TOKEN = "llmproxy-token";
+
+function token() {
+  const found = /^#token=([\w-]+)/.exec(location.hash);
+  if (found) {  // out of the address, so that it is in no history and in no screenshot
+    sessionStorage.setItem(TOKEN, found[1]);
+    history.replaceState(null, "", location.pathname + "#" + location.hash.slice(found[0].length).replace(/^[&#]/, ""));
+  }
+  return sessionStorage.getItem(TOKEN) || "";
+}
+
+const known = given.served ? given.token || token() : "";
+
+export class Refused extends Error {
+  constructor(told) {
+    super(told.message);
+    this.hint = told.hint;
+  }
+}
+
+async function served(question, query) {
+  let answer;
+  try {
+    const headers = known ? { "x-llmproxy-token": known } : {};
+    answer = await fetch(`data/${question}?${new URLSearchParams(query)}`, { headers });
+  } catch {
+    throw new Refused({ message: "The server does not answer: it has ended.", hint: "Start it again, and reload this page." });
+  }
+  const value = await answer.json();
+  if (!answer.ok) throw new Refused(value.error);
+  return value;
+}
+
+export const ask = given.served ? served : async (question, query) => inFile(given, question, query);
+
+const LATEST = 40;  // answers that are kept: going back and forth asks nothing twice
+const kept = new Map();
+
+export async function askOnce(question, query) {
+  const name = question + "?" + new URLSearchParams(query);
+  if (!kept.has(name)) {
+    if (kept.size >= LATEST) kept.delete(kept.keys().next().value);
+    kept.set(name, ask(question, query).catch((error) => { kept.delete(name); throw error; }));
+  }
+  return kept.get(name);
+}
+
+// {value, error}: what is asked, anew whenever the question changes; the old value stays until the new one is there.
+export function useAsk(question, query) {
+  const name = question && JSON.stringify([question, query]);
+  const [found, set] = useState({});
+  useEffect(() => {
+    let wanted = true;
+    if (!name) return undefined;
+    askOnce(question, query).then(
+      (value) => wanted && set({ value, name }),
+      (error) => wanted && set({ error, name }),
+    );
+    return () => { wanted = false; };
+  }, [name]);
+  return { ...found, late: found.name !== name };
+}

@@ -1,0 +1,31 @@
+// What happened, on one screen: asked, done, answered.
+import { html } from "./view.js";
+import { counted, duration, given, line, visible } from "./format.js";
+import { useAsk } from "./source.js";
+import { Code, Failure, Text } from "./parts.js";
+
+export function Story({ cassette, sample, go }) {
+  const { value, error } = useAsk("story", { cassette, sample });
+  if (error) return html`<${Failure} error=${error} />`;
+  if (!value) return html`<p class="soft pad">reading …</p>`;
+  const { steps, calls, of } = value;
+  return html`<section class="story" aria-label="what happened">
+    ${steps.length === 0 && html`<p class="soft">No conversation was recorded here: the list holds what was asked.</p>`}
+    ${steps.map((step, n) => html`<${Step} key=${n} step=${step} go=${go} />`)}
+    ${calls < of && html`<p class="soft">These are the first ${counted(calls, "call")} of ${counted(of, "call")}; the list holds all.</p>`}
+  </section>`;
+}
+
+const HEADS = { user: "asked", answer: "answered", says: "said", failed: "failed", call: "called" };
+
+function Step({ step, go }) {
+  const inside = { marginInlineStart: `${Math.min(step.depth, 6) * 1.25}rem` };
+  const to = step.call && html`<button class="link to" onClick=${() => go(step.call)} aria-label=${`open call ${step.call}`}>#${step.call}</button>`;
+  if (step.kind === "tool") return html`<details class="step tool" style=${inside}><summary>
+      <span class="does"><span class="name">${visible(step.name || "(no name)")}</span> <span class="soft">${line(given(step.given), 140)}</span></span>
+      <span class="returns">${step.result === null ? html`<span class="soft">no result seen</span>` : line(step.result, 140)}</span>
+      <span class="soft">${duration(step.ms)}</span>${to}</summary>
+    <${Code} text=${step.given} /><p class="soft">returned</p><${Code} text=${step.result || ""} /></details>`;
+  return html`<div class=${"step " + step.kind} style=${inside}><span class="head">${HEADS[step.kind]}</span>
+    <${Text} text=${(step.text || "(nothing)") + (step.again ? " (asked again)" : "")} most=${1500} />${to}</div>`;
+}

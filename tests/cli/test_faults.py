@@ -1,0 +1,47 @@
+"""``llmproxy faults``, and the page that tells of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.core.faults import KINDS, PRESETS, preset_text, read_faults
+from llmproxy.core.faults.kinds.table import kinds_table
+from llmproxy.core.faults.reading import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each example is a rule of a file."""
+    assert main(["faults"]) == 0
+    said = capsys.readouterr().out
+    examples = [line.partition("example")[2].strip() for line in said.splitlines() if line.startswith("  example")]
+    rules = [read_faults(parse_yaml(text, "x")).rules[0] for text in examples]
+    assert [rule.kind.name for rule in rules] == list(KINDS)
+    assert all(name in said for name in PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_printed_as_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed can be kept and changed."""
+    assert main(["faults", name]) == 0
+    assert capsys.readouterr().out == preset_text(name)
+
+
+def test_one_kind_and_one_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """A kind by name; an unknown one with what is near."""
+    assert main(["faults", "stall"]) == 0
+    assert "seconds of silence" in capsys.readouterr().out
+    assert main(["faults", "stal"]) == 2
+    assert "did you mean 'stall'?" in capsys.readouterr().err
+
+
+def test_the_page_has_the_table_of_kinds() -> None:
+    """docs/faults.md says of each kind what the code says."""
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    assert kinds_table() in page
+    assert f"{len(KINDS)} kinds and {len(PRESETS)} presets" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in PRESETS if f"| `{name}` | {PRESETS[name]} |" not in page] == []

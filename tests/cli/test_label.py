@@ -1,0 +1,57 @@
+"""``llmproxy label``: typed answers become lines for `judge calibrate`."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """Return a report of two runs with two criteria."""
+    runs = [
+        {
+            "started": {"run_id": f"run_{name}", "scenario": name, "sample": 1, "criteria": ["polite", "fast"]},
+            "parts": [{"event": "message", "message": {"role": "user", "content": f"I am {name}\x1b[2J"}}],
+            "finished": None,
+        }
+        for name in ("ann", "bob")
+    ]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"scenarios": [{"runs": runs}]}), encoding="utf-8")
+    return path
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str, *command: str) -> int:
+    """Run the command with what somebody types."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    return main(["label", *command])
+
+
+def test_who_stops_goes_on_later(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was finished is kept; a slip of the finger is asked again; the terminal is not driven by what an agent said."""
+    out = tmp_path / "labels.jsonl"
+    assert typed(monkeypatch, "p\nx\nfail\np\nq\n", str(report), "--out", str(out)) == 0
+    (line,) = map(json.loads, out.read_text().splitlines())
+    assert [each["label"] for each in line["criteria"]] == ["passed", "failed"]
+    shown = capsys.readouterr().out
+    assert "1 conversation labelled" in shown
+    assert "\x1b" not in shown
+    assert typed(monkeypatch, "s\ni\n", str(report), "--out", str(out)) == 0
+    assert "1 conversation to label, 1 labelled before" in capsys.readouterr().out
+    second = json.loads(out.read_text().splitlines()[1])
+    assert [each["label"] for each in second["criteria"]] == [None, "inconclusive"]
+
+
+def test_what_is_no_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what writes one."""
+    (tmp_path / "x.json").write_text("{")
+    assert main(["label", str(tmp_path / "x.json")]) == 2
+    assert "is no JSON report of tests" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""Six agents with one weakness each, and a sound one: a sweep finds exactly that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.provider import Call, Provider, Reply, Script, Step
+from tests.support import proxy
+from tests.support.process import ROOT, clean_env
+
+AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
+WEAKNESSES = ("http-429", "http-500", "early-end", "length", "truncated-arguments", "duplicate-call")
+ASKED = "Do I need an umbrella in Oslo?"
+SCRIPT = Script(
+    (
+        Step(Reply(call=(Call("get_weather", {"city": "Oslo"}),)), user=ASKED, times=None),
+        Step(Reply("Yes, take one: it rains in Oslo."), user=ASKED, tool_result="rain", times=None),
+        Step(
+            Reply("Rain in Oslo today: take the umbrella with you."), user="Sum it up, please.", results=1, times=None
+        ),
+    ),
+    ordered=False,
+)
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Record the sound agent once; returns the URL of a proxy that replays it."""
+    store = tmp_path_factory.mktemp("sweep") / "x.db"
+    with Provider(SCRIPT) as p, proxy("record", store, upstreams={"openai": p.url}) as px:
+        env = {**os.environ, "OPENAI_BASE_URL": f"{px.url}/v1"}
+        subprocess.run([sys.executable, str(AGENT)], env=env, check=True, timeout=60)
+    with proxy("replay", store) as px:
+        yield px.url
+
+
+def sweep(replay: str, kinds: str, *agent: str, code: int, options: tuple[str, ...] = ()) -> list[dict[str, object]]:
+    """Sweep a command at the running proxy; returns the findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        command = [
+            sys.executable,
+            "-m",
+            "llmproxy",
+            "run",
+            "--faults",
+            kinds,
+            "--json",
+            str(file),
+            *options,
+            "--",
+            *agent,
+        ]
+        env = clean_env({"LLMPROXY_URL": replay, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == code, done.stdout + done.stderr
+        found: list[dict[str, object]] = [{"said": done.stderr}]
+        if file.is_file() and (told := json.loads(file.read_text("utf-8"))):
+            found = told
+            assert f"{len(found)} fault" in done.stdout
+    return found
+
+
+@pytest.mark.parametrize(
+    "weak", [None, "length", *(pytest.param(each, marks=pytest.mark.slow) for each in WEAKNESSES if each != "length")]
+)
+def test_the_planted_weakness_is_found_and_nothing_else(replay: str, weak: str | None) -> None:
+    """Of a sound agent every fault is recovered from; of the others only the planted one is not."""
+    more = ["--weak", weak] if weak else []
+    breaks = weak not in (None, "duplicate-call")  # whose second call leads past the recording: `went on`, at call 2
+    found = sweep(replay, f"sweep:{','.join(WEAKNESSES)}", sys.executable, str(AGENT), *more, code=int(breaks))
+    assert len(found) == 12
+    assert {each["kind"] for each in found if each["outcome"] != "recovered"} == ({weak} if weak else set())
+    assert {each["kind"] for each in found if each["weak"]} == ({weak} if breaks else set())
+
+
+@pytest.mark.slow
+def test_a_sound_agent_stands_all_of_it(replay: str) -> None:
+    """All kinds that a sweep takes, at every call: recovered, or given up with a message where that is sound."""
+    found = sweep(replay, "sweep", sys.executable, str(AGENT), code=0)
+    assert len(found) > 40
+    assert {each["outcome"] for each in found} == {"recovered", "gave up"}
+
+
+def test_what_hangs_is_ended(replay: str, tmp_path: Path) -> None:
+    """An agent that waits for ever after a fault is killed with what it started, and said to hang."""
+    agent = tmp_path / "hangs.py"
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": ASKED}], "tools": OFFERED}
+    agent.write_text(HANGS.replace("BODY", repr(json.dumps(body))))
+    (found,) = sweep(replay, "sweep:reset", sys.executable, str(agent), code=1, options=("--patience", "3"))
+    assert (found["outcome"], found["weak"]) == ("hung", True)
+
+
+HANGS = """
+import os, subprocess, sys, urllib.request
+sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", BODY.encode(), {"content-type": "application/json"})
+try:
+    urllib.request.urlopen(sent).read()
+except OSError:
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+OFFERED = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (("-c", "pass"), 3, "undisturbed, the command asked the proxy nothing"),
+        (("{AGENT}", "--weak", "nonsense"), 3, "undisturbed, the command asked the proxy nothing"),
+        (
+            ("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"),
+            4,
+            "asks what is not recorded",
+        ),
+    ],
+)
+def test_without_a_sound_run_there_is_no_sweep(replay: str, command: tuple[str, ...], code: int, said: str) -> None:
+    """Nothing is said about faults then."""
+    (found,) = sweep(replay, "sweep", sys.executable, *(each.format(AGENT=AGENT) for each in command), code=code)
+    assert said in str(found["said"])
+
+
+def test_a_sweep_replays(replay: str) -> None:
+    """Another mode is refused: faults at a provider's expense are nobody's wish."""
+    (found,) = sweep(replay, "sweep", "true", code=2, options=("--mode", "record"))
+    assert "a sweep replays" in str(found["said"])

@@ -1,0 +1,171 @@
+"""Bound hits where a cassette holds more than one run: forks, samples, overrides, and what `auto` added on another day."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from llmproxy.core.bindings import Circumstance, Slot
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.forks.overrides import Overrides, typed
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.store.store import Store
+from llmproxy.core.store.varying import put_slots
+from llmproxy.protocol import Decision, Mode
+from tests.core.engine.test_engine import NOW, answered, engine
+
+Json = Any
+SLOTS = [Slot("chunk", "hex", "run", before="Chunk ID: ")]
+
+
+class Run:
+    """An agent in one folder, whose tool makes one id: three requests, each with the answers before it."""
+
+    def __init__(self, cwd: str, chunk: str) -> None:
+        self.cwd, self.chunk = cwd, chunk
+        self.circumstances = (Circumstance("cwd", cwd),)
+
+    def body(self, number: int, result: str = "") -> bytes:
+        """Return the n-th request, from 1."""
+        cwd, chunk = self.cwd, self.chunk
+        call = {"id": "c", "type": "function", "function": {"name": "run", "arguments": json.dumps({"in": cwd})}}
+        turns: list[Json] = [
+            {"role": "user", "content": f"make it in {cwd}"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": result or f"Chunk ID: {chunk}\n{cwd}"},
+            {"role": "assistant", "content": self.text(2)},
+            {"role": "user", "content": "and now?"},
+        ]
+        return json.dumps({"model": "gpt-5", "messages": turns[: 2 * number - 1]}).encode()
+
+    def text(self, number: int) -> str:
+        """Return what the model says to it."""
+        return ("", "I make it", f"made {self.chunk} in {self.cwd}", f"see {self.cwd}/{self.chunk}")[number]
+
+
+A, B, C = Run("/tmp/a/one", "98e1ef00"), Run("/srv/ci/two", "aa01bc22"), Run("/w/three", "77770033")
+
+
+def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
+    """Let an agent ask."""
+    exchange = made.arrive("POST", f"/s/{session}/v1/chat/completions", None, ())
+    made.identify(exchange, body)
+    return exchange
+
+
+def record(made: Engine, exchange: Exchange, text: str) -> None:
+    """Answer what goes upstream."""
+    assert exchange.decision is Decision.RECORD, exchange.error
+    message = {"role": "assistant", "content": text}
+    answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+
+
+def said(made: Engine, exchange: Exchange) -> str:
+    """Return what an agent was answered from a recording."""
+    assert exchange.decision is Decision.REPLAY, exchange.error
+    return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
+
+
+def record_whole(store: Path, run: Run, session: str = "p") -> None:
+    """Record a run, and give its cassette the slot."""
+    with engine(store) as made:
+        made.sessions.open(session, circumstances=run.circumstances)
+        for n in (1, 2, 3):
+            record(made, ask(made, run.body(n), session), run.text(n))
+    give_slots(store, session.partition("~")[0])
+
+
+def give_slots(store: Path, cassette: str) -> None:
+    """Write the slot."""
+    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+        put_slots(opened, cassette, SLOTS)
+
+
+def replays_whole(store: Path, run: Run, session: str = "p") -> None:
+    """Assert that each request is a hit, in this run's words."""
+    with engine(store, Mode.REPLAY) as made:
+        made.sessions.open(session, circumstances=run.circumstances)
+        for n in (1, 2, 3):
+            assert said(made, ask(made, run.body(n), session)) == run.text(n), n
+
+
+def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(tmp_path: Path) -> None:
+    """The child shares what was recorded in A, holds what was recorded in B, and replays in C: each with its own run's values."""
+    store = tmp_path / "s.db"
+    record_whole(store, A)
+    with engine(store, Mode.REPLAY, allow_live=True) as made:
+        made.sessions.open(
+            "p", circumstances=B.circumstances, forking=Forking(given=Overrides(), live=True, at=3), child="kid"
+        )
+        for n in (1, 2):
+            assert said(made, ask(made, B.body(n))) == B.text(n)
+        record(made, ask(made, B.body(3)), B.text(3))
+        made.sessions.close("p")
+    for run in (A, B, C):
+        replays_whole(store, run, "kid")
+    replays_whole(store, C, "p")
+
+
+def test_what_auto_added_in_another_run_is_of_that_run(tmp_path: Path) -> None:
+    """Two recorded ids stand for one of today: each in recordings of its own run."""
+    store = tmp_path / "s.db"
+    with engine(store) as made:
+        made.sessions.open("p", circumstances=A.circumstances)
+        for n in (1, 2):
+            record(made, ask(made, A.body(n)), A.text(n))
+    give_slots(store, "p")
+    with engine(store, Mode.AUTO) as made:
+        made.sessions.open("p", circumstances=B.circumstances)
+        assert said(made, ask(made, B.body(1))) == B.text(1)
+        assert said(made, ask(made, B.body(2))) == B.text(2)
+        record(made, ask(made, B.body(3)), B.text(3))
+    for run in (B, C):
+        replays_whole(store, run)
+
+
+def test_samples_are_runs_of_their_own(tmp_path: Path) -> None:
+    """The second sample was recorded elsewhere; both replay in a third folder, with the cassette's slots."""
+    store = tmp_path / "s.db"
+    record_whole(store, A)
+    record_whole(store, B, "p~2")
+    for session in ("p", "p~2"):
+        replays_whole(store, C, session)
+
+
+def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -> None:
+    """The override parts from the recording in any folder, and says where; what comes before it is a bound hit."""
+    store = tmp_path / "s.db"
+    record_whole(store, A)
+    with engine(store, Mode.REPLAY) as made:
+        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=typed(["run=no such chunk"], [])))
+        assert said(made, ask(made, B.body(1))) == B.text(1)
+        exchange = ask(made, B.body(2))
+        assert exchange.decision is Decision.REFUSE
+        assert "the result of run (call 1) was overridden" in str(exchange.error)
+        assert "$.messages[2].content" in str(exchange.error)
+
+
+def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) -> None:
+    """The tool said something else this time, and the override what it said in the recorded run, in this run's words."""
+    store = tmp_path / "s.db"
+    record_whole(store, A)
+    with engine(store, Mode.REPLAY) as made:
+        override = typed([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
+        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=override))
+        assert said(made, ask(made, B.body(1))) == B.text(1)
+        assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
+
+
+def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
+    """The second call of the model is answered by hand, the first and the third are bound hits."""
+    store = tmp_path / "s.db"
+    record_whole(store, A)
+    with engine(store, Mode.REPLAY) as made:
+        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=typed([], ["1=by hand"])))
+        assert said(made, ask(made, B.body(1))) == B.text(1)
+        second = ask(made, B.body(2))
+        assert second.made is not None
+        assert b"by hand" in second.made.body
+        assert said(made, ask(made, B.body(3))) == B.text(3)

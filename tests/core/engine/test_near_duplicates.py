@@ -1,0 +1,54 @@
+"""Near duplicates through the engine: none is served, and the miss says where it parts from the recording."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.store.varying import put_slots
+from llmproxy.errors import MissError
+from llmproxy.protocol import Decision, Mode
+from tests.core.engine.test_engine import CHAT, NOW, answered, engine
+from tests.support.duplicates import PRESENT, RECORDED, differing, list_duplicates, plant, prefixes
+from tests.support.renamings import SLOTS, chat, make_run, make_world
+
+SEED = 5
+
+
+def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_path: Path) -> None:
+    """Recorded with ids and folders of one run, asked with those of another: the run itself is all hits."""
+    rng = random.Random(SEED)
+    run, made_ids = make_run(rng)
+    run = plant(rng, run)
+    recorded, present = make_world(rng, made_ids), make_world(rng, made_ids)
+    parts = list(prefixes(run))
+    store = tmp_path / "s.db"
+    with engine(store) as made:
+        made.sessions.open("default", circumstances=[*recorded.circumstances(), *RECORDED])
+        for n, part in enumerate(parts):
+            exchange = made.arrive("POST", CHAT, None, ())
+            made.identify(exchange, json.dumps(chat(part, recorded)).encode())
+            message = {"role": "assistant", "content": f"answer {n}"}
+            answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+        put_slots(opened, "default", SLOTS)
+    asked = 0
+    with engine(store, Mode.REPLAY) as made:
+        made.sessions.open("default", circumstances=[*present.circumstances(), *PRESENT])
+        for part in parts:
+            now = chat(part, present)
+            exchange = made.arrive("POST", CHAT, None, ())
+            made.identify(exchange, json.dumps(now).encode())
+            assert exchange.decision is Decision.REPLAY, exchange.error
+            made.outcome(exchange, 200)
+            for each in list_duplicates(rng, "chat.completions", part, recorded, present):
+                exchange = made.arrive("POST", CHAT, None, ())
+                made.identify(exchange, json.dumps(each.tree).encode())
+                assert exchange.decision is Decision.REFUSE, f"served: {each.why}"
+                assert isinstance(exchange.error, MissError)
+                places = list(differing(now, each.tree))
+                assert any(place in exchange.error.message for place in places), (each.why, exchange.error.message)
+                asked += 1
+    assert asked >= 20 * len(parts)

@@ -1,0 +1,30 @@
+"""Calls and answers to try faults on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmproxy.core.faults import Call
+from llmproxy.core.traffic.interaction import Chunk, Response
+
+
+def call(**given: Any) -> Call:  # noqa: ANN401 - as Call takes them
+    """Return a call of an agent to OpenAI."""
+    plain: dict[str, Any] = {
+        "session": "default",
+        "party": "agent",
+        "provider": "openai",
+        "model": "gpt-4o",
+        "operation": "chat.completions",
+        "channel": "http",
+        "key": "v2:1",
+        "nth": 1,
+        "family": "openai",
+        "recording": 1,
+    }
+    return Call(**plain | given)
+
+
+def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:
+    """Return an answer in one chunk."""
+    return Response(200, "OK", (("content-type", kind),), (Chunk(1000, body),), chunked=chunked)

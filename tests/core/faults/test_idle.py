@@ -1,0 +1,45 @@
+"""A rule that struck nothing says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.core.faults import read_faults
+from llmproxy.core.faults.idle import explain_idle
+from tests.core.faults.cases import answer, call
+
+RECORDED = [
+    call(key="a", recording=1, answer=lambda: answer(b"{}"), tools=lambda: ("get_weather",)),
+    call(key="b", recording=2, model="o3", answer=lambda: answer(b"{}")),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"model": "gpt-5"}, "no recording has model gpt-5; there is gpt-4o, o3"),
+        ({"tool": "send"}, "no recording has tool send; there is get_weather"),
+        ({"provider": "anthropic"}, "no recording has provider anthropic; there is openai"),
+        ({"channel": "websocket"}, "no recording has channel websocket; there is http"),
+        ({"recording": 9}, "there is no recording #9 in this cassette"),
+        ({"model": "o3", "tool": "get_weather"}, "no recording is chosen by all of its words together"),
+        ({"call": 7}, "no call came that is its number 7"),
+        ({"probability": 0.1}, "a probability of 0.1 spared every call that came"),
+        ({}, "none of the calls that it chooses came"),
+    ],
+)
+def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
+    """The first word that chooses nothing is named, with what there is."""
+    (text,) = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)
+    assert text.startswith("fault reset (rule 1) struck nothing: ")
+    assert said in text
+
+
+def test_what_struck_is_not_told() -> None:
+    """Only rules that did nothing are; without a call, or a recording, that is why."""
+    faults = read_faults(["reset", "http-500"])
+    assert len(explain_idle(faults, {1: 3}, RECORDED, came=3)) == 1
+    assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[0]
+    assert "nothing is recorded" in explain_idle(faults, {}, [], came=1)[0]

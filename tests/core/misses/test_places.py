@@ -1,0 +1,55 @@
+"""Where a miss differs, with as much of both values as a person reads."""
+
+from __future__ import annotations
+
+import json
+
+from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.misses.places import AROUND, LONGEST, MOST, places, told
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.differences import ABSENT
+from llmproxy.core.traffic.interaction import Request
+
+
+def canonical(**body: object) -> Canonical:
+    """Return a chat's canonical request."""
+    request = Request("POST", "/v1/chat/completions", (), json.dumps({"model": "gpt-4o", **body}).encode())
+    return canonicalize(request, route("POST", request.target, (), {}), Rules(), lambda _: None)
+
+
+def test_a_text_keeps_what_surrounds_its_difference() -> None:
+    """The rest is counted, not kept, however long it is."""
+    old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
+    found = told("$.x", old, new)
+    assert found["old"] == "a" * AROUND + "one" + "b" * AROUND
+    assert found["new"] == "a" * AROUND + "two" + "b" * AROUND
+    assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
+
+
+def test_texts_that_overlap_are_cut_once() -> None:
+    """What is repeated is not counted as both front and end."""
+    found = told("$.x", "aaaa", "aaa")
+    assert len("aaaa") == found["before"] + len(found["old"]) + found["after"]
+    assert len("aaa") == found["before"] + len(found["new"]) + found["after"]
+
+
+def test_what_is_on_one_side_only_has_no_other() -> None:
+    """A member that was added, one that was dropped."""
+    assert told("$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
+    assert told("$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+
+
+def test_places_begin_outside_the_body_and_are_bounded() -> None:
+    """Model and parameters too; of a great many the first."""
+    old = canonical(messages=[{"role": "user", "content": str(n)} for n in range(100)], temperature=0)
+    new = canonical(messages=[{"role": "user", "content": f"{n}!"} for n in range(100)], temperature=1)
+    found = places(old, new)
+    assert len(found) == MOST
+    assert all(each["path"].startswith("$.messages") for each in found)
+    assert [each["path"] for each in places(canonical(temperature=0), canonical(temperature=1))] == ["$.temperature"]
+
+
+def test_a_large_value_is_cut() -> None:
+    """A list of tools that is new altogether."""
+    found = told("$.tools", ABSENT, ["x" * 100] * 1000)
+    assert len(found["new"]) == LONGEST + 1

@@ -1,0 +1,143 @@
+"""What a new credential cannot change is known without looking again, and nothing else is."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from string import ascii_letters, digits
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.secrets.known import FREE, KnownSecrets, forms, tails
+from llmproxy.core.secrets.learned import Learned
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Request
+
+SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st.text(
+    'ab1+/=&%"\\ é-_', min_size=8, max_size=60
+)
+
+
+@given(SECRETS, st.integers(0, 10**6))
+def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
+    """For every form: a text that holds it has a tail of it in a run of key characters, or the credential counts everywhere."""
+    made = tails(secret)
+    if None in made:
+        return
+    chance = random.Random(seed)
+    for form in forms(secret):
+        learned = Learned()
+        around = (
+            "".join(chance.choices(ascii_letters + ' "/-', k=6)),
+            "".join(chance.choices(ascii_letters + ' "/-', k=6)),
+        )
+        assert learned.search(f"{around[0]}{form}{around[1]}")
+        learned.add(made)
+        assert not learned.changes_nothing(0, noted=True)
+
+
+@given(st.text(ascii_letters + digits + "-._~", min_size=16, max_size=80))
+def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
+    """A tenth of the time, nothing left out."""
+    for form in forms(secret):
+        assert any(tail is not None and tail in form for tail in tails(secret))
+
+
+def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
+    """In whatever order; what was not noted holds until anything is learned."""
+    learned = Learned()
+    assert learned.changes_nothing(0, noted=False)
+    assert learned.search("some text with token0123456789abcdef in it")
+    learned.add(tails("another0123456789fedcba"))
+    assert learned.changes_nothing(0, noted=True)
+    assert not learned.changes_nothing(0, noted=False)
+    learned.add(tails("token0123456789abcdef"))
+    assert not learned.changes_nothing(0, noted=True)
+    assert not learned.changes_nothing(1, noted=True)
+    assert learned.changes_nothing(2, noted=True)
+    learned.add([None])
+    assert not learned.changes_nothing(2, noted=True)
+
+
+def test_long_texts_and_pictures_are_not_noted() -> None:
+    """Then everything counts; and what is remembered is bounded: above that everything counts once."""
+    learned = Learned()
+    assert not learned.search("a" * 60_000)
+    assert not learned.search(("a" * 40 + " ") * 600)
+    assert learned.count == 0
+    chance = random.Random(1)
+    for _ in range(40):
+        assert learned.search("".join(chance.choices(ascii_letters, k=15_000)))
+    assert learned.count == 1
+    assert not learned.changes_nothing(0, noted=True)
+
+
+BODIES = {
+    "plain": "my token is {0}",
+    "in json": '{{"a": "{0}"}}',
+    "nested": '{{"a": "{{\\"b\\": \\"{0}\\"}}"}}',
+    "escaped": '{{"a": "\\u0020{0}"}}',
+    "wrapped": "token\n{1}\n{2}",
+    "base64": "{3}",
+    "wide": "{4}",
+    "unlike": "another text with lllllllllllllllllllllll123",
+}
+
+
+@pytest.mark.parametrize("how", BODIES)
+@pytest.mark.parametrize("where", ["body", "target"])
+def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str) -> None:
+    """The rule is never quicker than the truth: derived before and after a credential was learned, what differs is known to differ."""
+    import base64
+
+    chance = random.Random(7)
+    for n in range(30):
+        secret = "".join(chance.choices(ascii_letters + digits, k=chance.randint(16, 60)))
+        half = len(secret) // 2
+        text = BODIES[how].format(secret, secret[:half], secret[half:], base64.b64encode(f"xx{secret} and more of it".encode()).decode(),
+                                  "\0".join(secret) + "\0")  # fmt: skip
+        redactor = Redactor()
+        target = (
+            "/v1/x"
+            if where == "body"
+            else f"/v1/x?q={text.encode().hex() if how == 'wide' else text}".replace(" ", "%20").replace("\n", "%0A")
+        )
+        request = Request("POST", target, (), text.encode() if where == "body" else b"")
+        before, noted = redactor.noted(partial(redactor.request, request), target.encode())
+        redactor.learn((("authorization", f"Bearer {secret}"),), "")
+        if redactor.request(request) != before:
+            assert not redactor.learned.changes_nothing(0, noted=noted), (how, n)
+        elif how == "unlike":
+            assert redactor.learned.changes_nothing(0, noted=noted)
+
+
+def test_what_waits_for_the_index_is_known_and_found() -> None:
+    """However many come before anything is searched, and the earliest too."""
+    known = KnownSecrets()
+    chance = random.Random(3)
+    secrets = ["".join(chance.choices(ascii_letters + digits, k=40)) for _ in range(700)]
+    for secret in secrets:
+        known.add(secret)
+        assert secret in known
+    for secret in (secrets[0], secrets[350], secrets[-1]):
+        assert known.spans(f"it is {secret}, yes") == [(6, 6 + len(secret))]
+        assert secret in known
+    assert len(known) > 700
+
+
+def test_a_credential_with_a_shape_is_learned_once() -> None:
+    """Also when many are known and it is found by its shape."""
+    redactor = Redactor()
+    chance = random.Random(4)
+    for _ in range(400):
+        redactor.learn((("authorization", "Bearer " + "".join(chance.choices(ascii_letters + digits, k=40))),), "")
+    redactor.text("search")
+    shaped = "sk-ant-api03-" + "".join(chance.choices(ascii_letters + digits, k=93)) + "AA"
+    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    redactor.text("search")
+    count = redactor.learned.count
+    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    assert redactor.learned.count == count
+    assert shaped not in redactor.text(f"it is {shaped}")
+    assert FREE == 16

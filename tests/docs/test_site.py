@@ -1,0 +1,51 @@
+"""The documentation as a site: it builds without a warning, and nothing in it comes from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build it; a link to a page or a heading that is not there ends the build."""
+    target = tmp_path_factory.mktemp("site") / "out"
+    words = [sys.executable, str(ROOT / "scripts/site"), str(target)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_every_page_is_there(site: Path) -> None:
+    """Those of docs/ and of the root, and what a model reads."""
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"overview", "SECURITY", "CHANGELOG", "CONTRIBUTING"}
+    assert pages <= {path.stem for path in site.glob("*.html")}
+    assert (site / "llms.txt").is_file()
+
+
+def test_nothing_comes_from_elsewhere(site: Path) -> None:
+    """No font, script, style or picture of another host: it reads the same offline."""
+    loads = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|<link[^>]*\shref=["']?(?:https?:)?//(?!www\.example)"""
+    )
+    styles = re.compile(r"""(?:url\(|@import\s)["']?(?:https?:)?//""")
+    foreign = [path.name for path in site.rglob("*.html") if loads.search(path.read_text("utf-8"))]
+    foreign += [path.name for path in site.rglob("*.css") if styles.search(path.read_text("utf-8"))]
+    assert foreign == []
+
+
+def test_every_page_stands_in_the_navigation_and_in_the_list_for_models() -> None:
+    """A page that nobody finds is none."""
+    nav = re.findall(r'"([a-zA-Z/-]+\.md)"', (ROOT / "zensical.toml").read_text("utf-8"))
+    assert tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["theme"]["font"] is False
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - set(nav) == set()
+    listed = re.findall(r"\(([a-z/-]+\.md)\)", (ROOT / "docs/llms.txt").read_text("utf-8"))
+    assert [name for name in listed if name not in pages] == []

@@ -1,0 +1,118 @@
+"""A client that closes its sending side after its request, as `nc -N` does, gets what every other client gets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.traffic.interaction import Ending
+from llmproxy.mitm.http1.half_closed import has_gone
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import Received, chat
+from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
+from tests.provider.answer import Framing
+
+SSE = (("content-type", "text/event-stream"),)
+PIECES = (b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', b"data: [DONE]\n\n")
+
+
+def stream(framing: Framing) -> Answer:
+    """Answer in two pieces, each after a moment."""
+    return Answer(200, SSE, tuple(Piece(piece, 0.05) for piece in PIECES), framing)
+
+
+ANSWERS = {
+    "length": Answer(
+        200, (("content-type", "application/json"),), (Piece(b'{"id":', 0.05), Piece(b'"x"}', 0.05)), "length"
+    ),
+    "chunked": stream("chunked"),
+    "until close": stream("close"),
+    "an error": json_answer({"error": {"message": "no"}}, 429),
+}
+
+
+def ask_and_shut(rig: Rig) -> Received:
+    """Ask, say that nothing more will come, and read what does."""
+    with rig.client() as c:
+        c.send(chat(stream=True))
+        c.sock.shutdown(socket.SHUT_WR)
+        answer = c.response()
+        assert c.rest() == b"", "the connection ends after the answer"
+        return answer
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_who_half_closes_gets_the_whole_answer_and_it_is_recorded_and_replayed(tmp_path: Path, kind: str) -> None:
+    """Recorded, replayed at once and in its time: the same bytes each time, and the recording is whole."""
+    store, wanted = tmp_path / "x.db", b"".join(piece.data for piece in ANSWERS[kind].pieces)
+    with Provider(Script((Step(ANSWERS[kind]),))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        assert ask_and_shut(rig).body == wanted
+        rig.wait_idle()
+        assert rig.wait_outcomes(1)[0].note == ""
+    (kept,) = recorded(store)
+    assert (kept.response.body, kept.response.ending) == (wanted, Ending.COMPLETE)
+    for speed in (0, 1):
+        with Rig("replay", store, speed=speed) as rig:
+            assert ask_and_shut(rig).body == wanted
+            assert not rig.wait_outcomes(1)[0].note.startswith("client left")
+
+
+def test_passed_on_without_a_recording_it_is_the_same(tmp_path: Path) -> None:
+    """Passthrough serves it as well."""
+    with (
+        Provider(Script((Step(ANSWERS["chunked"]),))) as p,
+        Rig("passthrough", tmp_path / "x.db", {"openai": p.url}) as rig,
+    ):
+        assert ask_and_shut(rig).body == b"".join(PIECES)
+
+
+def test_who_sent_half_a_request_and_no_more_is_gone(tmp_path: Path) -> None:
+    """Nothing is waited for that cannot come."""
+    with Provider(Script(())) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat()[:-3])
+            c.sock.shutdown(socket.SHUT_WR)
+            assert c.rest() == b""
+        rig.wait_idle()
+
+
+def test_who_shuts_and_then_closes_is_noticed_with_the_next_piece(tmp_path: Path) -> None:
+    """The provider is not listened to for ever for somebody who has gone meanwhile."""
+    endless = Answer(200, SSE, tuple(Piece(PIECES[0], 0.02) for _ in range(2_000)), "chunked")
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(endless),))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat(stream=True))
+            c.sock.shutdown(socket.SHUT_WR)
+            c.until(PIECES[0])
+        rig.wait_idle(15)
+    (kept,) = recorded(store)
+    assert kept.response.ending is Ending.LEFT
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells")
+@pytest.mark.parametrize("gone", [False, True])
+def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
+    """A socket that was shut still belongs to its process; one that was closed to none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        served, peer = server.accept()
+        with served, client:
+            client.shutdown(socket.SHUT_WR)
+            if gone:
+                client.close()
+            assert served.recv(1) == b""
+            until = time.monotonic() + 5
+            while has_gone(peer, served.getsockname()) is not gone and time.monotonic() < until:
+                time.sleep(0.01)
+            assert has_gone(peer, served.getsockname()) is gone
+
+
+@pytest.mark.parametrize("addresses", [(None, None), (("a",), ("b",)), ("", ""), (os.sep, os.sep)])
+def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> None:
+    """A socket of another kind."""
+    assert not has_gone(*addresses)

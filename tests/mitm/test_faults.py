@@ -1,0 +1,366 @@
+"""Faults on purpose on a real wire: in every mode, never upstream, never stored, and the retry gets its recorded answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.faults import KINDS, Needs
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import Decision
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import Received, Wire, chat
+from tests.provider import Answer, Call, Piece, Provider, Reply, Script, Step, event
+
+SSE = (("content-type", "text/event-stream"),)
+EVENTS = tuple(event({"choices": [{"index": 0, "delta": {"content": word}}]}) for word in ("Grüße ", "aus ", "Oslo"))
+STREAM = Answer(200, SSE, tuple(map(Piece, (*EVENTS, b"data: [DONE]\n\n"))), "chunked")
+STEPS = (
+    Step(Reply("hello"), user="hi", times=None),
+    Step(Reply("bye"), user="more", times=None),
+    Step(STREAM, user="stream", times=None),
+    Step(Reply(call=(Call("get_weather", {"city": "Oslo"}),)), user="tool", times=None),
+)
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with four recordings."""
+    store = tmp_path_factory.mktemp("tape") / "x.db"
+    with Provider(Script(STEPS, ordered=False)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        for asked in (chat("hi"), chat("more"), chat("stream", stream=True), chat("tool")):
+            assert c.ask(asked).status == 200
+        rig.wait_idle()
+    return store
+
+
+def ask(rig: Rig, asked: bytes) -> Received:
+    """Ask over a connection of its own."""
+    with rig.client() as c:
+        return c.ask(asked)
+
+
+def was_reset(c: Wire) -> bool:
+    """Read to the end; tell whether it was a reset."""
+    try:
+        while data := c.sock.recv(1 << 16):
+            c.buffer += data
+    except ConnectionResetError:
+        return True
+    return False
+
+
+def test_a_struck_call_is_refused_and_its_retry_gets_the_recorded_answer(tape: Path) -> None:
+    """A 429 stands in the provider's words; then comes what is recorded, as its first occurrence, and nothing was stored."""
+    before = tape.read_bytes()
+    with Rig("replay", tape, faults="http-429") as rig, rig.client() as c:
+        first, second, third = c.ask(chat("hi")), c.ask(chat("hi")), c.ask(chat("more"))
+        rig.wait_idle()
+        assert first.status == 429
+        assert first.json["error"]["code"] == "rate_limit_exceeded"
+        assert (first.headers["retry-after"], first.headers["x-llmproxy-fault"]) == ("1", "http-429")
+        assert first.headers["x-llmproxy-cache"] == "fault"
+        assert (second.status, third.status) == (200, 429)
+        assert "hello" in second.body.decode()
+        assert [(each.decision, each.fault, each.occurrence) for each in rig.outcomes] == [
+            (Decision.FAULT, "http-429", None),
+            (Decision.REPLAY, "", 1),
+            (Decision.FAULT, "http-429", None),
+        ]
+        assert rig.outcomes[0].note == "fault http-429 (rule 1)"
+    assert tape.read_bytes() == before
+
+
+def test_no_faults_no_difference(tape: Path) -> None:
+    """Without faults, and beside a session that has some, an answer has the same bytes."""
+    with Rig("replay", tape) as rig:
+        plain = ask(rig, chat("hi"))
+    with Rig("replay", tape, faults="http-500@7") as rig:
+        struck_later = ask(rig, chat("hi"))
+    assert (plain.status, plain.body, plain.headers.keys()) == (
+        struck_later.status,
+        struck_later.body,
+        struck_later.headers.keys(),
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "record", "once", "passthrough"])
+def test_live_too_a_fault_stands_in_for_the_provider(tmp_path: Path, mode: str) -> None:
+    """Where the provider would be asked it is not; the retry goes there, and is recorded as if it were the first."""
+    store = tmp_path / "x.db"
+    with (
+        Provider(Script(STEPS, ordered=False)) as p,
+        Rig(mode, store, {"openai": p.url}, faults="http-503@1") as rig,
+        rig.client() as c,
+    ):
+        assert c.ask(chat("hi")).status == 503
+        assert p.requests == []
+        assert c.ask(chat("hi")).status == 200
+        rig.wait_idle()
+        assert len(p.requests) == 1
+    if mode != "passthrough":
+        assert [(row.response.status, row.occurrence) for row in recorded(store)] == [(200, 1)]
+
+
+def test_the_key_is_the_same(tmp_path: Path, tape: Path) -> None:
+    """What was recorded under faults replays without them, and the other way round."""
+    store = tmp_path / "x.db"
+    with Provider(Script(STEPS, ordered=False)) as p, Rig("auto", store, {"openai": p.url}, faults="reset") as rig:
+        assert ask(rig, chat("hi")).status == 0
+        assert ask(rig, chat("hi")).status == 200
+        rig.wait_idle()
+    assert [row.key for row in recorded(store)] == [row.key for row in recorded(tape)][:1]
+
+
+def test_a_reset_is_one(tape: Path) -> None:
+    """The client sees a reset, not an end; before anything, or after a whole event."""
+    with Rig("replay", tape, faults="reset") as rig, rig.client() as c:
+        c.send(chat("hi"))
+        assert was_reset(c)
+        assert c.buffer == b""
+        rig.wait_idle()
+        assert [(each.decision, each.status) for each in rig.outcomes] == [(Decision.FAULT, 0)]
+    with Rig("replay", tape, faults="reset-after") as rig, rig.client() as c:
+        c.send(chat("stream", stream=True))
+        assert was_reset(c)
+        assert EVENTS[0] in c.buffer
+        assert EVENTS[2] not in c.buffer
+        assert ask(rig, chat("stream", stream=True)).whole
+
+
+def test_of_a_whole_answer_half_comes_before_the_reset(tape: Path) -> None:
+    """An answer in one piece has no second event to stop before."""
+    with Rig("replay", tape, faults="reset-after") as rig, rig.client() as c:
+        c.send(chat("hi"))
+        assert was_reset(c)
+        assert b"200 OK" in c.buffer
+        assert b'"usage"' not in c.buffer
+
+
+def test_refused_is_refused(tape: Path, tmp_path: Path) -> None:
+    """New connections are refused while the port is closed; then it takes them again, and the retry gets its answer."""
+    rules = tmp_path / "f.yaml"
+    rules.write_text("faults: [{kind: refused, seconds: 0.6}]")
+    with Rig("replay", tape, faults=str(rules)) as rig:
+        with rig.client() as c:
+            c.send(chat("hi"))
+            assert was_reset(c)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", rig.port), timeout=5)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert ask(rig, chat("hi")).status == 200
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+
+
+def test_a_miss_stays_a_miss(tape: Path) -> None:
+    """What replay would refuse is refused with its explanation, never hidden by a fault."""
+    with Rig("replay", tape, faults="http-500") as rig:
+        assert ask(rig, chat("never recorded")).status == 404
+        rig.wait_idle()
+        assert rig.outcomes[0].miss
+
+
+def test_an_answer_from_the_provider_is_broken_too_and_not_recorded(tmp_path: Path) -> None:
+    """What is done to an answer needs one: the provider is asked, its answer is not stored; that of the retry is."""
+    store = tmp_path / "x.db"
+    with (
+        Provider(Script(STEPS, ordered=False)) as p,
+        Rig("record", store, {"openai": p.url}, faults="reset-after") as rig,
+    ):
+        with rig.client() as c:
+            c.send(chat("stream", stream=True))
+            assert was_reset(c)
+            assert EVENTS[0] in c.buffer
+            assert EVENTS[2] not in c.buffer
+        rig.wait_idle()
+        assert [(each.decision, each.fault) for each in rig.outcomes] == [(Decision.PASS, "reset-after")]
+        assert ask(rig, chat("stream", stream=True)).whole
+        rig.wait_idle()
+        assert len(p.requests) == 2
+    assert [(row.response.status, row.occurrence) for row in recorded(store)] == [(200, 1)]
+
+
+def test_the_connection_goes_on_after_a_refusal_and_pipelined_requests_are_answered(tape: Path) -> None:
+    """Three requests in one write get three answers in order."""
+    with Rig("replay", tape, faults="http-500@2") as rig, rig.client() as c:
+        c.send(chat("hi") + chat("more") + chat("more"))
+        assert [c.response().status for _ in range(3)] == [200, 500, 200]
+
+
+def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
+    """POST sets them, from a preset or rules; GET counts them; an empty list takes them away; other sessions have none."""
+    with Rig("replay", tape) as rig, rig.client() as c:
+
+        def call(method: str, path: str, body: object = None) -> Received:
+            data = b"" if body is None else json.dumps(body).encode()
+            head = f"{method} /_llmproxy/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n\r\n"
+            return c.ask(head.encode() + data)
+
+        assert call("POST", "sessions", {"name": "default", "faults": "http-529"}).status == 201
+        assert ask(rig, chat("hi")).status == 529
+        found = call("GET", "sessions/default/faults").json
+        assert (found["struck"], found["faults"]) == (1, [{"kind": "http-529", "struck": 1}])
+        assert call("GET", "sessions/default").json["struck"] == 1
+        assert (
+            call("POST", "sessions/default/faults", {"faults": [{"kind": "http-500", "call": 1}], "seed": 3}).status
+            == 200
+        )
+        assert ask(rig, chat("hi")).status == 500
+        assert call("POST", "sessions/default/faults", {"faults": []}).json["faults"] == []
+        assert ask(rig, chat("more")).status == 200
+        bad = call("POST", "sessions/default/faults", {"faults": [{"kind": "htp-500"}]})
+        assert bad.status == 400
+        assert "did you mean 'http-500'?" in bad.message
+        shared = call("POST", "sessions/default/faults", {"faults": "refused"})
+        assert shared.status == 400
+        assert "everybody" in shared.message
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [name for name, kind in KINDS.items() if kind.needs is Needs.NOTHING and name not in ("refused", "tls-failure")],
+)
+def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
+    """Struck once, then answered as recorded."""
+    with Rig("replay", tape, faults=kind) as rig:
+        assert ask(rig, chat("hi")).headers.get("x-llmproxy-cache") != "hit"
+        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
+
+
+def test_what_cannot_be_meant_is_refused_at_the_start(tape: Path, tmp_path: Path) -> None:
+    """An unknown kind or preset, and a file that is no YAML, name what was given and what is near."""
+    with pytest.raises(LLMProxyError, match="did you mean 'flaky-network'"):
+        Rig("replay", tape, faults="flaky-netwrok").start()
+    broken = tmp_path / "f.yaml"
+    broken.write_text("faults: [")
+    with pytest.raises(LLMProxyError, match="is no YAML at line 1"):
+        Rig("replay", tape, faults=str(broken)).start()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "whole", "holds"),
+    [
+        ("cut-frame", "stream", False, EVENTS[1]),
+        ("cut-character", "stream", False, b"data: "),
+        ("early-end", "stream", True, EVENTS[1]),
+        ("error-event", "stream", True, b'"type":"server_error"'),
+        ("malformed-json", "stream", True, b"[DONE]"),
+        ("malformed-json", "hi", True, b'"choices"'),
+        ("empty-body", "hi", True, b""),
+        ("empty-answer", "hi", True, b'"content":""'),
+        ("length", "hi", True, b'"finish_reason":"length"'),
+        ("content-filter", "stream", True, b'"finish_reason":"content_filter"'),
+        ("refusal", "hi", True, b'"refusal":"I\'m sorry'),
+        ("truncated-arguments", "tool", True, b'"arguments":"{\\"city\\":'),
+        ("duplicate-call", "tool", True, b"get_weather"),
+        ("unknown-tool", "tool", True, b"get_weather_v2"),
+    ],
+)
+def test_a_broken_answer_is_sent_and_the_retry_is_whole(
+    tape: Path, kind: str, text: str, whole: bool, holds: bytes
+) -> None:
+    """On the wire as in the table; the recorded answer comes next, whole."""
+    asked = chat(text, stream=True) if text == "stream" else chat(text)
+    with Rig("replay", tape, faults=kind) as rig:
+        struck = ask(rig, asked)
+        assert (struck.whole, struck.headers["x-llmproxy-fault"]) == (whole, kind)
+        assert holds in struck.body
+        after = ask(rig, asked)
+        assert after.whole
+        assert "x-llmproxy-fault" not in after.headers
+
+
+def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Path) -> None:
+    """In replay the call is a hit like any other; live it is sent as it came, and a rule behind it has its turn."""
+    with Rig("replay", tape, faults="unknown-tool") as rig:
+        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
+        rig.wait_idle()
+        assert rig.shell.engine.idle_faults() == [
+            "fault unknown-tool (rule 1) struck nothing: none of the calls that it chooses came"
+        ]
+    rules = tmp_path / "f.yaml"
+    rules.write_text("[unknown-tool, http-500]")
+    with Rig("replay", tape, faults=str(rules)) as rig:
+        assert ask(rig, chat("hi")).status == 500
+    with (
+        Provider(Script(STEPS, ordered=False)) as p,
+        Rig("auto", tmp_path / "x.db", {"openai": p.url}, faults="unknown-tool") as rig,
+        rig.client() as c,
+    ):
+        got = c.ask(chat("hi"))
+        assert (got.status, got.headers["x-llmproxy-cache"]) == (200, "passed")
+        assert "hello" in got.body.decode()
+        assert "get_weather_v2" in c.ask(chat("tool")).body.decode()
+        rig.wait_idle()
+        assert "found nothing in this answer" in rig.outcomes[0].note
+        assert rig.outcomes[1].fault == "unknown-tool"
+
+
+def test_time_passes_where_it_should(tape: Path, tmp_path: Path) -> None:
+    """A late first event, a silence in the middle; what was sent before it is there at once."""
+    rules = tmp_path / "f.yaml"
+    rules.write_text("[{kind: slow-start, seconds: 0.3, call: 1}, {kind: stall, seconds: 0.3, call: 2}]")
+    with Rig("replay", tape, faults=str(rules)) as rig, rig.client() as c:
+        began = time.monotonic()
+        assert c.ask(chat("hi")).status == 200
+        assert time.monotonic() - began >= 0.3
+        began = time.monotonic()
+        c.send(chat("stream", stream=True))
+        c.until(EVENTS[1][-20:])
+        rest = c.until(b"0\r\n\r\n")
+        assert b"[DONE]" in rest
+        assert time.monotonic() - began >= 0.3
+
+
+def test_a_client_that_gives_up_on_a_stall_is_noted(tape: Path) -> None:
+    """Its fault stands in the outcome all the same, and the retry is a first arrival."""
+    with Rig("replay", tape, faults="stall") as rig:
+        with rig.client() as c:
+            c.send(chat("stream", stream=True))
+            c.until(EVENTS[1][-20:])
+        rig.wait_outcomes(1)
+        assert (rig.outcomes[0].fault, rig.outcomes[0].note) == ("stall", "fault stall (rule 1), client left")
+        assert ask(rig, chat("stream", stream=True)).whole
+        rig.wait_outcomes(2)
+        assert rig.outcomes[1].occurrence == 1
+
+
+def test_an_intercepted_handshake_fails_once(tape: Path) -> None:
+    """The client's TLS gets an alert; the next connection is encrypted, and answered."""
+
+    def connected() -> ssl.SSLSocket:
+        c = rig.client()
+        assert c.send(b"CONNECT api.openai.com:443 HTTP/1.1\r\nhost: api.openai.com:443\r\n\r\n").head()[0] == 200
+        context = ssl.create_default_context(cafile=rig.shell.ca)
+        return context.wrap_socket(c.sock, server_hostname="api.openai.com")
+
+    with Rig("replay", tape, faults="tls-failure", forward=True) as rig:
+        with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+            connected()
+        with connected() as c:
+            c.sendall(chat("hi", headers={"host": "api.openai.com"}))
+            assert c.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        rig.wait_idle()
+        first = rig.outcomes[0]
+        assert (first.decision, first.fault, first.provider) == (Decision.FAULT, "tls-failure", "openai")
+        assert rig.outcomes[1].decision is Decision.REPLAY
+
+
+def test_broken_answers_of_a_session_that_is_bound_are_those_of_this_run(tape: Path) -> None:
+    """Faults on a cassette with circumstances read the answer in this run's words: no key, no count differs."""
+    with Rig("replay", tape, faults="length") as rig, rig.client() as c:
+        body = json.dumps({"name": "default", "circumstances": {"cwd": "/srv/x"}}).encode()
+        head = f"POST /_llmproxy/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
+        assert c.ask(head.encode() + body).status == 201
+        assert ask(rig, chat("hi")).headers["x-llmproxy-fault"] == "length"
+        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"

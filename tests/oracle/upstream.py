@@ -1,0 +1,76 @@
+"""A provider that answers as written, and a client that asks as agents do: over sockets. Reads no code of the product."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import defaultdict, deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from tests.oracle.agents import Exchange
+
+NAMES = ("openai", "anthropic", "gemini", "ollama", "bedrock")
+PREFIX = {"ollama": "", "gemini": "/gemini", "bedrock": "/bedrock"}
+"""What stands before a path where it alone does not say whose it is."""
+
+
+class Upstream(ThreadingHTTPServer):
+    """Answers requests as they were written down, by their bodies, in order."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.answers: dict[bytes, deque[Exchange]] = defaultdict(deque)
+        super().__init__(("127.0.0.1", 0), _Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Upstream
+
+    def do_POST(self) -> None:
+        """Send the pieces, and break off where that is written."""
+        exchange = self.server.answers[self.rfile.read(int(self.headers["content-length"]))].popleft()
+        self.send_response(exchange.status)
+        self.send_header("content-type", exchange.kind)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for piece in exchange.pieces:
+            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        if not exchange.cut:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = exchange.cut
+
+    def log_message(self, *args: Any) -> None:  # noqa: ANN401
+        """Say nothing."""
+
+
+def send(url: str, session: str, exchange: Exchange) -> None:
+    """Send a request as its agent does, and read as much of the answer as comes."""
+    place, dialect = urlsplit(url), exchange.dialect
+    path = dialect.address(stream=exchange.kind == dialect.kind)
+    headers = {"content-type": "application/json", "authorization": "Bearer x", "anthropic-version": "2023-06-01"}
+    if dialect.name != "messages":
+        del headers["anthropic-version"]
+    if exchange.attempt is not None:
+        headers["x-stainless-retry-count"] = str(exchange.attempt)
+    if exchange.party != "agent":
+        headers["x-llmproxy-party"] = exchange.party
+    wire = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
+    try:
+        wire.request(
+            "POST", f"/s/{quote(session, safe='')}{PREFIX.get(dialect.provider, '')}{path}", exchange.request, headers
+        )
+        wire.getresponse().read()
+    except (http.client.HTTPException, OSError):
+        assert exchange.cut
+    finally:
+        wire.close()

@@ -1,0 +1,72 @@
+"""The marker `faults`: a test whose calls meet faults on purpose."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.provider import Provider, step
+from tests.support.pytest_run import APP, run, write
+
+SUITE = """
+import urllib.error
+import pytest
+from app import ask
+
+def again(text):
+    try:
+        return ask(text)
+    except OSError:
+        return ask(text)
+
+@pytest.mark.faults("http-429")
+def test_recovers(llmproxy):
+    assert again("one") == "hello"
+    assert llmproxy.report().struck == 1
+    assert [call.fault for call in llmproxy.calls()] == ["http-429", None]
+
+@pytest.mark.faults({"kind": "reset", "call": 2}, "http-500@1", seed=7)
+def test_two_rules_ask_for_the_fixture():
+    assert again("two") + again("three") == "hellohello"
+
+@pytest.mark.faults(kind="http-503", times="always")
+def test_gives_up(llmproxy):
+    again("four")
+
+@pytest.mark.faults("reset@9")
+def test_never_met(llmproxy):
+    assert ask("five") == "hello"
+
+@pytest.mark.faults("http-42")
+def test_unknown(llmproxy):
+    pass
+
+def test_without(llmproxy):
+    assert ask("six") == "hello"
+    assert llmproxy.report().faults is None
+"""
+
+
+def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
+    """Recovery passes, giving up fails and shows what it met, a fault that struck nothing is an error, a bad marker too; alike under xdist."""
+    plain = re.sub(r"@pytest.mark.faults.*|    assert .*(struck|fault).*", "", SUITE).replace(
+        "rules_ask_for_the_fixture()", "rules_ask_for_the_fixture(llmproxy)"
+    )
+    write(tmp_path, app=APP, test_suite=plain)
+    with Provider([step(say="hello", times=None)]) as p:
+        run(tmp_path, "--llmproxy-mode", "record", OPENAI_BASE_URL=p.url + "/v1", OPENAI_API_KEY="k").assert_outcomes(
+            passed=6
+        )
+    write(tmp_path, test_suite=SUITE)
+    for more in ((), ("-n", "2")):
+        done = run(tmp_path, *more)
+        done.assert_outcomes(passed=4, failed=1, errors=2)
+        done.stdout.fnmatch_lines_random(
+            [
+                "*llmproxy: faults on purpose that it met*",
+                "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
+                "*the test passed without the faults that it asks for:*",
+                "*fault reset (rule 1) struck nothing: no call came that is its number 9*",
+                "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
+            ]
+        )

@@ -1,0 +1,69 @@
+"""Every report counts the answers that were bound: recorded elsewhere, given in this run's words."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from llmproxy.report import html, json_report, junit
+from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.scenario_console import ScenarioConsole
+from llmproxy.report.story import Story
+from llmproxy.report.suite_console import SuiteConsole
+from llmproxy.report.words import replayed
+
+STARTED = Started(run_id="r", scenario="s", name="s")
+
+
+def _finished(**more: object) -> Finished:
+    return Finished(run_id="r", scenario="s", status=Status.PASSED, **more)  # type: ignore[arg-type]
+
+
+BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
+
+
+@pytest.mark.parametrize(
+    ("finished", "words"),
+    [
+        (BOUND, "replayed, 3 bound: cwd, date"),
+        (_finished(replayed=True, bound=0), "replayed"),
+        (_finished(replayed=True, bound=None), "replayed"),
+        (_finished(replayed=False, bound=1, bound_names=("cwd",)), "1 bound: cwd"),
+        (_finished(), ""),
+    ],
+)
+def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) -> None:
+    """A run says that it was replayed, and what was bound if anything was."""
+    assert replayed(finished) == words
+
+
+def _told(*events: Event) -> Story:
+    story = Story()
+    for event in events:
+        story.add(event)
+    return story
+
+
+def test_console_junit_json_and_html_say_it() -> None:
+    """The same words in all of them, and numbers for programs in JSON."""
+    story, words = _told(STARTED, BOUND), "replayed, 3 bound: cwd, date"
+    assert words in html.page(story)
+    assert words in junit.document(story).decode()
+    run = json.loads(json_report.text(story))["scenarios"][0]["runs"][0]
+    assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])
+    out = io.StringIO()
+    console = SuiteConsole(out.write)
+    for event in (STARTED, BOUND):
+        console.handle(event)
+    assert words in out.getvalue()
+
+
+def test_a_scenario_says_it_when_it_ends() -> None:
+    """Below its messages."""
+    out = io.StringIO()
+    console = ScenarioConsole(stream=out)
+    for event in (STARTED, BOUND):
+        console.handle(event)
+    assert "Bound: 3 replayed with this run's cwd, date" in out.getvalue()

@@ -1,0 +1,59 @@
+"""What users of LangWatch Scenario 1.6 write does here what it does there: `today.jsonl` has what came out there, `today.py` plays it.
+
+Where langwatch-scenario 1.6.0 is installed beside us, the file itself is checked as well.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenario.today import CASES, played
+
+THERE: dict[str, Any] = {
+    each["case"]: each["out"]
+    for each in map(json.loads, Path(__file__).with_name("today.jsonl").read_text(encoding="utf-8").splitlines())
+}
+DIFFERENCES: dict[str, tuple[str, Any]] = {
+    "names": ("attacks are not here", [each for each in THERE["names"] if each != "RedTeamAgent"]),
+    "an_open_checkpoint": (
+        "what is inconclusive is not listed as failed as well",
+        THERE["an_open_checkpoint"]
+        | {"failed_criteria": [], "events": [["started", {"name": "n", "description": "d"}], ["finished", "FAILED", "failure", ["a"], []]]},
+    ),
+    "a_request_is_true": ("AgentInput(judgment_request=True), which was right before 1.6, still builds", [True, False, True]),
+}  # fmt: skip
+"""Where ours differs on purpose: why, and what comes out here."""
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, Any]:
+    """Return what comes out here."""
+    return played("llmproxy.scenario", "ours")
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_it_does_what_it_does_there(name: str, here: dict[str, Any]) -> None:
+    """Same results, events and errors, or a row under the differences, which must be one."""
+    _, wanted = DIFFERENCES.get(name, ("", THERE[name]))
+    assert here[name] == wanted
+    assert (name in DIFFERENCES) == (wanted != THERE[name])
+
+
+def test_every_case_was_played_there() -> None:
+    """With the version that the docs name."""
+    assert THERE.keys() == CASES.keys() | {"package"}
+    assert THERE["package"] == "langwatch-scenario 1.6.0"
+
+
+def test_the_file_says_what_the_original_does() -> None:
+    """Where it is installed; where it is not, this says so."""
+    try:
+        found = version("langwatch-scenario")
+    except PackageNotFoundError:
+        pytest.skip("langwatch-scenario is not installed: what it does is taken from tests/scenario/today.jsonl")
+    assert played("scenario", f"langwatch-scenario {found}") == THERE

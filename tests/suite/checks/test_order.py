@@ -1,0 +1,80 @@
+"""The order of tool calls: one after the other, before, after; calls of one answer are at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.report.events import Status
+from llmproxy.suite.checks.order import in_order
+from llmproxy.suite.checks.tools import check_order, check_tools
+from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.trace.observing.tools import ToolUse
+from tests.trace.observing.chats import Chats, asks, call, user
+
+
+def calls(*answers: str) -> list[ToolUse]:
+    """Return the calls of answers; names with a + between them are of one answer."""
+    return [
+        ToolUse(name, "{}", f"{seq}{name}", seq, 100 + seq)
+        for seq, answer in enumerate(answers, 1)
+        for name in answer.split("+")
+    ]
+
+
+def step(*answers: str) -> Any:  # noqa: ANN401
+    """Return a step with these answers."""
+    chats = Chats()
+    for seq, answer in enumerate(answers):
+        asked = [call(name, {}, f"{seq}{name}") for name in answer.split("+")]
+        chats.chat([user(f"x{seq}")], asks(*asked), tools=answer.split("+"))
+    return chats.wire.step(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "names", "message"),
+    [
+        (["search", "book"], ["search", "book"], ""),
+        (["search", "look", "search", "book", "search"], ["search", "book"], ""),
+        (["search", "search"], ["search", "search"], ""),
+        (["book", "search"], ["search", "book"], "book was not called after search (interaction 102); the calls: book, search"),
+        (["search+book"], ["search", "book"], "book was not called after search (interaction 101); the calls: search with book"),
+        (["book"], ["search", "book"], "search was not called; the calls: book"),
+        ([], ["search", "book"], "search was not called; no tool was called in this step"),
+    ],
+)  # fmt: skip
+def test_one_after_the_other(answers: list[str], names: list[str], message: str) -> None:
+    """Others may come in between."""
+    found = in_order(names, calls(*answers))
+    assert (found.status, found.message) == (Status.FAILED if message else Status.PASSED, message)
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted", "message"),
+    [
+        (["search", "book"], {"book": {"after": "search"}}, ""),
+        (["search", "book"], {"search": {"before": "book"}}, ""),
+        (["book", "search", "book"], {"book": {"after": "search"}}, "book was called before search; the calls: book, search, book"),
+        (["search", "book", "search"], {"search": {"before": "book"}}, "search was not called before book"),
+        (["search+book"], {"book": {"after": "search"}}, "book was called before search"),
+        (["search+book"], {"search": {"before": "book"}}, "search was not called before book"),
+        (["book"], {"book": {"after": "search"}}, "search was never called"),
+        (["search"], {"search": {"before": "book"}}, "book was never called"),
+        (["search"], {"book": {"after": "search"}}, "book was never called"),
+        (["search"], {"book": {"count": 0, "after": "search"}}, ""),
+    ],
+)  # fmt: skip
+def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
+    """Every call of the tool, and the other one is called as well."""
+    expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}
+    found = [each for each in check_tools(expected, step(*answers), Scope()) if each.status is not Status.PASSED]
+    assert [message in each.message for each in found] == ([True] if message else [])
+
+
+def test_what_cannot_be_read_is_an_error() -> None:
+    """The order of calls that nobody saw is not known."""
+    chats = Chats()
+    chats.chat([user("x")], asks(call("search", {})), ending="cut")
+    assert check_order(["search", "book"], chats.wire.step(0)).status is Status.ENVIRONMENT_ERROR

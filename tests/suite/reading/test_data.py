@@ -1,0 +1,95 @@
+"""Cases of a suite from a file of data."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.choose.selection import Wanted, select
+from llmproxy.suite.reading.load import LoadedSuites, load
+
+SUITE = """
+name: s
+scenarios:
+  - id: weather
+    name: Weather in $city
+    parametrize: {file}
+    steps: [{{chat: "Weather in $city?", response: {{contains: $city}}}}]
+"""
+
+
+def suite(folder: Path, text: str, name: str = "cities.csv") -> Path:
+    """Write data and a suite that names it."""
+    (folder / name).write_text(text, encoding="utf-8")
+    path = folder / "suite.yaml"
+    path.write_text(SUITE.format(file=name), encoding="utf-8")
+    return path
+
+
+def loaded(folder: Path, text: str, name: str = "cities.csv") -> LoadedSuites:
+    """Read it."""
+    return load([suite(folder, text, name)])
+
+
+def refused(folder: Path, text: str, name: str = "cities.csv") -> str:
+    """Return why it is refused."""
+    with pytest.raises(SuiteError) as caught:
+        loaded(folder, text, name)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cities.csv", "id,city\nr,Rome\np,Paris\n"),
+        ("cities.jsonl", '{"id": "r", "city": "Rome"}\n{"id": "p", "city": "Paris"}\n'),
+        ("cities.yaml", "- {id: r, city: Rome}\n- {id: p, city: Paris}\n"),
+    ],
+)
+def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
+    """With an id to select by, its values, and its line; the file is watched."""
+    found = loaded(tmp_path, text, name)
+    assert [case.id for case in found.scenarios] == ["weather[r]", "weather[p]"]
+    assert "Paris" in found.scenarios[1].title
+    assert [case.id for case in select(found.scenarios, Wanted(ids=("weather[p]",)))] == ["weather[p]"]
+    assert (tmp_path / name) in found.files
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "suite.yaml:6:18: cities.csv: has no rows"),
+        ("id,city\n", "has no rows"),
+        ("id,city\nr,Rome\n,Paris\n", "cities.csv:3:1: this case has no `id`"),
+        ("id,city\nr,Rome\nr,Paris\n", "stands here twice"),
+    ],
+)
+def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    """Before anything runs."""
+    assert words in refused(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """Told where the suite names it."""
+    path = suite(tmp_path, "id,city\nr,Rome\n")
+    (tmp_path / "cities.csv").unlink()
+    with pytest.raises(SuiteError, match=r"suite.yaml:6:18: cities.csv: cannot be read"):
+        load([path])
+
+
+def test_a_column_that_nobody_uses_is_a_doubt(tmp_path: Path) -> None:
+    """Probably a slip; notes are allowed to stand there."""
+    (doubt,) = loaded(tmp_path, "id,city,contry\nr,Rome,IT\n").warnings
+    assert "no step of `weather` uses the column `contry`" in str(doubt)
+
+
+def test_ten_thousand_cases_are_read_in_seconds(tmp_path: Path) -> None:
+    """Steps are followed once for rows of one shape."""
+    text = "id,city\n" + "".join(f"c{n},City {n}\n" for n in range(10_000))
+    began = time.process_time()
+    assert len(loaded(tmp_path, text).scenarios) == 10_000
+    assert time.process_time() - began < 20

@@ -1,0 +1,68 @@
+"""Every cell of a matrix is a case with a name, and too many are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.suite.reading.load import load
+
+STEPS = 'steps: [{chat: "$model $prompt", totalToolCalls: 1}]'
+
+
+def ids(folder: Path, more: str) -> list[str]:
+    """Return the ids of the cases of a scenario."""
+    path = folder / "suite.yaml"
+    path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {STEPS}}}\n", encoding="utf-8")
+    return [case.id for case in load([path]).scenarios]
+
+
+def refused(folder: Path, more: str) -> str:
+    """Return why it is refused."""
+    with pytest.raises(SuiteError) as caught:
+        ids(folder, more)
+    return str(caught.value)
+
+
+def test_every_cell_is_a_case(tmp_path: Path) -> None:
+    """In the order of the axes, the last one fastest; the axes are variables."""
+    assert ids(tmp_path, "matrix: {model: [m1, m2], prompt: [short, long]}") == [
+        "a[m1,short]", "a[m1,long]", "a[m2,short]", "a[m2,long]",
+    ]  # fmt: skip
+    (case, *_) = load([tmp_path / "suite.yaml"]).scenarios
+    assert dict(case.values) == {"model": "m1", "prompt": "short"}
+
+
+def test_each_set_of_parameters_has_all_cells(tmp_path: Path) -> None:
+    """Rows of a file as well."""
+    (tmp_path / "rows.csv").write_text("id,prompt\nx,hi\ny,ho\n")
+    assert ids(tmp_path, "parametrize: rows.csv, matrix: {model: [1, 2]}") == ["a[x,1]", "a[x,2]", "a[y,1]", "a[y,2]"]
+
+
+def test_values_that_name_nothing_are_numbered(tmp_path: Path) -> None:
+    """Long texts and mappings."""
+    assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [{a: 1}, {a: 2}]}") == ["a[1]", "a[2]"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("matrix: {model: []}", "the axis `model` takes a list of values, not an empty list"),
+        ("matrix: {model: m}", "the axis `model` takes a list of values"),
+        ("matrix: {}", "matrix"),
+        ("matrix: [m]", "matrix"),
+        ("matrix: {model: [1], prompt: [1]}, parametrize: [{model: 2}]", "`model` is an axis of the matrix and a parameter as well"),
+    ],
+)  # fmt: skip
+def test_what_is_no_matrix(tmp_path: Path, more: str, words: str) -> None:
+    """Told with what it takes."""
+    assert words in refused(tmp_path, more)
+
+
+def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
+    """Before one of them is made."""
+    axis = "[" + ", ".join(map(str, range(1000))) + "]"
+    told = refused(tmp_path, f"matrix: {{model: {axis}, prompt: {axis}}}")
+    assert "the matrix has 1,000,000 cells (1000 x 1000); up to 1,000 are run" in told

@@ -1,0 +1,131 @@
+"""Faults on purpose in a suite: of a scenario, of a step; a pass without them proves nothing, and is an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.suite.yaml.places import SuiteProblems
+from tests.provider import Provider, Reply, Script, Step
+from tests.suite import rig
+from tests.support import proxy
+
+AGENT = """
+import json, os, sys, urllib.request
+
+def ask(text, tries):
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
+                return json.load(answer)["choices"][0]["message"]["content"]
+        except OSError:
+            tries -= 1
+            if not tries:
+                raise
+
+for line in sys.stdin:
+    print(json.dumps({"text": ask(json.loads(line)["message"], int(sys.argv[1]))}), flush=True)
+"""
+STEPS = (Step(Reply("hello"), user="hi", times=None), Step(Reply("bye"), user="more", times=None))
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Return a folder with the agent, and a replay proxy over what its two messages recorded."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    with (
+        Provider(Script(STEPS, ordered=False)) as p,
+        proxy("record", folder / "x.db", upstreams={"openai": p.url}) as px,
+    ):
+        assert play(folder, px.url, tries=1).statuses == ["passed"]
+    with proxy("replay", folder / "x.db") as px:
+        yield folder, px.url
+
+
+def play(folder: Path, url: str, *, tries: int, scenario: object = None, step: object = None) -> rig.Result:
+    """Run two messages with faults of the scenario, and of the second step."""
+    whole = "" if scenario is None else f"    faults: {json.dumps(scenario)}\n"
+    own = "" if step is None else f", faults: {json.dumps(step)}"
+    agent = json.dumps({"command": [sys.executable, str(folder / "agent.py"), str(tries)]})
+    text = (
+        f"name: t\nagent: {agent}\nscenarios:\n  - id: one\n{whole}    steps:\n"
+        f"      - {{chat: hi, response: {{eq: hello}}}}\n      - {{chat: more, response: {{eq: bye}}{own}}}\n"
+    )
+    return rig.run(rig.cases_of(folder, text), proxy=url)
+
+
+def test_an_agent_that_tries_again_passes(tape: tuple[Path, str]) -> None:
+    """With faults at every call; each is told beside the result."""
+    found = play(*tape, tries=2, scenario="http-503")
+    assert found.statuses == ["passed"], found.why
+    assert [label for label in found.told.finished[0].labels if "met fault" in label] == [
+        "step 1: call 1 met fault http-503 (rule 1)",
+        "step 2: call 3 met fault http-503 (rule 1)",
+    ]
+
+
+def test_one_that_does_not_fails(tape: tuple[Path, str]) -> None:
+    """The fault counts against the agent, not against its surroundings."""
+    found = play(*tape, tries=1, scenario=[{"kind": "http-500", "call": 1}])
+    assert found.statuses == ["agent_error"], found.why
+
+
+def test_faults_of_a_step_are_of_that_step(tape: tuple[Path, str]) -> None:
+    """The first message is let alone, the second meets them; a file of them lies beside the suite."""
+    folder, url = tape
+    (folder / "bad.yaml").write_text("[reset]")
+    found = play(folder, url, tries=2, step="bad.yaml")
+    assert found.statuses == ["passed"], found.why
+    assert [label for label in found.told.finished[0].labels if "met fault" in label] == [
+        "step 2: call 2 met fault reset (rule 1)"
+    ]
+
+
+def test_a_pass_without_the_fault_is_an_error(tape: tuple[Path, str]) -> None:
+    """Nothing was proved: of the scenario, and of a step; what chance may spare is no error."""
+    found = play(*tape, tries=2, scenario="http-500@7")
+    assert (found.statuses, "struck nothing: no call came that is its number 7" in found.why) == (
+        ["environment_error"],
+        True,
+    )
+    found = play(*tape, tries=2, step=[{"kind": "http-500", "model": "o3"}])
+    assert (found.statuses, "no recording has model o3; there is gpt-4o" in found.why) == (["environment_error"], True)
+    assert play(*tape, tries=2, scenario=[{"kind": "http-500", "probability": 0.0001}]).statuses == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ('"http-50"', "there is no kind 'http-50' of fault"),
+        ('"flaky"', "there is no kind 'flaky' of fault"),
+        ("[{kind: reset, cal: 2}]", "unknown member 'cal'; did you mean 'call'"),
+        ("refused", "closes the proxy's port to everybody"),
+        ("3", "no list of `faults`, but 3"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, faults: str, said: str) -> None:
+    """Said before anything runs, with line and column."""
+    text = (
+        f"name: t\nagent: {{python: a.py:b}}\nscenarios:\n  - id: one\n    faults: {faults}\n    steps: [{{chat: x}}]\n"
+    )
+    with pytest.raises(SuiteProblems) as caught:
+        rig.cases_of(tmp_path, text)
+    assert said in str(caught.value)
+    assert "t.suite.yaml:5:" in str(caught.value)
+
+
+def test_without_a_proxy_nothing_can_be_broken(tmp_path: Path) -> None:
+    """An error, not a pass."""
+    text = (
+        f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    faults: reset\n    steps: [{{chat: x}}]\n"
+    )
+    found = rig.run(rig.cases_of(tmp_path, text))
+    assert found.statuses == ["environment_error"]
+    assert "has no proxy" in found.why

@@ -1,0 +1,44 @@
+"""One browser for all journeys of a worker, and the viewer on a store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli.ui import asker
+from llmproxy.protocol import UI_PREFIX
+from llmproxy.ui.serve import server
+from tests.support.browser import Browser
+from tests.ui import samples
+
+
+@contextmanager
+def viewing(path: Path, start: str = "") -> Iterator[str]:
+    """Serve the viewer on a store; yields the address with its token."""
+    made = server(0, "the-token", asker(path), {"store": str(path), "start": start})
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token"
+    finally:
+        made.shutdown()
+        made.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Give a browser; skips where there is none."""
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of the viewer on the sample recordings."""
+    with viewing(samples.store(tmp_path_factory.mktemp("viewer") / "x.db")) as url:
+        yield url

@@ -1,0 +1,56 @@
+"""One call as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from llmproxy.core.traffic.interaction import Chunk
+from llmproxy.ui.calls import CHUNKS, call
+from llmproxy.ui.reading import Reader
+from tests.support.chats import chat
+from tests.ui import samples
+
+
+def test_a_call_says_what_changed_beside_the_conversation() -> None:
+    """A new system prompt is told with both texts; the messages that were added are not told again."""
+    reader = Reader()
+    first, second = samples.hostile()
+    reader.read(first)
+    found = call(reader.read(second))
+    assert [(each["path"], each["new"]) for each in found["changes"]] == [("$.system", samples.EVIL + "2")]
+    assert found["known"] == 3
+    assert found["previous"] is None  # not stored, so it has no number
+
+
+def test_a_picture_stands_with_its_message() -> None:
+    """One that could run is not shown."""
+    found = call(Reader().read(samples.picture()))
+    assert [each.get("media") for each in found["messages"]] == [None, [{"type": "image/png", "data": samples.PICTURE}]]
+
+
+def test_what_is_not_known_is_none() -> None:
+    """No price, no times: never 0."""
+    silent = chat(model="a-model-of-nobody")
+    silent = dataclasses.replace(silent, response=dataclasses.replace(silent.response, chunks=(Chunk(0, b"{}"),)))
+    found = call(Reader().read(silent))
+    assert found["cost"] is None
+    assert found["timing"] is None
+    assert found["answer"] is None
+
+
+def test_a_great_many_chunks_are_told_together() -> None:
+    """No byte is lost, and the page gets no more than it can draw."""
+    many = chat()
+    pieces = tuple(Chunk(1000 * n, b"x" * 10) for n in range(1, 3 * CHUNKS))
+    many = dataclasses.replace(many, response=dataclasses.replace(many.response, chunks=pieces))
+    timing = call(Reader().read(many))["timing"]
+    assert len(timing["chunks"]) <= CHUNKS
+    assert sum(size for _, size in timing["chunks"]) == 10 * len(pieces)
+    assert timing["count"] == len(pieces)
+
+
+def test_everything_told_is_json() -> None:
+    """Whatever was recorded: half surrogate pairs too."""
+    for each in (*samples.agent(), *samples.hostile(), samples.picture()):
+        json.dumps(call(Reader().read(each))).encode()

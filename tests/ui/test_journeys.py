@@ -1,0 +1,167 @@
+"""Journeys through the viewer in a real browser, asserted on what is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import Browser, Page
+from tests.ui.samples import EVIL
+
+
+@pytest.fixture
+def page(browser: Browser, viewer: str) -> Iterator[Page]:
+    """Open the viewer; whatever is done, the page must not complain."""
+    opened = browser.open(viewer)
+    yield opened
+    assert opened.errors() == []
+    opened.close()
+
+
+def test_a_recording_is_read_from_the_first_screen_to_a_tool_s_result(page: Page) -> None:
+    """What was asked, done and answered is seen without a click; a step leads to its call, and that to the next."""
+    page.click(".cassettes a", "agent")
+    page.see("The sum in calc.py is wrong", ".step.user")
+    page.see("write_file", ".step.tool")
+    page.see("all 14 tests pass", ".step.answer")
+    page.see("5 calls · 1 failed", ".head")
+    page.click(".step .to", "#3")
+    page.see("call #3", ".facts h2")
+    page.see("asked again after #2 failed", ".facts")
+    page.see("14 passed in 0.3 s", ".toolcall .result")
+    assert "Rules follow, one a line.\nRules" not in page.text(".right"), "the system prompt is folded"
+    page.click(".toolcall .link", "in the next call")
+    page.see("call #5", ".facts h2")
+    assert "#token" not in page.js("location.href")
+
+
+def test_the_keyboard_steps_through(page: Page) -> None:
+    """No mouse: the list, the calls, their views, what failed, what is found."""
+    page.js("location.hash = '#/c/agent'")
+    page.see("5 calls", ".head")
+    for _ in range(3):
+        page.press("j")
+    page.see("call #3", ".facts h2")
+    page.press("2")
+    page.see("0 new messages", ".panel")
+    page.press("k")
+    page.see("call #2", ".facts h2")
+    page.press("3")
+    page.see("last byte", ".times")
+    page.press("Escape")
+    page.see("asked", ".story")
+    page.press("f")
+    page.wait("document.querySelectorAll('.row').length === 1")
+    page.press("f")
+    page.press("/")
+    page.type("sign was the only")
+    page.wait("document.querySelectorAll('.row').length === 1")
+    page.see("Looks right", ".row")
+
+
+def test_what_changed_is_shown_word_by_word(page: Page) -> None:
+    """A new system prompt, beside what was added to the conversation."""
+    page.js("location.hash = '#/c/hostile/13/changed'")
+    page.see("$.system", ".change")
+    assert page.text(".change ins").endswith("2")
+
+
+def test_bytes_are_those_of_the_recording(page: Page) -> None:
+    """Headers, bodies and the chunks' times; and commands that say what they do."""
+    page.js("location.hash = '#/c/agent/1/bytes'")
+    page.see("message_start", ".panel")
+    page.click(".panel summary", "header field")
+    page.see("anthropic-version", ".panel")
+    page.js("location.hash = '#/c/agent/1/time'")
+    page.see("first token", ".times")
+    page.wait("document.querySelectorAll('.chunks .tick').length > 5")
+    page.js("location.hash = '#/c/agent/1/use'")
+    page.see("llmproxy show 1", ".command")
+    page.see("curl -N -X POST https://api.anthropic.com/v1/messages", ".command")
+    page.see('- chat: "The sum in calc.py', ".command")
+
+
+def test_pictures_are_shown_and_documents_are_not(page: Page) -> None:
+    """A PNG that stands in the recording; SVG is none."""
+    page.js("location.hash = '#/c/picture/11'")
+    page.wait("document.querySelector('.media img').naturalWidth === 10")
+    assert page.js("document.querySelectorAll('.media img').length") == 1
+
+
+@pytest.mark.parametrize("tab", ["said", "changed", "time", "bytes", "use"])
+def test_hostile_recordings_stay_text(page: Page, tab: str) -> None:
+    """No markup of theirs is there, nothing ran, nothing was asked of anybody else, and what is invisible is written out."""
+    page.js("location.hash = '#/c/hostile'")
+    page.see("onerror", ".story")
+    page.js(f"location.hash = '#/c/hostile/13/{tab}'")
+    page.see("call #13", ".facts h2")
+    page.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.wait("!document.querySelector('.pad')")
+    assert (
+        page.js(
+            "document.querySelectorAll('#app img, #app script, #app svg:not(.chunks svg), #app a[href^=javascript]').length"
+        )
+        == 0
+    )
+    assert page.js("document.title") == "hostile · llmproxy"
+    own = page.js("location.origin")
+    assert {url for url in page.requests() if not url.startswith((own, "about:"))} == set()
+    if tab in ("said", "changed"):
+        assert "\\u202e" in page.text(".panel")
+    assert not {"\x1b", "\u202e"} & set(page.text())
+    assert "<img src=x" in EVIL
+
+
+def test_without_the_token_nothing_is_read(browser: Browser, viewer: str) -> None:
+    """The page says what to do; no name of a cassette reaches it."""
+    opened = browser.open(viewer.partition("#")[0])
+    opened.see("Open the address that `llmproxy ui` printed", ".failure")
+    assert "agent" not in opened.text()
+    opened.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_it_fits(browser: Browser, viewer: str, tmp_path: Path, width: int, dark: bool) -> None:
+    """No view is wider than its window, be it a phone's; names are there for who hears instead of seeing."""
+    opened = browser.open(viewer, width, 800, dark=dark)
+    for at in (
+        "",
+        "#/c/agent",
+        "#/c/agent/5",
+        "#/c/agent/5/changed",
+        "#/c/agent/3/time",
+        "#/c/agent/3/bytes",
+        "#/c/agent/5/use",
+    ):
+        opened.js(f"location.hash = '{at}'")
+        opened.wait("!document.querySelector('.pad') && document.querySelector('main')")
+        assert opened.js("document.documentElement.scrollWidth") <= width, at
+        nameless = "[...document.querySelectorAll('button, a, input, [role=tab], [role=listbox]')].filter((each) => !(each.innerText || each.ariaLabel || each.title || each.labels?.length))"
+        assert opened.js(f"{nameless}.length") == 0, at
+    assert opened.js("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(21, 23, 26)" if dark else "rgb(255, 255, 255)"
+    )
+    opened.close()
+
+
+def test_the_command_opens_a_store_and_ends_at_once(tmp_path: Path, browser: Browser) -> None:
+    """It says one address; with Ctrl-C it is gone."""
+    from tests.ui.samples import store
+
+    path = store(tmp_path / "x.db")
+    command = [sys.executable, "-m", "llmproxy", "ui", "agent", "--store", str(path), "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        opened = browser.open(process.stdout.readline().strip())
+        opened.see("all 14 tests pass", ".step.answer")
+        process.send_signal(2)
+        assert process.wait(5) == 0
+        opened.close()

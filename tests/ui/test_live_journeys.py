@@ -1,0 +1,155 @@
+"""Journeys at a real proxy's port in a real browser: follow it live, read a miss; and what a recorded page may do there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request
+
+import pytest
+
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response
+from tests.support.browser import Browser
+from tests.support.chats import chat, fill
+from tests.support.proxy import DIRECT, Proxy, proxy
+from tests.ui.samples import EVIL
+
+LONG = "Tell me of the sea. " * 30
+RECORDED_PAGE = b"""<html><head><title>recorded</title></head><body><script>
+document.title = 'ran'; fetch('/_llmproxy/sessions').then((answer) => { document.title = 'read ' + answer.status; });
+</script>a page that somebody recorded</body></html>"""
+
+
+@pytest.fixture(scope="module")
+def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Replay a few chats."""
+    store = tmp_path_factory.mktemp("live") / "x.db"
+    fill(store, chat(LONG, "It is wide."), chat("hi", EVIL, cassette="second"))
+    with proxy("replay", store) as running:
+        yield running
+
+
+@contextmanager
+def upstream() -> Iterator[str]:
+    """Serve a page to whoever asks, as a provider never does; yields where."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer."""
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(len(RECORDED_PAGE)))
+            self.end_headers()
+            self.wfile.write(RECORDED_PAGE)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def ask(px: Proxy, text: str, session: str = "") -> int:
+    """Ask as an agent does; returns the status."""
+    body = chat(text).request.body
+    url = f"{px.url}{f'/s/{session}' if session else ''}/v1/chat/completions"
+    try:
+        with DIRECT.open(Request(url, body, {"content-type": "application/json"}), timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_a_run_is_followed_and_a_miss_is_read(browser: Browser, px: Proxy) -> None:
+    """A browser at the proxy's address sees each call as it comes; a miss opens as words that differ, with what to type."""
+    page = browser.open(px.url)
+    page.see("live", "h1")
+    page.see("Nothing has been asked yet")
+    assert page.js("location.pathname") == "/_llmproxy/ui/"
+    assert ask(px, LONG) == 200
+    page.see("It is wide.", ".row .answered")
+    assert ask(px, LONG + "And of ships.") == 404
+    assert ask(px, "hi", "second") == 200
+    page.see("<script>", ".row .answered")
+    page.press("m")
+    page.see("And of ships.", ".miss ins")
+    page.see("llmproxy start --mode auto", ".miss .command")
+    assert page.text(".change ins").strip() == "And of ships."
+    page.press("Escape")
+    page.see("second", ".sessions table")
+    page.press("p")
+    assert ask(px, "while nobody looks") == 404
+    page.see("go on (1 more)", "button")
+    assert "while nobody looks" not in page.text(".left")
+    page.press("p")
+    page.see("while nobody looks", ".row")
+    page.click("label", "side by side")
+    page.see("second", ".column h2")
+    page.click(".row", "It is wide.")
+    page.see("It is wide.", ".message.assistant")
+    page.click("button", "in its recording")
+    page.see("default", ".head h1")
+    errors = [each for each in page.errors() if "favicon" not in each]
+    assert errors == []
+    page.close()
+
+
+def test_a_recorded_page_is_nobody_s(browser: Browser, tmp_path: Path) -> None:
+    """A browser shows it without its scripts: on our port they would be our own page's equals."""
+    with upstream() as url, proxy("auto", tmp_path / "x.db", upstreams={"openai": url}) as px:
+        page = browser.open(f"{px.url}/v1/page")
+        page.see("a page that somebody recorded")
+        assert page.js("document.title") == "recorded"
+        page.close()
+
+
+def test_a_replayed_page_is_nobody_s_either(tmp_path: Path) -> None:
+    """Replayed, it says so itself to a browser that shows it; for everybody else it is as it was recorded."""
+    asked = Asked("GET", "/v1/models", (), b"")
+    key = key_of(canonicalize(asked, route("GET", asked.target, (), {}), Rules(), lambda _: None))
+    shown = Response(200, "OK", (("content-type", "text/html"),), (Chunk(0, RECORDED_PAGE),))
+    fill(tmp_path / "x.db", replace(chat(), request=asked, response=shown, key=key, operation="models", model=None))
+    with proxy("replay", tmp_path / "x.db") as px:
+        for dest, policy in (("document", "sandbox"), ("iframe", "sandbox"), ("empty", None), ("", None)) * 2:
+            headers = {"sec-fetch-dest": dest, "sec-fetch-site": "none"} if dest else {}
+            with DIRECT.open(Request(f"{px.url}/v1/models", headers=headers), timeout=5) as answer:
+                assert (answer.headers["content-security-policy"], answer.read()) == (policy, RECORDED_PAGE)
+
+
+def test_a_page_of_another_place_reads_nothing(browser: Browser, px: Proxy, tmp_path: Path) -> None:
+    """Neither by fetch nor in a frame, nor with a link to the page."""
+    other = tmp_path / "other.html"
+    other.write_text(f"<iframe src='{px.url}/_llmproxy/ui/'></iframe><a href='{px.url}/_llmproxy/ui/'>go</a>")
+    page = browser.open(other.as_uri())
+    for path in ("sessions", "ui/data/live", "ui/"):
+        told = page.js(
+            f"fetch({json.dumps(f'{px.url}/_llmproxy/{path}')}).then((answer) => answer.text(), () => 'refused')"
+        )
+        assert told == "refused"
+    page.close()
+    for site in ("cross-site", "same-site"):
+        with pytest.raises(HTTPError, match="403"):
+            DIRECT.open(
+                Request(f"{px.url}/_llmproxy/ui/", headers={"sec-fetch-site": site, "sec-fetch-dest": "document"})
+            )
+
+
+def test_the_root_stays_a_program_s(px: Proxy) -> None:
+    """Who is no browser gets what an unknown path gets."""
+    with pytest.raises(HTTPError) as told:
+        DIRECT.open(f"{px.url}/", timeout=5)
+    assert json.loads(told.value.read())["error"]

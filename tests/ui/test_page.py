@@ -1,0 +1,75 @@
+"""The document: small, named by digests, and with data that cannot become markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+import llmproxy
+from llmproxy.ui.modules import script, scripts
+from llmproxy.ui.page import document, in_html
+from tests.ui.samples import EVIL
+
+STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
+LARGEST = 300_000
+
+
+def test_the_page_is_small() -> None:
+    """It is put into every report: at most 300 KB without data."""
+    assert len(document({}).encode()) < LARGEST
+
+
+def test_the_policy_names_every_script_and_the_style() -> None:
+    """By digest, and allows nothing else; a file may ask nobody, a served page where it came from."""
+    text = document({"x": EVIL})
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert found is not None
+    for code in [*scripts(), (STATIC / "style.css").read_text()]:
+        assert f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'" in found[1]
+    assert found[1].startswith("default-src 'none'; ")
+    assert "unsafe" not in found[1]
+    assert "connect-src" not in found[1]
+    assert "connect-src 'self'" in document({}, served=True)
+    assert text.count("<script>") == len(scripts())
+
+
+def test_data_cannot_become_markup() -> None:
+    """No tag and no invisible letter of it stands in the file, and it reads back as it was."""
+    held = in_html({"x": EVIL})
+    assert not re.search(r"[<>&\x00-\x08\x1b\u202e\ud800-\udfff]", held)
+    assert json.loads(held) == {"x": EVIL}
+    assert "<script>document.title" not in document({"x": EVIL}, EVIL, EVIL)
+
+
+def test_nothing_of_ours_makes_markup_of_text() -> None:
+    """Preact makes text nodes; what would read markup is not in our modules, nor an address out of a recording."""
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacent|dangerouslySet|document\.write|\beval\(|new Function|srcdoc"
+    )
+    for path in STATIC.glob("*.js"):
+        assert not forbidden.search(path.read_text()), path.name
+
+
+def test_modules_keep_their_lines() -> None:
+    """What a browser's tools show as line 30 is line 30 of the file."""
+    lines = (STATIC / "main.js").read_text().splitlines()
+    assert script("main.js").splitlines()[len(lines) - 1] == lines[-1]
+    assert script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
+
+
+def test_every_module_is_on_the_page() -> None:
+    """None is forgotten, and none stays that nobody imports."""
+    text = document({})
+    for path in STATIC.rglob("*.js"):
+        assert f"sourceURL=llmproxy/ui/static/{path.relative_to(STATIC).as_posix()}\n" in text, path
+
+
+def test_what_is_vendored_names_version_and_licence() -> None:
+    """One file says where each comes from."""
+    told = (STATIC / "vendor" / "README.md").read_text()
+    for path in (STATIC / "vendor").glob("*.js"):
+        assert f"`{path.name}`" in told
+    assert {"MIT", "BSD-3-Clause", "Apache-2.0"} <= set(re.findall(r"[\w.-]+", told))

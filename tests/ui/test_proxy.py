@@ -1,0 +1,233 @@
+"""The viewer at a proxy's own port: who may read, what is told, and that it is what openapi.json says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from llmproxy.core.control.table import ControlAsked, answer, refusal
+from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.protocol import UI_PREFIX, Decision, Mode
+from llmproxy.ui.data import QUESTIONS
+from llmproxy.ui.proxy import Viewer
+from llmproxy.ui.watch import KEPT, Watch
+from tests.support.chats import NOW, chat, fill
+from tests.ui import samples
+from tests.ui.test_data import ASKED
+
+DOCUMENT = json.loads((files("llmproxy") / "data" / "openapi.json").read_text("utf-8"))
+DATA = UI_PREFIX + "data/"
+PAGE = "the-page's"
+TYPED = {"host": "127.0.0.1:8080", "sec-fetch-site": "none", "sec-fetch-dest": "document"}
+OWN = {"host": "127.0.0.1:8080", "sec-fetch-site": "same-origin", "sec-fetch-dest": "empty", "x-llmproxy-token": PAGE}
+
+
+class Asker:
+    """A viewer on an engine, asked without sockets."""
+
+    def __init__(self, engine: Engine, token: str = "") -> None:
+        self.engine, self.watch = engine, Watch()
+        self.viewer = Viewer(engine, self.watch, list, token, PAGE)
+
+    def ask(
+        self, target: str, headers: dict[str, str] = OWN, *, method: str = "GET", loopback: bool = True
+    ) -> tuple[int, str]:
+        """Return status and body."""
+        found = self.viewer.ask(ControlAsked(method, target, tuple(headers.items()), b"", loopback)).result(10)
+        return found.status, found.body.decode()
+
+    def get(self, question: str, **query: object) -> Any:  # noqa: ANN401 - JSON
+        """Ask a question, whose answer must be as the document says."""
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        status, body = self.ask(f"{DATA}{question}?{text}")
+        assert status == 200, body
+        value = json.loads(body)
+        schema = DOCUMENT["paths"][DATA + question]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
+        return value
+
+    def call(self, text: str, session: str = "default") -> int:
+        """Let an agent ask; returns the status that it got."""
+        recorded = chat(text)
+        exchange = self.engine.arrive("POST", f"/s/{session}/v1/chat/completions", None, recorded.request.headers)
+        self.engine.identify(exchange, recorded.request.body)
+        response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
+        self.watch.hear(self.engine.outcome(exchange, response.status if response else 404))
+        return response.status if response else 404
+
+
+Make = Callable[..., Asker]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Return a maker of viewers over one store."""
+    made: list[tuple[Asker, Journal]] = []
+
+    def new(**config: Any) -> Asker:  # noqa: ANN401 - as of Config
+        journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
+        settings = Config(mode=Mode.REPLAY, store=tmp_path / "x.db", **config)
+        engine = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0)
+        made.append((Asker(engine), journal))
+        return made[-1][0]
+
+    yield new
+    for asker, journal in made:
+        asker.viewer.close()
+        asker.engine.close()
+        journal.close()
+
+
+@pytest.fixture
+def asker(make: Make, tmp_path: Path) -> Asker:
+    """Return a viewer of a replay proxy with the sample recordings and a chat."""
+    samples.store(tmp_path / "x.db")
+    fill(tmp_path / "x.db", chat("hi, said at length " * 40, "one", cassette="default"))
+    return make()
+
+
+def test_every_question_is_documented(asker: Asker) -> None:
+    """Each answers as the document says, and none is described that nobody answers."""
+    described = {path.removeprefix(DATA) for path in DOCUMENT["paths"] if path.startswith(DATA)}
+    assert described == {*QUESTIONS, "live", "miss"}
+    for question in QUESTIONS:
+        assert asker.get(question, **ASKED[question])
+
+
+def test_what_happens_is_told_once(asker: Asker) -> None:
+    """Hits and misses with their texts, numbered; asked again, only what came since."""
+    assert (asker.call("hi, said at length " * 40), asker.call("hi, not recorded")) == (200, 404)
+    told = asker.get("live")
+    assert [(row["n"], row["what"], row["answered"]) for row in told["rows"]] == [(1, "hit", "one"), (2, "miss", "")]
+    assert told["rows"][1]["asked"] == "hi, not recorded"
+    assert [(each["name"], each["hits"], each["misses"]) for each in told["sessions"]] == [("default", 1, 1)]
+    assert asker.get("live", after=told["count"])["rows"] == []
+    asker.call("another")
+    assert [row["n"] for row in asker.get("live", after=2)["rows"]] == [3]
+
+
+def test_a_miss_is_told_with_both_texts(asker: Asker) -> None:
+    """What surrounds the difference stays, the rest is counted; with commands to type."""
+    asker.call("hi, said at length " * 20 + "but " + "hi, said at length " * 20)
+    row = asker.get("live")["rows"][0]
+    told = asker.get("miss", at=row["at"], session="default")
+    (place,) = told["places"]
+    assert (place["path"], place["before"] > 100, place["after"] > 100) == ("$.messages[0].content", True, True)
+    assert "but " in place["new"]
+    assert "but " not in place["old"]
+    assert any("llmproxy start --mode auto" in step for step in told["steps"])
+    assert asker.get("miss", at=1, session="default", key=row["key"])["text"] == told["text"]  # asked once more
+    assert asker.ask(f"{DATA}miss?at=1&session=default")[0] == 404
+    assert asker.ask(f"{DATA}miss?at=x&session=default")[0] == 400
+
+
+def test_without_a_store_there_is_nothing_to_look_at_yet(make: Make) -> None:
+    """The page of a first run says so, instead of an error."""
+    asker = make()
+    assert asker.get("cassettes")["cassettes"] == []
+    asker.call("hi")
+    assert [row["what"] for row in asker.get("live")["rows"]] == ["miss"]
+    assert asker.ask(f"{DATA}call?id=1")[0] != 200
+
+
+# --- who may ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_comes_with_its_token_to_who_opens_it(asker: Asker) -> None:
+    """To a browser that a person opened, or a client of this machine; never to a script, another page, or another name."""
+    for headers in (TYPED, {"host": "localhost"}, TYPED | {"sec-fetch-site": "same-origin"}):
+        status, body = asker.ask(UI_PREFIX, headers)
+        assert (status, PAGE in body) == (200, True), headers
+    for headers in (
+        {"host": "evil.example"},
+        TYPED | {"host": "evil.example"},
+        TYPED | {"sec-fetch-site": "cross-site"},
+        TYPED | {"sec-fetch-site": "same-site"},
+        TYPED | {"origin": "https://evil.example"},
+        TYPED | {"sec-fetch-site": "same-origin", "sec-fetch-dest": "empty"},
+        TYPED | {"sec-fetch-site": "same-origin", "sec-fetch-dest": "iframe"},
+    ):
+        status, body = asker.ask(UI_PREFIX, headers)
+        assert (status, PAGE in body) == (403, False), headers
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x-llmproxy-token": ""},
+        {"x-llmproxy-token": PAGE + "x"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "null"},
+        {"origin": "https://127.0.0.1:8080"},
+        {"origin": "http://127.0.0.1:8081"},
+        {"host": "evil.example:8080"},
+    ],
+)
+def test_data_is_for_our_own_page(asker: Asker, changed: dict[str, str]) -> None:
+    """With the token that came with it, from the same origin, under our name: all three."""
+    assert asker.ask(DATA + "cassettes")[0] == 200
+    assert asker.ask(DATA + "cassettes", OWN | changed)[0] == 403
+
+
+def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
+    """Reads and writes, with its token; a recorded page on the same port has none, and stays out."""
+
+    def status(method: str, headers: dict[str, str]) -> int:
+        asked = ControlAsked(
+            method,
+            "/_llmproxy/sessions",
+            tuple(headers.items()),
+            b'{"name": "x"}' if method == "POST" else b"",
+            loopback=True,
+        )
+        return answer(asker.engine, asked, page_token=PAGE)[0]
+
+    own = OWN | {"origin": "http://127.0.0.1:8080"}
+    assert (status("GET", own), status("POST", own)) == (200, 201)
+    without = {name: value for name, value in own.items() if name != "x-llmproxy-token"}
+    assert (status("GET", without), status("POST", without)) == (403, 403)
+
+
+def test_other_machines_get_the_page_and_no_data(asker: Asker) -> None:
+    """A port bound beyond loopback wants the token that it was started with; it is typed behind the address."""
+    asker.viewer.token = "s3cret"
+    there = {"host": "build-box:8080", "sec-fetch-site": "none", "sec-fetch-dest": "document"}
+    status, body = asker.ask(UI_PREFIX, there, loopback=False)
+    assert (status, PAGE in body, "s3cret" in body) == (200, False, False)
+    assert asker.ask(DATA + "live", OWN | {"host": "build-box:8080"}, loopback=False)[0] == 403
+    assert (
+        asker.ask(DATA + "live", OWN | {"host": "build-box:8080", "x-llmproxy-token": "s3cret"}, loopback=False)[0]
+        == 200
+    )
+
+
+def test_an_empty_token_is_none() -> None:
+    """A proxy without a page token lets no page in, whatever it sends."""
+    headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
+    assert refusal(ControlAsked("GET", DATA, headers, b"", loopback=True), "", "") is not None
+
+
+def test_it_is_for_reading(asker: Asker) -> None:
+    """Nothing below it takes anything."""
+    assert asker.ask(DATA + "live", method="POST")[0] == 405
+    assert asker.ask(UI_PREFIX + "x")[0] == 404
+    assert asker.ask("/", TYPED)[0] == 302
+
+
+def test_the_ring_is_bounded() -> None:
+    """A proxy may serve for days."""
+    watch, outcome = Watch(), Asker.__new__
+    for _ in range(KEPT + 10):
+        watch.hear(outcome)  # type: ignore[arg-type]
+    assert [number for number, _ in watch.since(0, 3)] == [KEPT + 8, KEPT + 9, KEPT + 10]
+    assert len(watch.since(0, 10**9)) == KEPT
+    assert watch.since(KEPT + 10, 5) == []

@@ -1,0 +1,97 @@
+"""Who may read what `llmproxy ui` serves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import Request
+
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.ui.serve import respond, server
+from tests.support.proxy import DIRECT
+
+TOKEN = "the-token"
+DATA = "/_llmproxy/ui/data/"
+
+
+def ask(question: str, query: dict[str, str]) -> object:
+    """Answer with what was asked."""
+    if question == "bad":
+        raise SettingsError("no", hint="yes")
+    return {"question": question, **query, "half": "\ud800"}
+
+
+def status(method: str, target: str, **headers: str) -> int:
+    """Return with which status a request is answered; `host` is ours unless given."""
+    fields = {"host": "127.0.0.1:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    return respond(method, target, tuple(fields.items()), TOKEN, ask, {}).status
+
+
+def test_data_wants_the_token() -> None:
+    """Other users of the machine do not have it."""
+    assert status("GET", DATA + "x", x_llmproxy_token=TOKEN) == 200
+    for wrong in ("", "the-token ", "the-toke", "thé"):
+        assert status("GET", DATA + "x", x_llmproxy_token=wrong) == 403
+    assert status("GET", DATA + "x") == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example:8000"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+    ],
+)
+def test_no_other_page_may_ask(headers: dict[str, str]) -> None:
+    """Not even one that had the token, and not for the page itself."""
+    assert status("GET", DATA + "x", x_llmproxy_token=TOKEN, **headers) == 403
+    assert status("GET", "/_llmproxy/ui/", **headers) == 403
+
+
+def test_it_is_for_reading() -> None:
+    """Nothing is changed through it."""
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert status(method, DATA + "x", x_llmproxy_token=TOKEN) == 405
+    assert status("GET", "/_llmproxy/sessions", x_llmproxy_token=TOKEN) == 404
+
+
+def test_an_error_is_told_as_json() -> None:
+    """What happened, and what to do."""
+    found = respond("GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})
+    assert found.status == 400
+    assert json.loads(found.body)["error"] == {"code": "llmproxy_settings", "message": "no", "hint": "yes"}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Serve, and return where."""
+    made = server(0, TOKEN, ask, {"store": "x.db"})
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def test_over_a_socket(url: str) -> None:
+    """The page holds no data and no token; nothing of it is kept, framed or guessed at; data is JSON whatever it holds."""
+    with DIRECT.open(url, timeout=5) as answer:
+        page = answer.read().decode()
+        assert answer.url == url + "/_llmproxy/ui/"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert '"store":"x.db"' in page
+    assert TOKEN not in page
+    with DIRECT.open(Request(f"{url}{DATA}x?a=b%26", headers={"x-llmproxy-token": TOKEN}), timeout=5) as answer:
+        assert json.loads(answer.read()) == {"question": "x", "a": "b&", "half": "\ud800"}
+    with pytest.raises(HTTPError, match="403"):
+        DIRECT.open(f"{url}{DATA}x", timeout=5)
