@@ -95,7 +95,9 @@ class _Recorded:
 
 
 def _dollars(recorded: _Recorded) -> str:
-    return "an unknown sum" if recorded.cost is None else f"${recorded.cost:.5f}"
+    from llmproxy.report.amounts import dollars
+
+    return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 
 
 def _unpack(store: Path) -> _Recorded:

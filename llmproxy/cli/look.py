@@ -129,9 +129,9 @@ def _number(value: int | None) -> str:
 
 
 def _when(unix: float) -> str:
-    from llmproxy.core.store.rows import when
+    from llmproxy.report.amounts import when
 
-    return when(unix) if unix else ""  # an import whose file does not say when
+    return when(unix)
 
 
 # --- show ------------------------------------------------------------------------------------------------------------

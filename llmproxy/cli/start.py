@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,14 +31,20 @@ def start(ctx: typer.Context) -> None:
     """Start the proxy; then point your agent's base URL at it."""
     import gc
 
-    from llmproxy.report.console import Console, wants_colour
+    from llmproxy.report.console import Console, room_of, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
         loaded = gather(flags_of(ctx))
         serve = proxy_module("llmproxy.mitm.serve")
         _log(verbose=loaded.settings.verbose)
-        console = Console(sys.stdout, colour=wants_colour(sys.stdout, os.environ), quiet=loaded.settings.quiet)
+        console = Console(
+            sys.stdout,
+            colour=wants_colour(sys.stdout, os.environ),
+            quiet=loaded.settings.quiet,
+            verbose=loaded.settings.verbose,
+            room=partial(room_of, sys.stdout),
+        )
         code = serve.run(loaded, console)
     finally:
         gc.enable()

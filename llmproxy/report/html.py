@@ -17,7 +17,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from llmproxy.report.console import counted
+from llmproxy.report.amounts import counted
 from llmproxy.report.events import Assertion, Criterion, Finished, Message, Status, Step, Verdict
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.report.words import calls_of, content_of, replayed, seconds, shown, used

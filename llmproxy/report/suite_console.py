@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llmproxy.report.amounts import counted
 from llmproxy.report.cases import table
-from llmproxy.report.console import counted
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.words import content_of, replayed, seconds, shown
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
+from llmproxy.report.amounts import counted, dollars
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
@@ -101,8 +103,8 @@ def used(finished: Finished) -> list[str]:
     rows = []
     for party, use in finished.usage.items():
         tokens = f"{_number(use.input_tokens)} tokens in, {_number(use.output_tokens)} out"
-        cost = "price unknown" if use.cost_usd is None else f"${use.cost_usd}"
-        rows.append(f"{party}: {use.calls} {'call' if use.calls == 1 else 'calls'}, {tokens}, {cost}")
+        cost = "price unknown" if use.cost_usd is None else dollars(Decimal(use.cost_usd))
+        rows.append(f"{party}: {counted(use.calls, 'call')}, {tokens}, {cost}")
     return rows
 
 

@@ -1,27 +1,23 @@
 """What happens in a running proxy, as the page shows it.
 
 In two steps: `Snapshot` is taken where the engine lives, between two of its events, and costs little; `told` makes plain values of it in
-any thread, with the texts that stand in the store.
+any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.journal import Missed
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.reading import Reading
-from llmproxy.core.store.rows import from_sql
 from llmproxy.protocol import Decision
 from llmproxy.ui.watch import Watch
 
 MOST = 500
 """Rows of one answer."""
-_TEXT = 240
-
 Json = Any
 _WORDS = {
     Decision.REPLAY: "hit",
@@ -63,7 +59,6 @@ class Snapshot:
     rows: list[tuple[int, Outcome]]
     sessions: list[dict[str, Json]]
     open: list[dict[str, Json]]
-    misses: Sequence[Missed]
 
 
 def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> Snapshot:
@@ -90,20 +85,17 @@ def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -
         [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in watch.since(after, MOST)],
         sessions,
         waiting,
-        engine.journal.misses(),
     )
 
 
-def told(seen: Snapshot, store: Reading | None) -> dict[str, Json]:
-    """Return a snapshot as plain values; without a store the texts of recordings are unknown."""
-    texts = _texts(store, {row.interaction for _, row in seen.rows if row.interaction is not None})
-    asked = {(each.at, each.data.get("session")): str(each.data.get("last_user") or "") for each in seen.misses}
+def told(seen: Snapshot) -> dict[str, Json]:
+    """Return a snapshot as plain values."""
     return {
         "now": seen.now,
         "mode": seen.mode,
         "store": seen.store,
         "count": seen.count,
-        "rows": [_row(number, each, texts, asked) for number, each in seen.rows],
+        "rows": [_row(number, each) for number, each in seen.rows],
         "sessions": seen.sessions,
         "open": seen.open,
     }
@@ -141,10 +133,7 @@ def what(outcome: Outcome) -> str:
     return "bound" if outcome.bound and outcome.decision is Decision.REPLAY else _WORDS[outcome.decision]
 
 
-def _row(
-    number: int, o: Outcome, texts: Mapping[int, tuple[str, str]], asked: Mapping[tuple[float, object], str]
-) -> dict[str, Json]:
-    said, replied = texts.get(o.interaction or 0, ("", ""))
+def _row(number: int, o: Outcome) -> dict[str, Json]:
     return {
         "n": number,
         "at": o.at,
@@ -167,15 +156,6 @@ def _row(
         "fault": o.fault,
         "lost": o.lost,
         "note": o.note,
-        "asked": (said or asked.get((o.at, o.session), ""))[:_TEXT],
-        "answered": replied[:_TEXT],
+        "asked": o.asked,
+        "answered": o.answered,
     }
-
-
-def _texts(store: Reading | None, ids: set[int]) -> dict[int, tuple[str, str]]:
-    """Return last prompt and answer of recordings, by id."""
-    if store is None or not ids:
-        return {}
-    marks = ",".join("?" * len(ids))
-    found = store.rows(f"SELECT id, last_user_text, answer_text FROM interactions WHERE id IN ({marks})", tuple(ids))  # noqa: S608 - question marks
-    return {id_: (from_sql(said or ""), from_sql(replied or "")) for id_, said, replied in found}

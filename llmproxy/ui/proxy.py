@@ -79,7 +79,7 @@ class Viewer:
         engine, path = self.engine, self.engine.config.store
         if question == "live":
             seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
-            return lambda *_: _with_store(path, lambda store: live.told(seen, store))
+            return lambda *_: live.told(seen)
         if question == "miss":
             misses = engine.journal.misses()
             return lambda *_: _missed(misses, query)

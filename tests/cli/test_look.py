@@ -13,6 +13,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
+from llmproxy.report.amounts import when
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
 
 
@@ -28,11 +29,11 @@ def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureF
     code, out = run(capsys, path, "ls")
     assert code == 0
     rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert "default 1 0 11 2 2027-01-15T08:00:00Z not closed" in rows
+    assert f"default 1 0 11 2 {when(NOW)} not closed" in rows
     shown = "agent gpt-4o chat.completions 200 2 11 2"
     assert rows[-2:] == [
-        f"1 2027-01-15T08:00:00Z default {shown} How are you? -> Fine.",
-        f"2 2027-01-15T08:00:00Z other {shown} And now? -> Still fine.",
+        f"1 {when(NOW)} default {shown} How are you? -> Fine.",
+        f"2 {when(NOW)} other {shown} And now? -> Still fine.",
     ]
 
 
@@ -156,7 +157,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
     journal.close()
     code, out = run(capsys, path, "why", "-n", "2")
     assert code == 0
-    one = "--- 2027-01-15T08:00:00Z\nllmproxy: no recorded response {}\nnearest: 1\n"
+    one = f"--- {when(NOW)}\nllmproxy: no recorded response {{}}\nnearest: 1\n"
     assert out == f"{one.format(1)}\n{one.format(2)}"
     assert [missed["key"] for missed in json.loads(run(capsys, path, "why", "--json")[1])] == ["v1:x"]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from datetime import UTC
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.console import Console, line, summary_lines, wants_colour
+from llmproxy.report.console import Console, room_of, summary_lines, wants_colour
 
 HIT = Outcome(
     decision=Decision.REPLAY,
@@ -57,32 +59,6 @@ class Closed(io.StringIO):
         raise BrokenPipeError(text)
 
 
-def test_a_hit_is_one_aligned_line() -> None:
-    """Time, decision, provider, model, operation, status, duration, tokens, row."""
-    assert line(HIT, zone=UTC) == (
-        "12:34:56  REPLAY  openai     gpt-4o-mini               chat.completions  200      3 ms        412>38  #7"
-    )
-
-
-def test_a_miss_stands_out_and_stays_one_line() -> None:
-    """The long text is what `llmproxy why` prints."""
-    assert line(MISS, zone=UTC) == (
-        "12:34:56  MISS    openai     gpt-4o-mini               chat.completions  404    0.0 ms"
-        "                01234567  weather  nearest #7"
-    )
-    assert "\x1b[1;31mMISS" in line(MISS, colour=True, zone=UTC)
-
-
-def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
-    """Control characters are replaced, overlong names cut."""
-    evil = Outcome(
-        decision=Decision.PASS, method="GET", target="/\r\nfake", status=200, model="a\x1b[2J" + "x" * 300, note="\x07"
-    )
-    shown = line(evil, zone=UTC)
-    assert shown.isprintable()
-    assert len(shown) < 250
-
-
 def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse() -> None:
     """NO_COLOR and TERM=dumb are obeyed."""
     assert wants_colour(Terminal(), {})
@@ -100,9 +76,41 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
     console.outcome(MISS)
     console.finished(Summary(hits=1, misses=1))
     lines = stream.getvalue().splitlines()
-    assert [text.split("  ")[1].strip() for text in lines[:1]] == ["MISS"]
+    assert lines[0].split("  ")[1].strip() == "MISS"
     assert lines[1] == "1 hit, 1 miss, 0 recorded"
     assert "llmproxy why" in lines[2]
+
+
+def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
+    """A pipe gets them once."""
+    for room, times in ((None, 1), (80, 3)):
+        stream = io.StringIO()
+        console = Console(stream, zone=UTC, room=partial(int, room) if room else lambda: None)
+        for _ in range(81):
+            console.outcome(HIT)
+        heads = [text for text in stream.getvalue().splitlines() if text.startswith("time")]
+        assert len(heads) == times
+        assert stream.getvalue().startswith("time      what")
+
+
+def test_who_asks_for_all_gets_the_steps() -> None:
+    """Below each line, how it came to its end."""
+    stream = io.StringIO()
+    Console(stream, verbose=True, zone=UTC).outcome(MISS)
+    assert [text.split()[:2] for text in stream.getvalue().splitlines()[2:]] == [
+        ["came", "POST"],
+        ["placed", "call"],
+        ["key", "v1:0123456789abcdef"],
+        ["found", "nothing;"],
+        ["answer", "REFUSE"],
+    ]
+
+
+def test_only_a_terminal_has_a_width(tmp_path: Path) -> None:
+    """A file and a closed stream have none."""
+    with (tmp_path / "out").open("w") as stream:
+        assert room_of(stream) is None
+    assert room_of(stream) is None
 
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from llmproxy.client.control.client import Report
+from llmproxy.report.amounts import counted, dollars
 
 __all__ = ["add", "brief", "first_lines", "one_line"]
 
@@ -53,8 +54,8 @@ def one_line(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
     bound = f" ({report.bound:,} bound: {', '.join(report.bound_names)})" if report.bound else ""
     counts = [
-        _count(report.hits, "hit") + bound,
-        _count(report.misses, "miss", "misses"),
+        counted(report.hits, "hit") + bound,
+        counted(report.misses, "miss", "misses"),
         f"{report.recorded} recorded",
     ]
     more = {
@@ -65,14 +66,14 @@ def one_line(report: Report) -> str:
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
-    counts += [f"{_count(report.struck, 'fault')} on purpose"] if report.struck else []
+    counts += [f"{counted(report.struck, 'fault')} on purpose"] if report.struck else []
     money = []
     if report.cost_not_spent is not None:
-        money.append(f"{_dollars(report.cost_not_spent)} not spent")
+        money.append(f"{dollars(report.cost_not_spent)} not spent")
     if report.cost_spent is not None:
-        money.append(f"{_dollars(report.cost_spent)} spent")
+        money.append(f"{dollars(report.cost_spent)} spent")
     if report.unpriced and report.calls:
-        money.append(f"({_count(report.unpriced, 'call')} of unknown price)")
+        money.append(f"({counted(report.unpriced, 'call')} of unknown price)")
     return "; ".join(filter(None, [", ".join(counts), " ".join(money)]))
 
 
@@ -93,12 +94,3 @@ def brief(text: str) -> str:
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
     shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", first.removeprefix("llmproxy: "))
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _dollars(cost: Decimal) -> str:
-    """Return dollars to a hundredth of a cent, and finer where that would read 0."""
-    return f"${cost:.4f}" if cost == 0 or cost >= Decimal("0.0001") else f"${cost:.2g}"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

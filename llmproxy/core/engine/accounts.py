@@ -10,6 +10,7 @@ from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.questions import summary
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.attempts import attempt_of
 from llmproxy.core.traffic.interaction import Usage
@@ -17,7 +18,9 @@ from llmproxy.errors import MissError
 from llmproxy.protocol import Decision
 
 REMEMBERED_PRICES = 20_000
-"""Interactions; about 300 bytes each."""
+"""Interactions; about 1 KB each."""
+TEXT = 240
+"""Characters of prompt and answer that are told."""
 
 
 class Priced(NamedTuple):
@@ -26,6 +29,8 @@ class Priced(NamedTuple):
     usage: Usage
     cost: Decimal | None
     model: str | None
+    asked: str = ""
+    answered: str = ""
 
 
 class Prices:
@@ -45,10 +50,16 @@ class Prices:
             return known or Priced(Usage(), None, None)
         row = summary(store, interaction)
         cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-        known = self._known[interaction] = Priced(Usage(input=row.tokens_in, output=row.tokens_out), cost, row.model)
+        usage, texts = Usage(input=row.tokens_in, output=row.tokens_out), beginnings(row)
+        known = self._known[interaction] = Priced(usage, cost, row.model, *texts)
         if len(self._known) > REMEMBERED_PRICES:
             self._known.popitem(last=False)
         return known
+
+
+def beginnings(row: RowSummary) -> tuple[str, str]:
+    """Return the beginning of a recording's last prompt and of its answer."""
+    return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
 
 
 def outcome_of(
@@ -98,6 +109,8 @@ def outcome_of(
         note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", fault, exchange.note])),
         fault=exchange.struck.fault.kind.name if exchange.struck is not None else "",
         bound=bound,
+        asked=priced.asked if priced else exchange.asked,
+        answered=priced.answered if priced else exchange.answered,
         attempt=attempt_of(exchange.headers),
         at=exchange.started_at,
         miss=isinstance(exchange.error, MissError) and not exchange.repeats,

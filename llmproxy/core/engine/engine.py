@@ -22,7 +22,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings import Circumstance, Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.engine.accounts import Prices, outcome_of
+from llmproxy.core.engine.accounts import TEXT, Prices, beginnings, outcome_of
 from llmproxy.core.engine.binding import Binder, FoundRecording
 from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, playable
@@ -47,7 +47,7 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
-from llmproxy.core.store.questions import count_unused
+from llmproxy.core.store.questions import count_unused, summary
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, RecordingSlot, Store
@@ -522,6 +522,7 @@ class Engine:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
         miss = self._explained(exchange, why, recordings)
         exchange.nearest = miss.nearest.id if miss.nearest else None
+        exchange.asked = self.redactor.text(miss.context.last_user[:TEXT])
         if exchange.session.misses_again(self._canonical(exchange, exchange.body or b"")):
             exchange.repeats, exchange.note = True, REPEATED
             return MissError(self.redactor.text(miss.text))
@@ -637,6 +638,8 @@ class Engine:
         exchange.interaction, exchange.model = stored, made.model
         exchange.session.served.add(stored)
         exchange.session.made.add(stored)
+        if self._store is not None:
+            exchange.asked, exchange.answered = beginnings(summary(self._store, stored))
         self.sessions.stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")

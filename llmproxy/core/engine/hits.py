@@ -153,6 +153,8 @@ class Hits:
             interaction=slot.id,
             attempt=place.attempt,
             note=describe_failure(slot),
+            asked=priced.asked,
+            answered=priced.answered,
         )
         made = Alike(
             said, tally=session.tally, learned=self._engine.redactor.learned.count, extra=((KEY_HEADER, known.key),)

@@ -128,6 +128,10 @@ class Exchange:
     """It is the miss before, asked again without a stream."""
     note: str = ""
     nearest: int | None = None
+    asked: str = ""
+    """Beginning of its last prompt, redacted, where it missed or was recorded."""
+    answered: str = ""
+    """Beginning of the answer that was recorded."""
     body: bytes | None = None
     finished: bool = False
     """Its answer was handed to the writer."""

@@ -55,6 +55,10 @@ class Outcome(NamedTuple):
     """How often its client had sent the request before, as it says itself; None if it does not."""
     bound: tuple[str, ...] = ()
     """Of a bound hit: the names of the circumstances and slots whose values differ from the recording's."""
+    asked: str = ""
+    """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
+    answered: str = ""
+    """Beginning of the answer, likewise; the tools that it calls where it says nothing."""
     at: float = 0.0
     """Unix time of arrival, seconds."""
     miss: bool = False

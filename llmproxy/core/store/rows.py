@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from llmproxy.core.store.bodies import DATA
@@ -288,11 +287,3 @@ def to_summary(row: Row) -> RowSummary:
         "superseded": summary["superseded"] is not None,
     }
     return RowSummary(**summary)
-
-
-def when(started_at: float) -> str:
-    """Return a Unix time as ISO text in UTC, to the second."""
-    try:
-        return datetime.fromtimestamp(started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return str(started_at)

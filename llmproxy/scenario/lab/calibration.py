@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
-from llmproxy.report.console import counted
+from llmproxy.report.amounts import counted
 from llmproxy.report.events import Criterion, Status
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.console import counted
+from llmproxy.report.amounts import counted
 from llmproxy.report.events import Status
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.client.sweep import Finding, Went, find, trials_of
 from llmproxy.errors import SuiteError
-from llmproxy.report.console import counted
+from llmproxy.report.amounts import counted
 from llmproxy.report.events import Status
 from llmproxy.scenario.values.fault import told
 from llmproxy.suite.run.one import Ran

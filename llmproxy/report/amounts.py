@@ -1,0 +1,62 @@
+"""Counts, money, durations and times in the one form in which a terminal shows them (`ui/static/format.js` is its twin in a browser).
+
+What is unknown is said, and never 0. Times are the machine's own unless a zone is given: one clock for the live line and every table.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+from decimal import Decimal
+
+__all__ = ["clock", "counted", "dollars", "duration", "in_and_out", "number", "when"]
+
+_SECOND, _MINUTE = 1000, 60_000
+"""In milliseconds."""
+
+
+def number(value: int | None) -> str:
+    """Return ``12,345``; ``?`` for what is unknown."""
+    return "?" if value is None else f"{value:,}"
+
+
+def counted(many: int, one: str, plural: str = "") -> str:
+    """Return ``1 miss``, ``2 misses``."""
+    return f"{many:,} {one if many == 1 else plural or one + 's'}"
+
+
+def in_and_out(read: int | None, written: int | None) -> str:
+    """Return tokens as ``412>38``, with ``?`` for what is unknown; nothing if both are."""
+    return "" if read is None and written is None else f"{number(read)}>{number(written)}"
+
+
+def dollars(cost: Decimal | float) -> str:
+    """Return dollars to a hundredth of a cent, and finer where that would read 0."""
+    return f"${cost:,.4f}" if cost == 0 or cost >= Decimal("0.0001") else f"${cost:.2g}"
+
+
+def duration(ms: float | None) -> str:
+    """Return a duration, given in milliseconds, with the digits that say something; nothing if it is not known."""
+    if ms is None:
+        return ""
+    if ms >= _MINUTE:
+        return f"{ms // _MINUTE:.0f} min {ms % _MINUTE // _SECOND:.0f} s"
+    if ms >= 10 * _SECOND:
+        return f"{ms / _SECOND:.1f} s"
+    return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.1f} ms"
+
+
+def clock(unix: float, zone: tzinfo | None = None) -> str:
+    """Return the time of day of a Unix time."""
+    return f"{_at(unix, zone):%H:%M:%S}"
+
+
+def when(unix: float, zone: tzinfo | None = None) -> str:
+    """Return day and time of day of a Unix time; nothing where a file did not say when (0), the number where no calendar has it."""
+    try:
+        return f"{_at(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
+    except (OverflowError, ValueError, OSError):
+        return str(unix)
+
+
+def _at(unix: float, zone: tzinfo | None) -> datetime:
+    return datetime.fromtimestamp(unix, UTC).astimezone(zone)

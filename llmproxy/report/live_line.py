@@ -1,0 +1,172 @@
+"""The line of one request, in columns that a terminal has room for; pure.
+
+A pipe gets every column. A terminal gets those that fit, and what is left of its width for the beginning of prompt and answer; what tells
+a line apart (time, what happened, model, status, recording, a note) is never left out for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import tzinfo
+from typing import NamedTuple
+
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.traffic.differences import printable
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
+from llmproxy.report.amounts import clock, duration, in_and_out
+from llmproxy.report.cells import cut, fill, width
+
+__all__ = ["clean", "heads", "line", "paint", "steps"]
+
+_COLOURS = {
+    "REPLAY": "32",
+    "REPLAY~": "32",
+    "RECORD": "36",
+    "PASS": "33",
+    "REFUSE": "31",
+    "MISS": "1;31",
+    "FAULT": "35",
+    "note": "33",
+    "dim": "2",
+}
+"""ANSI attributes of a word."""
+_LONGEST = 100
+"""Characters of a name from the wire that are shown."""
+_NOTE = 300
+"""Characters of a note: an address and a reason."""
+_TEXT = 60
+"""Characters of prompt and answer each that a pipe gets."""
+_FEWEST = 8
+"""Cells below which a text says nothing."""
+
+
+class _Column(NamedTuple):
+    head: str
+    cells: int
+    narrow: int
+    """Cells on a terminal of less than `_WIDE`."""
+    since: int = 0
+    """The narrowest terminal that shows it."""
+    right: bool = False
+
+
+_WIDE = 120
+_COLUMNS = (
+    _Column("time", 8, 8),
+    _Column("what", 7, 7),
+    _Column("provider", 9, 9, since=_WIDE),
+    _Column("model", 24, 16),
+    _Column("operation", 16, 16, since=160),
+    _Column("status", 6, 6),
+    _Column("took", 8, 8, right=True),
+    _Column("tokens", 12, 10, since=100, right=True),
+)
+
+
+def heads(room: int | None = None) -> str:
+    """Return the line above the lines, for a terminal of `room` cells, None for a pipe."""
+    texts = {column.head: column.head for column in _COLUMNS}
+    head = "  ".join([*_laid_out(texts, room), "recording, session", "prompt -> answer"])
+    return head if room is None else cut(head, room)
+
+
+def line(
+    outcome: Outcome, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
+) -> str:
+    """Return the line of one request.
+
+    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it shows prompt and answer.
+    """
+    bound = outcome.bound and outcome.decision is Decision.REPLAY
+    word = "MISS" if outcome.miss and outcome.decision is Decision.REFUSE else outcome.decision.value
+    word = "REPLAY~" if bound else word
+    cells = {
+        "time": clock(outcome.at, zone),
+        "what": word,
+        "provider": clean(outcome.provider or "-"),
+        "model": clean(outcome.model or "-"),
+        "operation": clean(outcome.operation or f"{outcome.method} {outcome.target}"),
+        "status": str(outcome.status or "-"),
+        "took": duration(outcome.ms),
+        "tokens": in_and_out(outcome.usage.input, outcome.usage.output),
+    }
+    columns = list(_laid_out(cells, room))
+    extras = [*_extras(outcome, key=room is None or room >= _WIDE)]
+    plain = "  ".join([*columns, *extras])
+    columns[:2] = [paint(columns[0], "dim", colour=colour), paint(columns[1], word, colour=colour)]
+    said = _said(outcome, None if room is None else room - width(plain) - 3) if texts else ""
+    return "  ".join([*columns, *extras, *([paint(said, "dim", colour=colour)] if said else [])]).rstrip()
+
+
+def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
+    """Yield the cells of the columns that a terminal has room for."""
+    for column in _COLUMNS:
+        if room is not None and room < column.since:
+            continue
+        size = column.cells if room is None or room >= _WIDE else column.narrow
+        text = cells[column.head]
+        yield fill(text if room is None else cut(text, size), size, right=column.right)
+
+
+def _extras(outcome: Outcome, *, key: bool) -> Iterator[str]:
+    """Yield what stands after the columns, where there is something to say; `key`: also of what was not found."""
+    if outcome.interaction is not None:
+        yield f"#{outcome.interaction}"
+    elif outcome.key and key:
+        yield outcome.key.partition(":")[2][:8]
+    if outcome.session != DEFAULT_SESSION:
+        yield clean(outcome.session)
+    if outcome.party != AGENT:
+        yield f"({clean(outcome.party)})"
+    if outcome.nearest is not None:
+        yield f"nearest #{outcome.nearest}"
+    if outcome.note:
+        yield clean(outcome.note, _NOTE)
+
+
+def _said(outcome: Outcome, room: int | None) -> str:
+    """Return prompt and answer as far as `room` goes; a short one leaves its share to the other."""
+    texts = [printable(" ".join(text.split())) for text in (outcome.asked, outcome.answered)]
+    if not any(texts):
+        return ""
+    arrow = " -> " if texts[1] else ""
+    if room is None:
+        return arrow.join(cut(text, _TEXT) for text in texts)
+    if room < _FEWEST:
+        return ""
+    half = (room - len(arrow)) // 2
+    first = max(half, room - len(arrow) - width(texts[1])) if texts[1] else room
+    asked = cut(texts[0], first)
+    answered = cut(texts[1], room - len(arrow) - width(asked))
+    return arrow.join([asked, answered])
+
+
+def steps(outcome: Outcome) -> list[str]:
+    """Return how a request came to its end, step by step; for who asked for all of it."""
+    what = " ".join(filter(None, (outcome.provider, outcome.operation)))
+    times = f", attempt {outcome.attempt + 1} of its client" if outcome.attempt else ""
+    found = f"recording #{outcome.interaction}" if outcome.decision is Decision.REPLAY and outcome.interaction else ""
+    near = f"nothing; recording #{outcome.nearest} is nearest" if outcome.nearest is not None else ""
+    nth = f", its arrival {outcome.occurrence} in this session" if outcome.occurrence else ""
+    first = f", first byte after {duration(outcome.first_ms)}" if outcome.first_ms is not None else ""
+    kept = f", kept as #{outcome.interaction}" if outcome.decision is Decision.RECORD and outcome.interaction else ""
+    rows = {
+        "came": f"{outcome.method} {outcome.target}{times}",
+        "placed": f"call {outcome.seq or '-'} of session {outcome.session}, by {outcome.party}: {what or 'no provider'}",
+        "key": f"{outcome.key}{nth}" if outcome.key else "none was derived",
+        "found": found or near or ("nothing" if outcome.miss else ""),
+        "bound": ", ".join(outcome.bound),
+        "answer": f"{outcome.decision.value} {outcome.status or '-'}{first}, ended after {duration(outcome.ms)}{kept}",
+    }
+    return [f"    {name:<7} {clean(text, _NOTE)}" for name, text in rows.items() if text]
+
+
+def clean(text: str, longest: int | None = _LONGEST) -> str:
+    """Make text of unknown origin fit for a terminal: on one line, without control characters."""
+    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def paint(text: str, what: str, *, colour: bool) -> str:
+    """Put text between ANSI escapes."""
+    return f"\x1b[{_COLOURS[what]}m{text}\x1b[0m" if colour else text
