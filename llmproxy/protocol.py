@@ -37,6 +37,16 @@ class Scope(StrEnum):
     """Only equal requests are hits, and every answer is the recorded one."""
 
 
+class Channel(StrEnum):
+    """What an interaction is about."""
+
+    LLM = "llm"
+    MCP = "mcp"
+    """A server of tools, in the Model Context Protocol."""
+    HTTP = "http"
+    """Any other service that ``--record-host`` names."""
+
+
 class Decision(StrEnum):
     """What becomes of one request."""
 

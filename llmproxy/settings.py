@@ -180,6 +180,11 @@ class Settings(_Frozen):
     allow_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
         (), description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it."
     )
+    record_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
+        (),
+        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; *.NAME is every "
+        "host below it, * every host. In replay what was never recorded is refused.",
+    )
     answer_to: Annotated[tuple[str, ...], BeforeValidator(read_names), _Form("NAME", repeat=True)] = Field(
         (),
         description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
@@ -233,6 +238,11 @@ class Settings(_Frozen):
         if self.quiet and self.verbose:
             raise ValueError("quiet and verbose exclude each other")
         return self
+
+    @property
+    def forwards(self) -> bool:
+        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are to be recorded."""
+        return self.forward or bool(self.record_host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from llmproxy.cli.parts.bindings import (
 )
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
+from llmproxy.protocol import Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message
@@ -43,6 +44,9 @@ def register(app: typer.Typer) -> None:
 def ls(
     store: Path | None = STORE,
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only this cassette."),
+    channel: Channel | None = typer.Option(
+        None, "--channel", help="Only what is about models (llm), servers of tools (mcp), or other services (http)."
+    ),
     limit: int = typer.Option(50, "--limit", min=0, help="Show the last so many interactions; 0 for all."),
     superseded: bool = typer.Option(False, "--superseded", help="Also those that a newer recording replaced."),
     as_json: bool = _JSON,
@@ -53,7 +57,7 @@ def ls(
 
     with opened(store) as database:
         infos = [info for info in database.cassettes() if cassette in (None, info.name)]
-        rows = database.summaries(cassette, superseded=superseded, limit=limit or None)
+        rows = database.summaries(cassette, superseded=superseded, limit=limit or None, channel=channel)
         bound = {
             (info.name, info.sample): (list_declared(database, info.name, info.sample), slots_of(database, info.name))
             for info in infos
@@ -62,7 +66,7 @@ def ls(
     if as_json:
         plain = {
             "cassettes": [asdict(info) | plain_bindings(*bound[info.name, info.sample]) for info in infos],
-            "interactions": [asdict(row) for row in rows],
+            "interactions": [asdict(row) | {"channel": row.channel} for row in rows],
         }
         dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
         return
@@ -89,11 +93,29 @@ def ls(
         for text in tell_cassette(_session(line(name), sample), said, slots if sample == 1 else ()):
             say(text)
     say()
+    told = any(row.channel is not Channel.LLM for row in rows)
     table(
-        ("id", "started", "cassette", "party", "model", "operation", "status", "ms", "in", "out", "text"),
-        [_row(row) for row in rows],
+        (
+            "id",
+            "started",
+            "cassette",
+            "party",
+            *(("channel",) if told else ()),
+            "model",
+            "operation",
+            "status",
+            "ms",
+            "in",
+            "out",
+            "text",
+        ),
+        [_row(row, told=told) for row in rows],
     )
-    total = sum(info.stored if superseded else info.live for info in infos)
+    total = (
+        len(rows)
+        if channel and len(rows) < (limit or len(rows) + 1)
+        else sum(info.stored if superseded else info.live for info in infos)
+    )
     if len(rows) < total:
         typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
 
@@ -103,15 +125,19 @@ def _state(info: CassetteInfo, fork: Fork | None) -> str:
     return state if fork is None else f"{state}, {fork.describe()}"
 
 
-def _row(row: RowSummary) -> tuple[str, ...]:
+def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
+    """Return a line of the table; `told` is whether it has a column for the channel."""
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return (
         str(row.id),
         _when(row.started_at),
         _session(row.cassette, row.sample),
         row.party,
+        *((row.channel.value,) if told else ()),
         row.model or "",
-        row.operation,
+        f"{row.method} {row.provider.removeprefix('http:')}{row.target}"
+        if row.channel is Channel.HTTP
+        else row.operation,
         f"{status} replaced" if row.superseded else status,
         "" if row.duration_ms is None else f"{row.duration_ms:.0f}",
         _number(row.tokens_in),
@@ -205,6 +231,7 @@ def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
 def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
     from llmproxy.core.dialects.usage import cost_of
+    from llmproxy.core.providers.channels import channel_of
 
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
@@ -221,6 +248,7 @@ def _facts(found: Interaction) -> list[str]:
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
         f"request     {_when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
+        f"channel     {channel_of(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
@@ -264,7 +292,9 @@ def _text(body: bytes) -> object:
 
 def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
-    plain: dict[str, Any] = asdict(found)
+    from llmproxy.core.providers.channels import channel_of
+
+    plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
     plain["circumstances"] = plain_circumstances(found.circumstances)
     plain["request"]["body"] = _text(found.request.body)
     plain["response"]["body"] = _text(found.response.body)

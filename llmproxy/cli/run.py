@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +120,8 @@ class RunAsked:
     mount_at: Path | None = None
     circumstance: tuple[str, ...] = ()
     as_json: Path | None = None
+    recorded: tuple[str, ...] = ()
+    """Hosts of other services that are recorded too."""
 
     def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
@@ -160,6 +162,7 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     from llmproxy.client.process.attach import attached, running_at
 
     loaded = gather(asked.flags)
+    asked = replace(asked, intercept=asked.intercept or bool(hosts := loaded.settings.record_host), recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
         return sweep(asked, loaded, env, sweeping or Sweeping())
     faults_of(loaded.settings)  # what cannot be meant is said before anything starts
@@ -309,7 +312,14 @@ def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: Run
     replay = opened.mode == Mode.REPLAY
     aws = (Path.home() / ".aws").is_dir()
     return plan(
-        proxy.url, opened.name, env, replay=replay, base_urls=asked.base_urls, interception=interception, aws_files=aws
+        proxy.url,
+        opened.name,
+        env,
+        replay=replay,
+        base_urls=asked.base_urls,
+        interception=interception,
+        aws_files=aws,
+        recorded=asked.recorded,
     )
 
 

@@ -60,6 +60,7 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), agai
         rules=Rules.from_config(settings.normalize.model_dump()),
         allow_live=settings.allow_live,
         allow_host=settings.allow_host,
+        record_host=settings.record_host,
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential,
     )
@@ -127,7 +128,7 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
         token=settings.token,
         exposed=is_exposed(settings.host),
         guard=guard_of(settings, settings.host),
-        forward=settings.forward,
+        forward=settings.forwards,
         watch=watch,
     )
     return Built(shell, journal, tuple(notes))

@@ -238,13 +238,13 @@ class ServedProxy:
 
         """
         self._shell = shell
-        self.authority = prepare(confdir()) if settings.forward else prepare_anyhow(confdir())
+        self.authority = prepare(confdir()) if settings.forwards else prepare_anyhow(confdir())
         opts = options.Options()
         self._master = master.Master(opts)
-        self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forward
+        self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
         shell.sockets = Sockets(lambda: self._server)
-        ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forward), Recorder(shell))
+        ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forwards), Recorder(shell))
         self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
             "listen_host": settings.host,
@@ -257,7 +257,7 @@ class ServedProxy:
         if bundle := os.environ.get("SSL_CERT_FILE"):
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]
-        if settings.forward:
+        if settings.forwards:
             shell.ca, shell.ca_bundle = str(self.authority.ca), str(self.authority.bundle)
 
     async def listen(self) -> int:

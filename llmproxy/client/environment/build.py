@@ -7,7 +7,7 @@ whoever asks 127.0.0.1 through a company's proxy never arrives. In replay, keys 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
@@ -81,6 +81,7 @@ def plan(
     base_urls: bool = True,
     interception: Interception | None = None,
     aws_files: bool = False,
+    recorded: Sequence[str] = (),
 ) -> EnvironmentPlan:
     """Return what a child of `env` needs.
 
@@ -91,6 +92,7 @@ def plan(
         replay: Whether nothing goes to a provider, so that no key is needed.
         base_urls: False leaves base URLs alone: everything is to be intercepted.
         interception: Set proxy and certificate variables as well.
+        recorded: Hosts of other services that are intercepted too (``--record-host``).
         aws_files: Whether AWS credentials are configured in files, so that it needs no placeholder.
 
     """
@@ -105,7 +107,10 @@ def plan(
         others[AWS_IGNORES] = "false"
     if interception:
         others |= _interception(url, session, env, interception)
-    others |= _no_proxy(url, env, intercepted=interception is not None, loopback=base_urls)
+    local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
+    others |= _no_proxy(
+        url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
+    )
     return EnvironmentPlan(urls, _keys(env, urls, aws_files=aws_files) if replay else {}, others, tuple(notes))
 
 
@@ -176,12 +181,14 @@ def _interception(url: str, session: str | None, env: Mapping[str, str], how: In
     return found
 
 
-def _no_proxy(url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool) -> dict[str, str]:
+def _no_proxy(
+    url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool, recorded: Sequence[str] = ()
+) -> dict[str, str]:
     """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""
     words = [word.strip() for name in NO_PROXIES for word in env.get(name, "").split(",") if word.strip()]
     if intercepted:
-        hosts = _provider_hosts()
-        words = [word for word in words if not _exempts(word, hosts)]
+        hosts = [*_provider_hosts(), *(host.replace("*", "x") for host in recorded if host not in LOOPBACK)]
+        words = [] if "*" in recorded else [word for word in words if not _exempts(word, hosts)]
     if loopback:
         words += [*LOOPBACK, urlsplit(url).hostname or ""]
     else:  # a local Ollama is to be intercepted too

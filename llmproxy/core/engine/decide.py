@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Decision, Exhausted, Mode, is_good
+from llmproxy.protocol import Channel, Decision, Exhausted, Mode, is_good
 
 
 class RecordedSlot(Protocol):
@@ -89,6 +90,14 @@ def playable[R: RecordedSlot](mode: Mode, recordings: Sequence[R], *, complete: 
     if mode is Mode.AUTO or (mode is Mode.ONCE and not complete):
         return [each for each in recordings if is_perfect(each)]
     return recordings
+
+
+def exhausted_of(chosen: Exhausted, channel: Channel, method: str) -> Exhausted:
+    """Return what answers a request that comes more often than it was recorded; `chosen` is the session's.
+
+    What tells a service to do something is not answered with what it said the last time: a second invoice would have the first one's number.
+    """
+    return Exhausted.MISS if channel is Channel.HTTP and method not in SAFE and chosen is Exhausted.LAST else chosen
 
 
 _SAID: dict[Ending, str] = {

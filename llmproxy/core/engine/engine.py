@@ -25,7 +25,7 @@ from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import TEXT, Prices, beginnings, outcome_of
 from llmproxy.core.engine.binding import Binder, FoundRecording
 from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
-from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, playable
+from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.faults.idle import explain_idle
@@ -229,7 +229,7 @@ class Engine:
         return self._placing.family_of(method, target, host, headers)
 
     def in_scope(self, host: str, port: int) -> bool:
-        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        """Tell whether a host is a provider's, or one that --upstream or --record-host names (whatever path of it is meant: that is inside)."""
         return self._placing.in_scope(host, port)
 
     def mode_of(self, name: str | None) -> Mode:
@@ -302,7 +302,7 @@ class Engine:
                 mode=session.mode,
                 recordings=slots,
                 nth=exchange.nth,
-                exhausted=session.exhausted,
+                exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method),
                 complete=session.complete,
                 recorded_here=walker in session.recorded_here,
             )

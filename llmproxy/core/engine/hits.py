@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.engine.accounts import Prices
-from llmproxy.core.engine.decide import Situation, decide, describe_failure, playable
+from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.keys.memory import Known, Memory
 from llmproxy.core.secrets.redact import Redactor
@@ -112,7 +112,7 @@ class Hits:
                 session.mode,
                 slots,
                 session.counts.get(walker, 0) + 1,
-                session.exhausted,
+                exhausted_of(session.exhausted, place.channel, place.method),
                 session.complete,
                 walker in session.recorded_here,
             )

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.providers.aws_signature import check_signature
+from llmproxy.core.providers.channels import channel_of, host_in_path, service
 from llmproxy.core.providers.hosts import port_of, provider_of_host
 from llmproxy.core.providers.routing import Family, Route, route, route_host, split_session
 from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
@@ -55,6 +56,7 @@ class Placing:
             counted=Memory.counted(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.learned.count,
             upstreams=own,
+            channel=channel_of(where.provider.name, where.operation),
             attempt=attempt_of(kept),
         )
 
@@ -75,9 +77,11 @@ class Placing:
             return "openai"
 
     def in_scope(self, host: str, port: int) -> bool:
-        """Tell whether a host is a provider's, or one that --upstream names (whatever path of it is meant: that is inside)."""
+        """Tell whether a host is a provider's, or one that --upstream or --record-host names (whatever path of it is meant: that is inside)."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
+            return True
+        if host_matches(self._config.record_host, host):
             return True
         return provider_of_host(host, port) is not None
 
@@ -105,19 +109,26 @@ class Placing:
         mode: Mode,
     ) -> tuple[Route, bool]:
         """Return where a request belongs, and whether that is ours to record: other hosts are only let through, if at all."""
+        recorded = self._config.record_host
         if host is None:
+            if recorded and (there := host_in_path(split_session(target)[1], recorded)) is not None:
+                return route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             return route(method, target, headers, upstreams), True
         scheme, name, port = host
         if (found := route_host(*host, method, target, headers, upstreams)) is not None:
             if found.provider.name in self._config.redirected and f"{scheme}://{name}" in found.upstream:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
+        if host_matches(recorded, name):
+            provider, url = service(scheme, name, port)
+            if (found := route_host(*host, method, target, headers, {provider: url})) is not None:
+                return found, True
         if mode is not Mode.REPLAY or host_matches(self._config.allow_host, name):
             stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False
         msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
-        hint = f"Let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
+        hint = f"Record it too with --record-host {name}, let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
         raise RefusedError(msg, hint=hint)
 
 

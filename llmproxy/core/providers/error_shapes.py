@@ -27,6 +27,10 @@ MISS_STATUS: Mapping[tuple[Family, str], int] = {
         "anthropic",
         "",
     ): 400,  # Claude Code: 404 makes it ask again without a stream, and say that the model may not exist
+    (
+        "http",
+        "",
+    ): 501,  # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
     ("openai", "responses"): 400,  # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
 }
 """Status of a miss by family and operation (empty: any), where one decides: measured with `scripts/lab/miss-status`. With
@@ -112,6 +116,7 @@ _SHAPES: Mapping[Family, Callable[[int, str, str], Shape]] = {
     "ollama": _ollama,
     "cohere": _cohere,
     "generic": _openai,
+    "http": _openai,
 }
 
 

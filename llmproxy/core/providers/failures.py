@@ -115,6 +115,7 @@ _FAMILIES: Mapping[Family, Callable[[int, Asked], Said]] = {
     "ollama": _ollama,
     "cohere": _cohere,
     "generic": _openai,
+    "http": _openai,
 }
 
 

@@ -23,6 +23,7 @@ from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to, up
 from llmproxy.core.providers.paths import find, google
 from llmproxy.core.providers.table import (
     ANTHROPIC_TELEMETRY,
+    HTTP_PREFIX,
     MESSAGES,
     PROVIDERS,
     RAW_PREDICT,
@@ -292,6 +293,8 @@ _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
 
 def family_of(provider: str, operation: str) -> Family:
     """Return the dialect of a stored interaction; of a provider that is not in the table it is OpenAI's."""
+    if provider.startswith(HTTP_PREFIX):
+        return "http"
     if provider not in PROVIDERS:
         return "anthropic" if operation in ("messages", "count_tokens") else "openai"
     return _OPERATION_FAMILY.get((provider, operation)) or PROVIDERS[provider].family

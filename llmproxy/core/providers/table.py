@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic"]
-"""Dialect of bodies, and of the error envelope."""
+Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
+"""Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
+HTTP_PREFIX = "http:"
+"""How the names of such services begin, ``http:api.github.com``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,5 +273,7 @@ PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
 
 
 def compatible(name: str, upstream: str) -> Provider:
-    """Return the OpenAI-compatible provider that ``--upstream NAME=URL`` makes of a new name."""
+    """Return the provider that a new name makes: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
+    if name.startswith(HTTP_PREFIX):
+        return Provider(name, upstream, "http", (), {}, ("",))
     return _compatible(name, upstream)

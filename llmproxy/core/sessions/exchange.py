@@ -11,6 +11,7 @@ from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.misses.again import Again
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import Family, Route
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
@@ -18,7 +19,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import RecordingSlot
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import DEFAULT_SESSION, Decision, Exhausted, Mode, Scope
+from llmproxy.protocol import DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Config:
     """What may be bound."""
     faults: Faults | None = None
     """Faults on purpose of every session that has none of its own."""
+    record_host: tuple[str, ...] = ()
+    """Hosts of other services that are recorded and replayed too."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
@@ -73,6 +76,7 @@ class Place(NamedTuple):
     """How many credentials the redactor knew."""
     upstreams: Mapping[str, str]
     """Those that its session had of its own."""
+    channel: Channel = Channel.LLM
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself."""
 
@@ -168,6 +172,11 @@ class Exchange:
     def family(self) -> Family:
         """Dialect of the provider's bodies and errors."""
         return self.route.family
+
+    @property
+    def channel(self) -> Channel:
+        """What it is about; of MCP that is known once the body is here."""
+        return channel_of(self.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:

@@ -21,7 +21,7 @@ from llmproxy.core.store.derived import Derived, Place
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
-from llmproxy.protocol import is_good
+from llmproxy.protocol import Channel, is_good
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Origin
@@ -379,9 +379,11 @@ class Reading:
         *,
         superseded: bool = False,
         limit: int | None = None,
+        channel: Channel | None = None,
     ) -> list[RowSummary]:
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         where, values = self._where(cassette, sample, superseded=superseded)
+        where = where if channel is None else f"({where}) AND {rows.OF_CHANNEL[channel]}"
         found = self._all(
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),

@@ -11,8 +11,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.protocol import Channel
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +107,25 @@ class RowSummary:
     last_user_text: str | None
     answer_text: str | None
 
+    @property
+    def channel(self) -> Channel:
+        """What it is about."""
+        return channel_of(self.provider, self.operation)
+
 
 SELECT_SUMMARY = (
     "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, target,"
     " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
     " superseded_at, last_user_text, answer_text FROM interactions"
 )
+
+
+OF_CHANNEL: dict[Channel, str] = {
+    Channel.MCP: "operation LIKE 'mcp:%'",
+    Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
+    Channel.LLM: "provider NOT LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
+}
+"""`channels.channel_of` as a condition of SQL."""
 
 
 def to_sql(text: str) -> str | bytes:

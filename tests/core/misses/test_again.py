@@ -27,6 +27,7 @@ FLAGS: dict[str, object] = {
     "forward": True,
     "token": "s3cret-token",
     "allow_host": ["*.example.com", "::1"],
+    "record_host": ["api.example.com", "*"],
     "answer_to": ["proxy.lan"],
     "allow_origin": ["http://localhost:5173", "vscode-webview://*"],
     "allow_live": True,
