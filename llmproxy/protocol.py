@@ -2,21 +2,110 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Self
+
+
+class Decision(StrEnum):
+    """What becomes of one request."""
+
+    REPLAY = "REPLAY"
+    RECORD = "RECORD"
+    PASS = "PASS"  # noqa: S105 - a name, no password
+    REFUSE = "REFUSE"
+    FAULT = "FAULT"
+    """A fault on purpose stands in for the answer: nobody was asked, and nothing is counted as played."""
+
+
+class Plays(Enum):
+    """Which recordings a mode answers with."""
+
+    NOTHING = auto()
+    GOOD = auto()
+    """Whole and good answers, each once: a bad day is not frozen."""
+    ALL = auto()
+    """Everything in its turn, failures and cut answers too; after the last, what `Exhausted` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a mode does. Nobody asks which mode it is: everybody asks its policy."""
+
+    does: str
+    """What `--help` says of it, after its name."""
+    plays: Plays = Plays.NOTHING
+    on_miss: Decision
+    """What becomes of a request without a recording that may be played."""
+    writes: bool = False
+    """It adds to the store."""
+    alone: bool = False
+    """Nobody else may record the cassette meanwhile, and it shall be whole: what cannot be recorded is refused."""
+    anew: bool = False
+    """What it records takes the place of the key's older recordings."""
+    reaches_network: bool = True
+    """Keys are needed, money may be spent, and a proxy that was started without it must allow it (`--allow-live`)."""
+    vcr: str = ""
+    """VCR's name for it, accepted as an alias."""
+    complete: Policy | None = None
+    """What it does instead over a cassette that was complete when the session opened."""
+
+    @property
+    def uses_store(self) -> bool:
+        """Whether it looks recordings up, or makes some."""
+        return self.plays is not Plays.NOTHING or self.writes
 
 
 class Mode(StrEnum):
-    """What a session does with a hit and with a miss (see `core.engine.decide`)."""
+    """What a session does with a hit and with a miss: a row each, and nothing of a mode stands anywhere else."""
 
-    REPLAY = "replay"
-    AUTO = "auto"
-    RECORD = "record"
-    ONCE = "once"
-    PASSTHROUGH = "passthrough"
+    policy: Policy
+
+    def __new__(cls, name: str, policy: Policy) -> Self:
+        """Make a member that is its name, and knows its policy."""
+        mode = str.__new__(cls, name)
+        mode._value_, mode.policy = name, policy
+        return mode
+
+    REPLAY = (
+        "replay",
+        Policy(
+            does="serves recordings only",
+            plays=Plays.ALL,
+            on_miss=Decision.REFUSE,
+            reaches_network=False,
+            vcr="none",
+        ),
+    )
+    AUTO = (
+        "auto",
+        Policy(
+            does="records what is missing", plays=Plays.GOOD, on_miss=Decision.RECORD, writes=True, vcr="new_episodes"
+        ),
+    )
+    RECORD = (
+        "record",
+        Policy(does="records everything anew", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"),
+    )
+    ONCE = (
+        "once",
+        Policy(
+            does="records a new cassette and replays it afterwards",
+            plays=Plays.GOOD,
+            on_miss=Decision.RECORD,
+            writes=True,
+            alone=True,
+            vcr="once",
+            complete=Policy(does="replays", plays=Plays.ALL, on_miss=Decision.REFUSE),
+        ),
+    )
+    PASSTHROUGH = "passthrough", Policy(does="only forwards", on_miss=Decision.PASS)
 
 
-VCR_MODES = {"none": Mode.REPLAY, "new_episodes": Mode.AUTO, "all": Mode.RECORD, "once": Mode.ONCE}
+VCR_MODES = {mode.policy.vcr: mode for mode in Mode if mode.policy.vcr}
 """VCR's names, accepted as aliases."""
+OFFLINE = frozenset(mode for mode in Mode if not mode.policy.reaches_network)
+"""Modes in which nothing leaves the machine; to be asked with a mode or its name."""
 
 
 class Exhausted(StrEnum):
@@ -45,17 +134,6 @@ class Channel(StrEnum):
     """A server of tools, in the Model Context Protocol."""
     HTTP = "http"
     """Any other service that ``--record-host`` names."""
-
-
-class Decision(StrEnum):
-    """What becomes of one request."""
-
-    REPLAY = "REPLAY"
-    RECORD = "RECORD"
-    PASS = "PASS"  # noqa: S105 - a name, no password
-    REFUSE = "REFUSE"
-    FAULT = "FAULT"
-    """A fault on purpose stands in for the answer: nobody was asked, and nothing is counted as played."""
 
 
 AGENT = "agent"

@@ -27,9 +27,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SESSION, DEFAULT_STORE, Exhausted, Mode, Scope
+from llmproxy.protocol import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_SESSION,
+    DEFAULT_STORE,
+    VCR_MODES,
+    Exhausted,
+    Mode,
+    Scope,
+)
 from llmproxy.values import (
     did_you_mean,
+    in_words,
     read_exhausted,
     read_host,
     read_hosts,
@@ -119,14 +129,16 @@ class _Form:
     """Its value is never shown."""
 
 
+_VCR = in_words([name for name, mode in VCR_MODES.items() if name != mode])
+
+
 class Settings(_Frozen):
     """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
 
-    mode: Annotated[Mode, BeforeValidator(read_mode), _Form("replay|auto|record|once|passthrough")] = Field(
+    mode: Annotated[Mode, BeforeValidator(read_mode), _Form("|".join(Mode))] = Field(
         Mode.REPLAY,
-        description="What to do with a request: replay serves recordings only, auto records what is missing, record "
-        "records everything anew, once records a new cassette and replays it afterwards, passthrough only forwards. "
-        "VCR's names none, new_episodes and all are understood.",
+        description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
+        f"VCR's names {_VCR} are understood.",
     )
     host: Annotated[str, BeforeValidator(read_host), _Form("ADDRESS")] = Field(
         DEFAULT_HOST, description="Address to listen on. Anything but loopback can be reached by others."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -38,6 +38,11 @@ def _choice(value: object, known: Mapping[str, object]) -> object:
         allowed = ", ".join(known)
         raise ValueError(f"{value!r} is not one of {allowed}{did_you_mean(word, known)}")
     return known[word]
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def read_mode(value: object) -> object:

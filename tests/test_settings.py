@@ -59,7 +59,7 @@ def test_a_relative_store_starts_where_it_was_written(tmp_path: Path) -> None:
 )
 def test_the_names_of_vcr_are_understood(alias: str, mode: str, tmp_path: Path) -> None:
     """Who comes from VCR keeps the words."""
-    assert load({"mode": alias}, {}, tmp_path).settings.mode == Mode(mode)
+    assert load({"mode": alias}, {}, tmp_path).settings.mode == mode
 
 
 @pytest.mark.parametrize(

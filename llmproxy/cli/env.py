@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import SettingsError
+from llmproxy.protocol import OFFLINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def env(
     interception = _files(url, health) if intercept else None
     aws = (Path.home() / ".aws").is_dir()
     made = plan(
-        url, session or None, os.environ, replay=health.mode == "replay", interception=interception, aws_files=aws
+        url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
     )
     for note in made.notes:
         typer.echo(f"llmproxy: {note}", err=True)

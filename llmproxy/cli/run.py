@@ -306,10 +306,10 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
 def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
     """Return the child's variables."""
     from llmproxy.client.environment.build import plan
-    from llmproxy.protocol import Mode
+    from llmproxy.protocol import OFFLINE
 
     interception = intercept_files(proxy, env, folder) if asked.intercept else None
-    replay = opened.mode == Mode.REPLAY
+    replay = opened.mode in OFFLINE
     aws = (Path.home() / ".aws").is_dir()
     return plan(
         proxy.url,
@@ -457,7 +457,7 @@ class RunEnding:
         used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
             _say(*never_used(plan, self.proxy.url, self.command))
-        if self.report.recorded and self.report.mode in ("record", "auto"):
+        if self.report.recorded:
             _say(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:

@@ -21,7 +21,7 @@ from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
-from llmproxy.protocol import STARTED_BY_VARIABLE, Mode
+from llmproxy.protocol import OFFLINE, STARTED_BY_VARIABLE
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
 from llmproxy.ui.watch import Watch
 
@@ -154,7 +154,7 @@ def check_store(config: Config) -> None:
     """
     if config.store.exists():
         Store.open(config.store, writable=False, now=time.time).close()
-    elif config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
+    elif config.mode.policy.writes:
         _make(config.store.parent)
 
 
@@ -175,11 +175,11 @@ def from_files(config: Config) -> list[str]:
     if config.cassette_dir is None:
         return []
     if not config.cassette_dir.exists():
-        if config.mode in (Mode.RECORD, Mode.ONCE, Mode.AUTO):
+        if config.mode.policy.writes:
             # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in none.
             _make(config.cassette_dir)
             return []
-        if config.mode is not Mode.REPLAY or config.allow_live:
+        if config.mode not in OFFLINE or config.allow_live:
             return []
         hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
         raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import Mode
+from llmproxy.values import in_words
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
@@ -24,9 +26,12 @@ MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
-_MODES = "replay|auto|record|once|passthrough"
+_RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
 _TEXTS = {
-    MODE: (_MODES, "what tests with the fixture `llmproxy` do; default replay (auto, record and once need keys)"),
+    MODE: (
+        "|".join(Mode),
+        f"what tests with the fixture `llmproxy` do; default {Mode.REPLAY} ({_RECORDING} need keys)",
+    ),
     CASSETTE_DIR: ("DIR", "folder of the recordings; default is the store, llmproxy.db"),
 }
 

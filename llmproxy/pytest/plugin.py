@@ -21,7 +21,7 @@ import pytest
 
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, signed
-from llmproxy.protocol import Mode
+from llmproxy.protocol import OFFLINE
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
 from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses
 from llmproxy.pytest.late import LateThreads
@@ -164,7 +164,7 @@ def _wanted(config: pytest.Config, run: _PluginRun) -> bool:
 def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     storage = ("--cassette-dir", str(config.rootpath / folder)) if folder else ()
-    run.shared = Shared(os.environ, config.rootpath, replay=mode == Mode.REPLAY, options=storage)
+    run.shared = Shared(os.environ, config.rootpath, replay=mode in OFFLINE, options=storage)
     run.notes += run.shared.prepare().notes
 
 
@@ -245,7 +245,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            run.shared.start(live=any(_asked(item).mode != Mode.REPLAY for item in users))
+            run.shared.start(live=any(_asked(item).mode not in OFFLINE for item in users))
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why

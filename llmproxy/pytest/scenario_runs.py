@@ -215,7 +215,8 @@ def _mode_again(config: pytest.Config) -> str:
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:
         return ""
-    return f" {MODE} {typed if typed == Mode.PASSTHROUGH else Mode.REPLAY}"
+    recorded_nothing = typed in {mode for mode in Mode if not mode.policy.uses_store}
+    return f" {MODE} {typed if recorded_nothing else Mode.REPLAY}"
 
 
 def _ours(item: pytest.Function) -> bool:

@@ -25,7 +25,7 @@ from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
 from llmproxy.client.process.command import Command, find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, PYTEST, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 
 __all__ = ["PluginAsked", "Shared", "SharedWalk", "cassette_name", "choose_mode", "download_notice"]
 
@@ -62,7 +62,7 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
     modes = [(_mode_of(text), told) for text, told in given if text]
-    return next((mode for mode, told in modes if told or not ci or mode == Mode.REPLAY), Mode.REPLAY.value)
+    return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
 
 def download_notice(env: Mapping[str, str]) -> str:

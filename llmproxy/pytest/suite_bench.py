@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode
 
 __all__ = ["SuiteBench"]
 
@@ -70,7 +70,7 @@ class SuiteBench:
 
         sources = settings({}, env, self.root).sources
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
-        live = self.mode != Mode.REPLAY
+        live = self.mode not in OFFLINE
         words += ["--allow-live"] if live else []
         if sources["store"] == "default":
             words.append(f"--store={self.folder() / STORE.name}")

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from llmproxy.core.misses.again import store_words
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, Decision, Mode
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Decision
 from llmproxy.report.amounts import counted, dollars
 from llmproxy.report.live_line import clean, heads, line, paint, steps
 
@@ -119,7 +119,7 @@ def started_lines(info: ProxyStarted) -> list[str]:
             words = (f"{name}={quote(clean(value, None))}" for name, value in variables.items())
             lines.append(f"  export {' '.join(words)}")
         lines.append(f'  or all of them, Java\'s and NO_PROXY too: eval "$(llmproxy env --intercept --url {info.url})"')
-    if info.mode is Mode.REPLAY:
+    if info.mode in OFFLINE:
         lines.append("  No API key is needed; where an SDK insists on one, any text will do.")
     return lines
 

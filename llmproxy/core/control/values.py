@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -60,9 +59,9 @@ def one_of[E: (Mode, Exhausted, Scope)](kind: type[E], value: Json, what: str) -
         return None
     if kind is Mode and isinstance(value, str):
         value = VCR_MODES.get(value, value)
-    if isinstance(value, str):  # of anything else an enum would write down the whole in its complaint, however deep
-        with suppress(ValueError):
-            return kind(value)
+    for each in kind:
+        if each == value:
+            return each
     raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be {', '.join(kind)}.")
 
 

@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.protocol import AGENT, Mode
+from llmproxy.protocol import AGENT
 
 LISTED = 100
 """Rows of a listing unless `limit` says otherwise."""
@@ -24,7 +24,7 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 def report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
-    unused = None if session.mode is Mode.PASSTHROUGH else engine.unused_of(session)
+    unused = engine.unused_of(session) if session.policy.uses_store else None
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
         for row in (unused or ())[:LISTED]

@@ -40,7 +40,7 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import Mode, Scope
+from llmproxy.protocol import Decision, Plays, Scope
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -52,7 +52,6 @@ _LOOKED_AT = 50
 """Recordings of a session in which a captured value is looked for."""
 _MOST_ADVISED = 3
 """Recordings that a miss is held against to say what would make it a hit, and values that are named."""
-_LOOKS = frozenset({Mode.REPLAY, Mode.AUTO, Mode.ONCE})
 
 
 _MOST_KINDS = 64
@@ -118,7 +117,7 @@ class Binder:
         """Return the recording that a request without one of its own fits; else the exchange's `unbound` says why none does."""
         session = exchange.session
         bound = session.bound
-        if bound is None or session.mode not in _LOOKS or exchange.route.not_llm or exchange.key is None:
+        if bound is None or session.policy.plays is Plays.NOTHING or exchange.route.not_llm or exchange.key is None:
             return None
         wanted = canonical()
         fitting: list[FoundRecording] = []
@@ -131,11 +130,11 @@ class Binder:
                 exchange.unbound = exchange.unbound or f"recording #{ids[0]}, bound: {result}"
                 continue
             slots = store.slots(session.cassette, session.sample, exchange.party, key)
-            if playable(session.mode, slots, complete=session.complete):
+            if playable(session.policy, slots):
                 fitting.append(FoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
             return self._try(exchange, store, wanted)
-        if not fitting and session.mode is Mode.REPLAY:
+        if not fitting and session.policy.on_miss is Decision.REFUSE:
             advice = self._advise(exchange, store, wanted)
             exchange.unbound = "; ".join(filter(None, (exchange.unbound, advice)))
         return self._choose(exchange, store, fitting) if fitting else None
@@ -188,7 +187,7 @@ class Binder:
         table = bound.table(said)
         result = fit_request(table, recorded.tree, wanted.tree, bound.known)
         slots = store.slots(session.cassette, session.sample, exchange.party, key)
-        if isinstance(result, Mismatch) or not playable(session.mode, slots, complete=session.complete):
+        if isinstance(result, Mismatch) or not playable(session.policy, slots):
             return None
         bound.trial.served += 1
         exchange.unbound = ""

@@ -36,12 +36,12 @@ def strike(
 ) -> bool:
     """Tell whether a fault strikes this call; then it is decided."""
     session = exchange.session
-    recordings = playable(session.mode, slots, complete=session.complete)
+    recordings = playable(session.policy, slots)
     if session.starts_again(walker, len(recordings)):
         session.restart()
     nth = session.counts.get(walker, 0) + 1
     here = walker in session.recorded_here
-    verdict = decide(Situation(session.mode, slots, nth, session.exhausted, session.complete, here))
+    verdict = decide(Situation(session.policy, slots, nth, session.exhausted, here))
     if verdict.decision is Decision.REFUSE:
         return False
     struck = faulting.strike(_call(exchange, walker, nth, verdict.recording, read, now=now))

@@ -1,15 +1,8 @@
-"""Hit or miss, and what becomes of it: the modes as one pure function.
+"""Hit or miss, and what becomes of it: one pure function, which obeys the row of the mode (`protocol.Mode`).
 
-    mode         hit                 miss
-    replay       recorded answer     refused; nothing leaves the machine
-    auto         recorded answer     forwarded and recorded
-    record       forwarded           forwarded and recorded, older recordings of the key replaced
-    once         as `replay` if the cassette was complete when the session opened, else as `auto`
-    passthrough  forwarded           forwarded, never recorded
-
-The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode: `replay`
-plays everything in its turn, failures and cut answers too; `auto`, and `once` while its cassette is open, take only good and complete
-answers, so that a bad day is not frozen. What they forward then replaces the failure (`core.store.reading.failures_behind`).
+The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode: where it plays
+everything, failures and cut answers have their turn too; where it plays only what is good, what it forwards instead replaces the failure
+(`core.store.reading.failures_behind`).
 """
 
 from __future__ import annotations
@@ -21,7 +14,7 @@ from typing import NamedTuple, Protocol
 from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Channel, Decision, Exhausted, Mode, is_good
+from llmproxy.protocol import Channel, Decision, Exhausted, Plays, Policy, is_good
 
 
 class RecordedSlot(Protocol):
@@ -47,16 +40,15 @@ class MissReason(StrEnum):
 class Situation[R: RecordedSlot](NamedTuple):
     """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
 
-    mode: Mode
+    policy: Policy
+    """Of the session's mode."""
     recordings: Sequence[R]
     """Live recordings of the key in the session's cassette, in order of occurrence."""
     nth: int
     """This is the n-th arrival of the key in the session, counted from 1."""
     exhausted: Exhausted = Exhausted.LAST
-    complete: bool = False
-    """`once`: the cassette was complete when the session opened."""
     recorded_here: bool = False
-    """`auto`: the key was first recorded in this very session, so that a first run equals `record`."""
+    """The key was first recorded in this very session: it is recorded again, so that a first run in `auto` equals `record`."""
 
 
 class Decided[R: RecordedSlot](NamedTuple):
@@ -69,25 +61,20 @@ class Decided[R: RecordedSlot](NamedTuple):
 
 def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
     """Say what becomes of a request."""
-    match situation.mode:
-        case Mode.REPLAY:
-            return _play(situation, situation.recordings)
-        case Mode.PASSTHROUGH:
-            return Decided(Decision.PASS)
-        case Mode.RECORD:
-            return Decided(Decision.RECORD)
-        case Mode.ONCE if situation.complete:
-            return _play(situation, situation.recordings)
-        case Mode.AUTO | Mode.ONCE:
-            good = playable(situation.mode, situation.recordings, complete=situation.complete)
-            if situation.recorded_here or situation.nth > len(good):
-                return Decided(Decision.RECORD)
-            return Decided(Decision.REPLAY, good[situation.nth - 1])
+    policy = situation.policy
+    if policy.plays is Plays.NOTHING:
+        return Decided(policy.on_miss)
+    tape = playable(policy, situation.recordings)
+    if policy.on_miss is Decision.REFUSE:
+        return _play(situation, tape)
+    if situation.recorded_here or situation.nth > len(tape):
+        return Decided(policy.on_miss)
+    return Decided(Decision.REPLAY, tape[situation.nth - 1])
 
 
-def playable[R: RecordedSlot](mode: Mode, recordings: Sequence[R], *, complete: bool) -> Sequence[R]:
-    """Return the recordings that this mode may play; `complete`: the cassette was, when the session opened."""
-    if mode is Mode.AUTO or (mode is Mode.ONCE and not complete):
+def playable[R: RecordedSlot](policy: Policy, recordings: Sequence[R]) -> Sequence[R]:
+    """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
+    if policy.plays is Plays.GOOD:
         return [each for each in recordings if is_perfect(each)]
     return recordings
 

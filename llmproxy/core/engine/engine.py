@@ -56,12 +56,7 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, Plans, SendingPlan, plan
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
-from llmproxy.protocol import (
-    AGENT,
-    BOUND_HEADER,
-    Decision,
-    Mode,
-)
+from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Decision, Mode, Plays
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
@@ -134,7 +129,7 @@ class Engine:
         self.strays: deque[Stray] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
         self._store: Store | None = None
-        if config.mode not in (Mode.REPLAY, Mode.PASSTHROUGH):
+        if config.mode.policy.writes:
             self._store = self._open(writable=True)
         self.store  # noqa: B018 - a damaged store is said at the start, not at the first request
 
@@ -145,8 +140,14 @@ class Engine:
 
     @property
     def store(self) -> Store | None:
-        """The store; in replay it may appear later, as when a recording is made beside us."""
-        if self._store is None and self.config.mode is Mode.REPLAY and self.config.store.exists():
+        """The store; where nothing is written it may appear later, as when a recording is made beside us."""
+        policy = self.config.mode.policy
+        if (
+            self._store is None
+            and policy.plays is not Plays.NOTHING
+            and not policy.writes
+            and self.config.store.exists()
+        ):
             self._store = self._open(writable=False)
         return self._store
 
@@ -164,7 +165,7 @@ class Engine:
     def _store_for(self, mode: Mode) -> Store | None:
         """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
         store = self.store
-        if mode in (Mode.REPLAY, Mode.PASSTHROUGH) or (store is not None and store.writable):
+        if not mode.policy.writes or (store is not None and store.writable):
             return store
         opened: list[tuple[str, int]] = []
         if store is not None:
@@ -257,7 +258,8 @@ class Engine:
 
     def may_pass(self, exchange: Exchange) -> bool:
         """Tell whether a request that cannot be matched may go upstream unrecorded."""
-        return exchange.session.mode is Mode.AUTO and bool(exchange.route.upstream)
+        policy = exchange.session.policy
+        return policy.writes and not policy.alone and bool(exchange.route.upstream)
 
     # --- the body is here ------------------------------------------------------------------------------------------
 
@@ -293,17 +295,16 @@ class Engine:
         walker = (exchange.party, key)
         if session.faulting is not None and self._struck(exchange, session.faulting, slots, store, found, canonical):
             return
-        exchange.nth = session.arrive(walker, len(playable(session.mode, slots, complete=session.complete)))
+        exchange.nth = session.arrive(walker, len(playable(session.policy, slots)))
         if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
             self._reserve(exchange, slots)
             return
         verdict = decide(
             Situation(
-                mode=session.mode,
+                policy=session.policy,
                 recordings=slots,
                 nth=exchange.nth,
                 exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method),
-                complete=session.complete,
                 recorded_here=walker in session.recorded_here,
             )
         )
@@ -335,7 +336,7 @@ class Engine:
         session = exchange.session
         beside = self._under_way.setdefault((session.cassette, session.sample), {})
         taken = [each.occurrence for each in beside.values() if each.walker == exchange.walker]
-        if session.mode is not Mode.RECORD:
+        if not session.policy.anew:
             taken += [slot.occurrence for slot in slots]
         exchange.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
         beside[id(exchange)] = exchange
@@ -361,7 +362,7 @@ class Engine:
         elif (answer := self.binder.answer(exchange, store, found, slot)) is not None:
             exchange.bound = answer
             return verdict
-        if exchange.session.writes:
+        if exchange.session.policy.writes:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
 
@@ -674,8 +675,8 @@ class Engine:
         return "" if session.bound is None else self.redactor.text(session.bound.said)
 
     def _stale(self, exchange: Exchange) -> bool:
-        """Tell whether an `auto` request names an id that was served from a recording: the provider may have forgotten it by now."""
-        if exchange.session.mode is not Mode.AUTO:
+        """Tell whether a request names an id that was served from a recording: the provider may have forgotten it by now."""
+        if exchange.session.policy.plays is Plays.NOTHING:
             return False
         made_here = {key for _, key in exchange.session.recorded_here}
         origins = map(self._made_by(exchange.session), exchange.refs)
@@ -794,7 +795,7 @@ class Engine:
     def notes(self) -> list[str]:
         """Return what a user should know before the first request."""
         store, cassette = self.store, self.config.cassette
-        if self.config.mode is not Mode.REPLAY:
+        if self.config.mode not in OFFLINE:
             return []
         shown = self.config.shown or str(self.config.store)
         if store is None:
@@ -822,7 +823,7 @@ class Engine:
     def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
         """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot. Raises SessionUnknown."""
         session = self.sessions.declare(name, circumstances)
-        if session.writes and session.served and self._store is not None:
+        if session.policy.writes and session.served and self._store is not None:
             self.binder.note_captured(session, self._store, circumstances)
         return session
 

@@ -103,17 +103,14 @@ class Hits:
             return None
         walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        if walker == session.first and session.starts_again(
-            walker, len(playable(session.mode, slots, complete=session.complete))
-        ):
+        if walker == session.first and session.starts_again(walker, len(playable(session.policy, slots))):
             return None
         slot = decide(
             Situation(
-                session.mode,
+                session.policy,
                 slots,
                 session.counts.get(walker, 0) + 1,
                 exhausted_of(session.exhausted, place.channel, place.method),
-                session.complete,
                 walker in session.recorded_here,
             )
         ).recording

@@ -18,7 +18,7 @@ from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.attempts import attempt_of
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
-from llmproxy.protocol import OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
+from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode, Plays
 from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
@@ -123,7 +123,7 @@ class Placing:
             provider, url = service(scheme, name, port)
             if (found := route_host(*host, method, target, headers, {provider: url})) is not None:
                 return found, True
-        if mode is not Mode.REPLAY or host_matches(self._config.allow_host, name):
+        if mode not in OFFLINE or host_matches(self._config.allow_host, name):
             stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False
@@ -134,8 +134,8 @@ class Placing:
 
 def at_the_head(place: Place, session: Session) -> Decision | None:
     """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
-    mode = session.mode
-    if mode is Mode.REPLAY:
+    policy = session.policy
+    if not policy.reaches_network:
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or place.route.not_llm:
         return Decision.PASS
@@ -143,7 +143,7 @@ def at_the_head(place: Place, session: Session) -> Decision | None:
         session.forking is not None or session.faulting is not None
     ):  # what may be overridden, or broken, must be seen whole
         return None
-    return {Mode.PASSTHROUGH: Decision.PASS, Mode.RECORD: Decision.RECORD}.get(mode)
+    return policy.on_miss if policy.plays is Plays.NOTHING else None
 
 
 def check_upstream(exchange: Exchange) -> None:

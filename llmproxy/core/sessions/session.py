@@ -18,7 +18,7 @@ from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.tally import Tally
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import AGENT, Exhausted, Mode
+from llmproxy.protocol import AGENT, Exhausted, Mode, Plays, Policy
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -95,6 +95,12 @@ class Session:
     _missed: Key | None = None
     """Of the last miss that was to be streamed."""
 
+    @property
+    def policy(self) -> Policy:
+        """What its mode does over the cassette as it was when this session opened."""
+        policy = self.mode.policy
+        return policy.complete if self.complete and policy.complete is not None else policy
+
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
         key = key_of(replace(wanted, stream=True, headers=()))
@@ -113,7 +119,7 @@ class Session:
         return (
             walker == self.first
             and not self.opened
-            and self.mode in (Mode.REPLAY, Mode.AUTO, Mode.ONCE)
+            and self.policy.plays is not Plays.NOTHING
             and recordings > 0
             and self.counts.get(walker, 0) >= recordings
             and self._last not in (None, walker)
@@ -145,24 +151,14 @@ class Session:
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""
-        if self.mode is not Mode.RECORD or walker in self.superseded:
+        if not self.policy.anew or walker in self.superseded:
             return False
         self.superseded.add(walker)
         return True
 
     @property
-    def records_alone(self) -> bool:
-        """Whether nobody else may record this cassette meanwhile: `record`, or `once` while the cassette is open."""
-        return self.mode is Mode.RECORD or (self.mode is Mode.ONCE and not self.complete)
-
-    @property
-    def writes(self) -> bool:
-        """Whether this session may add to the store."""
-        return self.records_alone or self.mode is Mode.AUTO
-
-    @property
     def leased(self) -> tuple[str, int] | None:
         """The cassette and sample that this session alone may record now: its own, or the child that it may fork to."""
-        if self.records_alone:
+        if self.policy.alone:
             return self.cassette, self.sample
         return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

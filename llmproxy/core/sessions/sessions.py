@@ -30,7 +30,7 @@ from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
 from llmproxy.core.store.varying import slots_of
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import CONTROL_PREFIX, Exhausted, Mode, Scope
+from llmproxy.protocol import CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
 
 log = logging.getLogger(__name__)
 
@@ -183,10 +183,10 @@ class Sessions:
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
         live = forking is not None and forking.live
-        if forking is not None and mode is not Mode.REPLAY:
+        if forking is not None and mode not in OFFLINE:
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
-        if (mode is not Mode.REPLAY or live) and self.defaults.mode is Mode.REPLAY and not self.defaults.allow_live:
+        if (mode not in OFFLINE or live) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
             which = "that forks" if live else f"in mode {mode}"
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
@@ -243,7 +243,7 @@ class Sessions:
 
     def try_out(self, session: Session) -> None:
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
-        if session.mode is not Mode.REPLAY:
+        if session.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
         if session.bound is None:
             store = self.store(session.mode)
@@ -272,7 +272,7 @@ class Sessions:
             if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
                 kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
                 session.forking = Forking(kept, parent=(cassette, sample))
-            if mode is Mode.ONCE and store.has(cassette, sample):
+            if mode.policy.complete is not None and store.has(cassette, sample):
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
                     log.warning(
@@ -280,9 +280,9 @@ class Sessions:
                         name,
                     )
             session.bound = self._bound(session, self.defaults.bind)
-            if session.writes:
+            if session.policy.writes:
                 store.begin(
-                    cassette, sample, exclusive=session.records_alone, holder=self.holder, anew=mode is Mode.RECORD
+                    cassette, sample, exclusive=session.policy.alone, holder=self.holder, anew=session.policy.anew
                 )
         self.set_faults(session, self.defaults.faults)
         self.walks[name] = session
@@ -332,10 +332,10 @@ class Sessions:
             self._served[place] = array("q", session.served.union(before or ()))
 
     def _end(self, session: Session) -> None:
-        place = session.leased or ((session.cassette, session.sample) if session.writes else None)
+        place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             store.end(*place, self.holder, clean=session.sealed)
-            if session.writes:
+            if session.policy.writes:
                 self.ended(session)
 
     def stored(self, session: Session) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.again import store_words
 from llmproxy.core.traffic.differences import printable, short
-from llmproxy.protocol import Mode
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.explain import MissContext
@@ -31,9 +30,12 @@ class FrameMiss:
     """For the journal."""
 
 
-def explain(context: MissContext, recording: int, mismatch: FrameMismatch) -> FrameMiss:
-    """Explain a mismatch with recording number `recording`; everything handed in is redacted."""
-    text = "\n".join(_lines(context, recording, mismatch))
+def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
+    """Explain a mismatch with recording number `recording`; everything handed in is redacted.
+
+    `records`: this session records what it misses, so the next conversation of this kind.
+    """
+    text = "\n".join(_lines(context, recording, mismatch, records=records))
     nearest = {
         "id": recording,
         "message": mismatch.nearest,
@@ -78,7 +80,7 @@ def _cause(recording: int, mismatch: FrameMismatch) -> str:
     return f"{which} {mismatch.nearest} of recording #{recording} differs at {short(first.path, 80)}{looks}{more}"
 
 
-def _lines(context: MissContext, recording: int, mismatch: FrameMismatch) -> list[str]:
+def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
     what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     store = store_words(context.store)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
@@ -99,9 +101,8 @@ def _lines(context: MissContext, recording: int, mismatch: FrameMismatch) -> lis
         )
     if len(mismatch.differences) > _SHOWN:
         lines.append(f"  and {len(mismatch.differences) - _SHOWN} more")
-    again = "connect again: the conversation that follows is recorded" if context.mode == Mode.AUTO else ""
     todo = [
-        *([again] if again else []),
+        *(["connect again: the conversation that follows is recorded"] if records else []),
         f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
         f"look closer: llmproxy why{store}   llmproxy show {recording}{store}",

@@ -27,7 +27,7 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.shell import Shell
-from llmproxy.protocol import Mode
+from llmproxy.protocol import OFFLINE
 from llmproxy.values import host_matches
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Intercept:
         if not local:
             return ONLY_SCOPE
         allowed = host_matches(self._shell.engine.config.allow_host, host)
-        if self._shell.engine.mode_of(user) is Mode.REPLAY and not allowed:
+        if self._shell.engine.mode_of(user) in OFFLINE and not allowed:
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
         self._shell.tunnels[client.id] = (flow.request.host, port)
         return ""

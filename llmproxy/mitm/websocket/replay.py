@@ -31,7 +31,7 @@ from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.websocket.upgrade import joined, pieces, redact_message
-from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision, Mode
+from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
 
@@ -269,6 +269,7 @@ class Socket:
         """Close with the reason, and journal the whole story."""
         engine, exchange = self._engine, self._exchange
         session = exchange.session
+        records = session.policy.on_miss is Decision.RECORD
         miss = explain(
             MissContext(
                 mode=session.mode,
@@ -285,12 +286,13 @@ class Socket:
             ),
             exchange.interaction or 0,
             mismatch,
+            records=records,
         )
         exchange.error = MissError(engine.redactor.text(miss.text))
         exchange.nearest = exchange.interaction
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
-        if session.mode is Mode.AUTO:
+        if records:
             session.recorded_here.add(exchange.walker)  # this conversation has changed: the next one is recorded
         engine.journal.miss({**miss.data, "text": exchange.error.message}, at=engine.now())
         yield from self._close(MISMATCH, engine.redactor.text(miss.reason))

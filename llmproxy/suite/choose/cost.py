@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import OFFLINE
 from llmproxy.suite.choose.cassettes import cassette_name
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def refuse_costs(store: Path, cases: Sequence[Case], options: Options) -> list[s
         SuiteError: the estimate is above the limit.
 
     """
-    if options.max_cost is None or options.mode in (None, Mode.REPLAY.value):
+    if options.max_cost is None or options.mode is None or options.mode in OFFLINE:
         return []
     found = estimate(store, cases, options.runs)
     if found.usd > options.max_cost:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import OFFLINE
 from llmproxy.suite.stores.protocol import Restorable
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _shared(world: World, case: Case, names: Sequence[str]) -> tuple[str, bool]:
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
         return "", False
-    if world.options.mode == Mode.REPLAY:
+    if world.options.mode in OFFLINE:
         return "", True
     return (
         f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is recorded would"

@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Finished, Started, Status, Step
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.late import LateCallsError
@@ -166,7 +166,7 @@ class _Run:
             for step in self.steps
         )
         silent = self.case.scenario.observe == "none"
-        if report is None or report.mode != Mode.REPLAY or report.unused != () or not talks or silent:
+        if report is None or report.mode not in OFFLINE or report.unused != () or not talks or silent:
             return
         again, flag = self.begun.rerun, self.world.options.mode_flag
         raise nothing_recorded(self.case.id, again, self.begun.sample, self.begun.runs, flag=flag)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, is_perfect, playable
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Decision, Exhausted, Mode
+from llmproxy.protocol import Decision, Exhausted, Mode, Policy
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
 ]
 
 
+def policy_of(mode: Mode, *, complete: bool) -> Policy:
+    """Return what a session of this mode does."""
+    return Session("s", "s", 1, mode, 0.0, Exhausted.LAST, complete=complete).policy
+
+
 def told(verdict: Decided[Take]) -> str:
     """Return a verdict in a word."""
     match verdict.decision:
@@ -89,14 +95,14 @@ def told(verdict: Decided[Take]) -> str:
 @pytest.mark.parametrize(("mode", "takes", "expected"), TABLE)
 def test_modes(mode: Mode, takes: list[Take], expected: list[str]) -> None:
     """The table of the design."""
-    got = [told(decide(Situation(mode, takes, nth))) for nth in range(1, len(expected) + 1)]
+    got = [told(decide(Situation(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)]
     assert got == expected
 
 
 @pytest.mark.parametrize(("takes", "expected"), COMPLETE)
 def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> None:
     """It plays as replay does, and never goes live."""
-    got = [told(decide(Situation(ONCE, takes, nth, complete=True))) for nth in range(1, len(expected) + 1)]
+    got = [told(decide(Situation(policy_of(ONCE, complete=True), takes, nth))) for nth in range(1, len(expected) + 1)]
     assert got == expected
 
 
@@ -112,14 +118,14 @@ def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> 
 def test_after_the_last_recording(mode: Mode, exhausted: Exhausted, expected: list[str]) -> None:
     """The rule for exhausted tapes counts in the modes that play them."""
     takes = [A, LIMIT, B]
-    got = [told(decide(Situation(mode, takes, nth, exhausted, complete=True))) for nth in range(1, 6)]
+    got = [told(decide(Situation(policy_of(mode, complete=True), takes, nth, exhausted))) for nth in range(1, 6)]
     assert got == expected
 
 
 def test_a_key_first_met_in_this_session_is_asked_again() -> None:
     """So that a first run in auto equals one in record."""
-    assert told(decide(Situation(AUTO, [A, B], 1, recorded_here=True))) == "live"
-    assert told(decide(Situation(REPLAY, [A], 1, recorded_here=True))) == "A"
+    assert told(decide(Situation(AUTO.policy, [A, B], 1, recorded_here=True))) == "live"
+    assert told(decide(Situation(REPLAY.policy, [A], 1, recorded_here=True))) == "A"
 
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
@@ -154,7 +160,7 @@ def test_each_mode_plays_what_it_may() -> None:
         (AUTO, False): good,
     }
     for (mode, complete), names in expected.items():
-        assert [take.name for take in playable(mode, takes, complete=complete)] == names
+        assert [take.name for take in playable(policy_of(mode, complete=complete), takes)] == names
 
 
 def test_every_reason_is_a_sentence() -> None:

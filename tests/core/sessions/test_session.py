@@ -112,7 +112,7 @@ def test_parties_are_counted_apart() -> None:
 def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: bool) -> None:
     """Record replaces, auto and an open once add, the others leave the store alone."""
     walk = session(mode, complete=complete)
-    assert (walk.records_alone, walk.writes) == (alone, writes)
+    assert (walk.policy.alone, walk.policy.writes) == (alone, writes)
     assert [walk.supersedes(A), walk.supersedes(A), walk.supersedes(B)] == [
         mode is Mode.RECORD,
         False,

@@ -238,12 +238,12 @@ def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None
 def test_once_is_complete_after_a_close(store: Store) -> None:
     """A cassette that was closed replays; one that was not is recorded to its end, by one session at a time."""
     found = sessions(store)
-    assert found.open("a", mode=Mode.ONCE).records_alone
+    assert found.open("a", mode=Mode.ONCE).policy.alone
     store.add(interaction(1, cassette="a"), supersede=False)
     found.close("a")
-    assert not found.open("a", mode=Mode.ONCE).records_alone
+    assert not found.open("a", mode=Mode.ONCE).policy.alone
     store.add(interaction(1, cassette="b"), supersede=False)  # somebody crashed
-    assert found.open("b", mode=Mode.ONCE).records_alone
+    assert found.open("b", mode=Mode.ONCE).policy.alone
 
 
 @pytest.mark.parametrize("again", [None, Mode.REPLAY])
@@ -311,7 +311,7 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
         assert found.walks == {}
         other.stdin.close()
         other.wait(20)
-    assert found.open("a", mode=Mode.RECORD).records_alone
+    assert found.open("a", mode=Mode.RECORD).policy.alone
 
 
 class Stuck(Store):

@@ -60,7 +60,7 @@ def test_auto_says_that_the_next_socket_is_recorded() -> None:
     """There a miss is no dead end."""
     from dataclasses import replace
 
-    text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2})).text
+    text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
     assert "connect again" in text
 
 
