@@ -102,11 +102,15 @@ class World:
         dialect = self.random.choice(DIALECTS)
         talks = [self.talk(dialect) for _ in range(self.random.choice((1, 1, 2)))]
         same = self.same = self.chance(0.3)
+        said: dict[str, Step] = {}
         for number in range(self.random.randint(1, 3)):
             step = Step(after=len(self.run.exchanges))
             step.alike = same and len(talks) > 1
             self.run.steps.append(step)
             words = f"task {self.random.randint(0, 2) if same else number}"
+            if words in said:  # a conversation that began anew may be in the words of an earlier one
+                step.alike = said[words].alike = True
+            said[words] = step
             going = [self.say(talk, step, words if same else f"{words} of {n}") for n, talk in enumerate(talks)]
             if self.chance(0.2):
                 going.append(self.aside(dialect))

@@ -69,6 +69,7 @@ class Service:
         found: dict[str, Any] = {"list": "GET /tasks"}
         found |= {"user": "owner"} if self.shape.owned else {}
         found |= {"rows": "$.items"} if self.wrapped else {}
+        found |= {"reuses": False} if self.shape.keys == "counted" else {}
         return found | ({"next": "$.next"} if self.shape.pages == "next" else {})
 
     @property

@@ -8,6 +8,7 @@ Ids alone tell little: servers number the calls of each answer anew, and a recor
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.reading.conversations import RecordedConversation
 
-__all__ = ["Waiting", "find_new_results"]
+__all__ = ["NewResult", "Waiting", "find_new_results"]
+
+type _Mark = tuple[str | None, str | None, str, str]
 
 
 class Waiting:
@@ -27,31 +30,39 @@ class Waiting:
         self._calls: list[_Call] = []
         self._answers = 0
         self._ids: dict[str, int] = {}
+        self._run: dict[_Mark, int] = {}
+        """Calls of whole answers whose results came, and the number of the latest such answer."""
 
-    def add(self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, cut: bool = False) -> None:
-        """Remember what an answer asks the agent for; `cut`: the answer was cut off."""
+    def add(
+        self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, asked: str | None, cut: bool = False
+    ) -> None:
+        """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
         self._answers += 1
         for tool in tools:
-            self._calls.append(_Call(tool, conversation, self._answers, cut))
+            self._calls.append(_Call(tool, tuple(tools), conversation, self._answers, cut, asked))
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take(self, conversation: RecordedConversation, call_id: str | None, asked: ToolCall | None) -> ToolUse | None:
-        """Take the call that a result is for; `asked` is the call as the request's own history has it, None if it has none."""
-        found = next(self._candidates(conversation, call_id, asked), None)
+    def take(self, conversation: RecordedConversation, call_id: str | None, told: NewResult) -> ToolUse | None:
+        """Take the call that a result is for."""
+        found = next(self._candidates(conversation, call_id, told), None)
         if found is None:
             return None
         self._calls.remove(found)
+        if not found.cut:
+            self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
         return found.tool
 
-    def _candidates(
-        self, conversation: RecordedConversation, call_id: str | None, asked: ToolCall | None
-    ) -> Iterator[_Call]:
+    def _candidates(self, conversation: RecordedConversation, call_id: str | None, told: NewResult) -> Iterator[_Call]:
+        asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
-        latest = sorted(self._calls, key=lambda each: (each.cut, -each.answer))
+        # What an answer that was cut off asked for is over once the same call of the answer that replaced it was run.
+        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.mark, 0) > each.answer)]
+        latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:
-            exact = [each for each in latest if _same(each.tool, asked)]
+            alike = [each for each in latest if _same(each.tool, asked)]
+            exact = [each for each in alike if _all_same(each.together, told.together)] or alike
             yield from (each for each in own if each in exact)
             yield from exact
         by_id = [each for each in latest if call_id and each.tool.id == call_id]
@@ -65,16 +76,29 @@ class Waiting:
 
 class _Call(NamedTuple):
     tool: ToolUse
+    together: tuple[ToolUse, ...]
+    """All that the answer asked for."""
     conversation: RecordedConversation
     answer: int
     """Number of the answer that asked for it."""
     cut: bool
+    asked: str | None
+    """Key of the request."""
+
+    @property
+    def mark(self) -> _Mark:
+        """What is the same in the same call of another answer to the same request."""
+        return self.asked, self.tool.id, self.tool.name, _layout(self.tool.raw)
 
 
 def _same(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
     return tool.raw == asked.arguments or _layout(tool.raw) == _layout(asked.arguments)
+
+
+def _all_same(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
+    return len(tools) == len(asked) and all(_same(*pair) for pair in zip(tools, asked, strict=True))
 
 
 def _layout(text: str) -> str:
@@ -84,19 +108,44 @@ def _layout(text: str) -> str:
         return text
 
 
-def find_new_results(messages: Sequence[Message]) -> Iterator[tuple[int, ToolCall | None]]:
-    """Yield the places of the results that nobody has answered to yet, with the call that the history says each is for."""
+class NewResult(NamedTuple):
+    """A result in a request that nobody has answered to yet."""
+
+    place: int
+    """Of its message."""
+    call: ToolCall | None
+    """The call that the history says it is for, None if it has none."""
+    sure: bool
+    """Whether that is so. Where a dialect has no ids, and fewer results than calls of a name are told, each may be any call's."""
+    together: tuple[ToolCall, ...]
+    """All calls of its answer that were for the agent, as the history has them."""
+
+
+def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
+    """Yield the results that nobody has answered to yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
         start = answered[-1] + 1
-    asked = list(messages[start - 1].tool_calls) if start and messages[start - 1].tool_calls else []
+    asked = _calls_before(messages, start)
+    together = tuple(each for each in asked if not each.hosted)
+    by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
+    left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
     for place in range(start, len(messages)):
         message = messages[place]
         if message.role != "tool":
             continue
         call = next((each for each in asked if message.tool_call_id and each.id == message.tool_call_id), None)
+        sure = call is not None or left[message.tool_call_id] <= 0
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield place, call
+        yield NewResult(place, call, sure, together)
+
+
+def _calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
+    """Return the calls of the answer that ends before `end`; in some dialects each of its calls is a message of its own."""
+    first = end
+    while first and messages[first - 1].role == "assistant":
+        first -= 1
+    return [call for message in messages[first:end] for call in message.tool_calls]

@@ -141,22 +141,12 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _HistoryL
     family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
     if not continues and any(_begins(sent, _expected(each)) for each in family):
         return None  # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
-    scored = [
-        (
-            common(_expected(each), sent[:-1] or sent),
-            each.exchange is not None and system_of(each.exchange.messages) == system,
-            _told_to(writers, _expected(each)),
-            each.call.seq,
-            each,
-        )
-        for each in family
-    ]
-    shared, _, _, _, parent = max(scored, key=lambda each: each[:4], default=(0, False, 0, 0, None))
+    parent = _parent(sent, system, family, writers)
     if parent is None or parent.exchange is None:
         return _rootless(sent, earlier, continues=False)
     change = changes(_expected(parent), sent, before=system_of(parent.exchange.messages), after=system)
     proof = _is_summary(change, writers)
-    anchored = shared > 0 or _anchored(_expected(parent), sent)
+    anchored = _anchored(_expected(parent), sent)
     if proof and not anchored and not change.grown and any(each in alike for each in writers):
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
@@ -165,6 +155,25 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _HistoryL
     if lost and not _summary_in_system(change, proof=proof) and not _remembers(family):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return _HistoryLink(seen, change, proof)
+
+
+def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: Sequence[Seen]) -> Seen | None:
+    """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
+
+    In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes first.
+    """
+    known = [
+        (
+            common(_expected(each), sent[:-1] or sent),
+            _carries(each, writers),
+            each.exchange is not None and system_of(each.exchange.messages) == system,
+        )
+        for each in family
+    ]
+    best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
+    if len(best) > 1:
+        best = [each for each in best if not _is_quoted_later(each, family)] or best
+    return max(best, key=lambda each: (_told_to(writers, _expected(each)), each.call.seq), default=None)
 
 
 def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
@@ -246,9 +255,19 @@ def _is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
     return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
 
 
+def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
+    """Tell whether a request has these summaries already."""
+    exchange = seen.exchange
+    if exchange is None:
+        return False
+    sent, system = items_of(exchange.messages), system_of(exchange.messages)
+    return all(_is_quoted(each, sent, system) for each in writers)
+
+
 def _told_to(writers: Sequence[Seen], items: Sequence[Item]) -> int:
-    """Return how many of these messages the one who wrote the summary was told."""
-    return max((sum(_knows(each, item) for item in items) for each in writers), default=0)
+    """Return how many of these messages the one who wrote the summary was told; the same words count once."""
+    different = {item.alike or item.calls: item for item in items}.values()
+    return max((sum(_knows(each, item) for item in different) for each in writers), default=0)
 
 
 def _knows(writer: Seen, item: Item) -> bool:
@@ -312,7 +331,7 @@ def _summary_in_system(change: ThreadChange, *, proof: bool) -> list[str]:
 def _condensed(link: _HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
-        "recentMessages": gap.kept,
+        "recentMessages": gap.kept if gap.sure else None,
         "totalMessages": link.change.expected,
     }
     evidence = "proven" if link.proof else "inferred"
@@ -322,6 +341,8 @@ def _condensed(link: _HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFind
         else "it is not proven that a call of the run wrote it for them"
     )
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
+    if not gap.sure:
+        reason += "; the conversation repeats itself, so that which of them stayed is not known"
     return _active(evidence, reason, link, values, texts)
 
 

@@ -100,7 +100,8 @@ class Seen:
             return "was passed through and not recorded" if self.whole else ""
         if self.whole:
             return why_unread(exchange)
-        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed]
+        # What the provider ran itself tells nothing about who went on with the answer.
+        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.went_on]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
         return why_unread(exchange) if self.went_on else ""

@@ -60,6 +60,8 @@ class Gap:
     """What stands in their place."""
     kept: int
     """Expected messages after the gap that are there."""
+    sure: bool = True
+    """Whether it is just there: where a conversation repeats itself, what is missing may as well stand a little earlier or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "",
         missing, inserted, parts = _paired(expected[i1:i2], body[j1:j2])
         pruned += parts
         if missing:
-            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after))
+            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _slides(expected, i1, i2)))
     grown, other = _grown(before, after) if before != after else ("", False)
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
@@ -175,6 +177,12 @@ def _aligned(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, 
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
+def _slides(expected: Sequence[Item], start: int, end: int) -> bool:
+    """Tell whether as many messages, beginning one earlier or later, could be the missing ones: the same would be left."""
+    earlier = start > 0 and expected[start - 1].mark == expected[end - 1].mark
+    return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
+
+
 def _new_at_end(sent: Sequence[Item]) -> int:
     """Return how many messages at the end are what is new: results of tools, or what the user says now."""
     count = 0
@@ -185,7 +193,8 @@ def _new_at_end(sent: Sequence[Item]) -> int:
 
 def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item], list[Item], int]:
     """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were pruned."""
-    missing: list[Item] = []
+    gone: dict[int, Item] = {}
+    reworded: dict[int, int] = {}
     pruned, at, used, joined = 0, 0, set[int](), 0
     for number, item in enumerate(expected):
         if number < joined:
@@ -204,11 +213,18 @@ def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item],
             None,
         )
         if found is None:
-            missing.append(item)
+            gone[number] = item
             continue
         used.add(found)
         at = found + 1
         pruned += _lost(item, sent[found])
+        if item.role == "user" and _timeless([item.text]) != _timeless([sent[found].text]):
+            reworded[number] = found
+    # One summary may be much like the one before it: with what it stands for it is no edit.
+    for number in (each for each in reworded if {each - 1, each + 1} & gone.keys()):
+        gone[number] = expected[number]
+        used.discard(reworded[number])
+    missing = [gone[number] for number in sorted(gone)]
     return missing, [item for j, item in enumerate(sent) if j not in used], pruned
 
 

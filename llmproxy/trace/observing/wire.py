@@ -180,11 +180,12 @@ class Wire:
             return
         self._heard.add(again)
         said = results_of(exchange)
-        for number, asked_for in find_new_results(exchange.messages):
-            result, call_id = said[number], exchange.messages[number].tool_call_id
+        for told in find_new_results(exchange.messages):
+            result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.answer(conversation, call_id)
-            tool = self._waiting.take(conversation, call_id, asked_for) if number >= place.known and result else None
-            if tool is not None and result is not None:
+            if result is None or not told.sure or told.place < place.known:
+                continue
+            if (tool := self._waiting.take(conversation, call_id, told)) is not None:
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
 
     def _take_calls(self, seen: Seen, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
@@ -207,7 +208,8 @@ class Wire:
                 self._conversations.wait(conversation, Pending(tool.id, tool.name, tool, None))
             if known is None:
                 seen.tools.append(tool)
-        self._waiting.add(conversation, [tool for tool in seen.tools if not tool.hosted], cut=exchange.failed)
+        own = [tool for tool in seen.tools if not tool.hosted]
+        self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
 def _counted(seen: Seen) -> Iterable[ToolUse]:

@@ -62,3 +62,60 @@ def test_a_request_that_is_sent_again_brings_nothing_new() -> None:
     chats.chat([user("a"), ask, result("one", "c0")], ask)
     chats.chat([user("a"), ask, result("one", "c0")], said("ok"))
     assert outputs(chats) == [(1, "one"), (1, None)]
+
+
+def test_each_call_may_be_a_message_of_its_own() -> None:
+    """As OpenAI's responses have it: the results of one answer's calls go to them, and to no other call with the same id."""
+    chats = Chats()
+    calls = [_call("f", 1, "c0"), _call("g", 2, "c1")]
+    results = [{"type": "function_call_output", "call_id": f"c{n}", "output": text} for n, text in enumerate("ab")]
+    hello: dict[str, Any] = {"model": "m", "input": [{"role": "user", "content": "x"}]}
+    words = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+    chats.add("openai", "responses", "/v1/responses", hello, {"object": "response", "output": [words]})
+    asked = {**hello, "input": [*hello["input"], words, {"role": "user", "content": "y"}]}
+    for output in (calls, [_call("h", 3, "c0")]):  # the same request twice, on purpose
+        chats.add("openai", "responses", "/v1/responses", asked, {"object": "response", "output": output})
+    more = {**asked, "input": [*asked["input"], *calls, *results]}
+    chats.add("openai", "responses", "/v1/responses", more, {"object": "response", "output": []})
+    assert outputs(chats) == [(1, "a"), (2, "b"), (3, None)]
+
+
+def _call(name: str, number: int, call_id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": f'{{"n": {number}}}'}
+
+
+def test_one_result_for_two_calls_of_a_name_without_ids_is_nobodys() -> None:
+    """Which of them was run, nobody knows."""
+    chats = Chats()
+    ask = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"n": n}}} for n in (1, 2)]}
+    _ollama(chats, [user("a")], ask)
+    _ollama(chats, [user("a"), ask, {"role": "tool", "tool_name": "f", "content": "one"}], said("done"))
+    assert outputs(chats) == [(1, None), (2, None)]
+
+
+def _ollama(chats: Chats, messages: list[dict[str, Any]], answer: dict[str, Any]) -> None:
+    value = {"model": "m", "message": answer, "done": True}
+    chats.add("ollama", "api.chat", "/ollama/api/chat", {"model": "m", "messages": messages}, value)
+
+
+def test_a_result_goes_to_the_answer_that_the_request_repeats() -> None:
+    """Without ids, equal calls of two conversations are told apart by what was called together with them."""
+    chats = Chats()
+    one = {"function": {"name": "f", "arguments": {"n": 1}}}
+    alone, both = ({"role": "assistant", "tool_calls": calls} for calls in ([one], [one, {"function": {"name": "g"}}]))
+    _ollama(chats, [user("a")], both)
+    _ollama(chats, [user("x"), said("hi"), user("a")], alone)
+    shortened = [user("a"), alone, {"role": "tool", "tool_name": "f", "content": "one"}]
+    _ollama(chats, shortened, said("done"))
+    assert outputs(chats) == [(1, None), (None, None), (1, "one")]
+
+
+def test_what_was_asked_for_again_is_over_for_the_answer_that_was_cut_off() -> None:
+    """The same ids come in the whole answer; when its result is told once more, in a history that was cut short, it is no new one."""
+    chats = Chats()
+    ask = asks(call("f", {"n": 1}, "c0"))
+    chats.chat([user("a")], ask, ending="cut")
+    chats.chat([user("a")], ask)
+    chats.chat([user("a"), ask, result("one", "c0")], said("ok"))
+    chats.chat([ask, result("one", "c0"), user("b")], said("fine"))
+    assert outputs(chats) == [(1, "one")]

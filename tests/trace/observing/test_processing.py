@@ -244,3 +244,61 @@ def test_of_several_conversations_the_one_that_was_summarized_lost_its_messages(
     found = third(chats, SYSTEM, user("Summary: Milk was added to the list."), NOW)
     assert verdict(found.condenser) == (True, "proven")
     assert found.condenser.values["condensedMessages"] == 4
+
+
+def test_in_a_conversation_that_repeats_itself_it_is_not_known_what_was_kept() -> None:
+    """Two messages are gone; whether the first two or the next two, the same are left."""
+    chats = Chats()
+    again = [user("go on"), said("ok")]
+    history = [SYSTEM, *again, *again]
+    chats.chat([SYSTEM, again[0]], again[1])
+    chats.chat(history[:-1], history[-1])
+    chats.chat([user("Summarize: go on, ok")], said("They went on."), tools=())
+    found = third(chats, {**SYSTEM, "content": "You manage tasks.\n\nThey went on."}, *again, again[0])
+    assert verdict(found.condenser) == (True, "proven")
+    assert found.condenser.values == {"condensedMessages": 2, "recentMessages": None, "totalMessages": 5}
+    assert "which of them stayed is not known" in found.condenser.reason
+
+
+def test_who_wrote_the_last_summary_is_no_turn_of_the_conversation() -> None:
+    """A second summary, in a conversation of equal words: it stands for what came since the first, not for what that stood for."""
+    chats = Chats()
+    go, ok, demand = user("go on"), said("ok"), user("Summarize all of this.")
+    first, second = "They went on once.", "They went on twice, and it was fine."
+    chats.chat([SYSTEM, go], ok)
+    chats.chat([SYSTEM, go, ok, go], ok)
+    chats.chat([SYSTEM, go, ok, go, ok, demand], said(first))
+    chats.chat([SYSTEM, user(f"Summary: {first}"), go], ok)
+    chats.chat([SYSTEM, user(f"Summary: {first}"), go, ok, demand], said(second))
+    found = third(chats, SYSTEM, user(f"Summary: {second}"), go)
+    assert found.condenser.activated is True
+    assert found.condenser.values == {"condensedMessages": 3, "recentMessages": 0, "totalMessages": 4}
+
+
+def test_a_request_goes_on_from_one_with_the_same_summary() -> None:
+    """Not from an older one in the same words, from which messages would seem to be missing."""
+    chats = Chats()
+    go, ok, summary = user("go on"), said("ok"), "They went on for long."
+    long = [go, said("let me see"), user("what?"), said("it is so"), go, ok]
+    later = {**SYSTEM, "content": f"You manage tasks. It is 9 o'clock.\n\n{summary}"}
+    chats.chat([SYSTEM, *long[:-1]], ok)
+    chats.chat([SYSTEM, *long, user("Summarize all of this.")], said(summary))
+    chats.chat([{**SYSTEM, "content": f"You manage tasks.\n\n{summary}"}, go], ok)
+    found = third(chats, later, go, ok, go)
+    assert verdict(found.condenser) == (False, "proven")
+
+
+def test_a_summary_that_is_much_like_the_one_before_is_no_edit_of_it() -> None:
+    """What followed the old one is gone with it: nobody dropped that."""
+    chats = Chats()
+    long = "They spoke of bread and butter and milk and honey and apples and of the price of salt in the town of Ulm"
+    old, new = f"{long}, once.", f"{long}, twice."
+    history = [SYSTEM, user(f"Earlier: {old}"), user("Buy milk"), said("Milk is bought."), user("And bread")]
+    chats.chat([SYSTEM, user("Buy salt")], said("Salt is bought."))
+    chats.chat([user("Summarize: Buy salt\nSalt is bought.")], said(old), tools=())
+    chats.chat(history, said("Bread is bought."))
+    chats.chat([user(f"Summarize: {old}\nBuy milk\nMilk is bought.")], said(new), tools=())
+    found = third(chats, SYSTEM, user(f"Earlier: {new}"), user("And bread"), said("Bread is bought."), NOW)
+    assert verdict(found.condenser) == (True, "proven")
+    assert verdict(found.tokenLimiter) == (False, "proven")
+    assert found.condenser.values == {"condensedMessages": 3, "recentMessages": 2, "totalMessages": 6}

@@ -28,6 +28,13 @@ def test_a_whole_answer_is_known() -> None:
     assert why(added("messages", ended)) == []
 
 
+def test_what_the_provider_ran_does_not_tell_who_went_on() -> None:
+    """An answer broke off in which the provider had searched the web: whether its client took it, nobody knows."""
+    search = {"type": "web_search_call", "id": "s", "status": "completed", "action": {"query": "x"}}
+    (found,) = why(added("responses", {"object": "response", "output": [search]}, ending="cut"))
+    assert found == "was cut off while it asked for web_search"
+
+
 @pytest.mark.parametrize("value", ["<html>busy</html>", {"message": "see other"}, [1, 2], {}])
 def test_an_answer_that_is_no_answer_of_a_model_is_not_known(value: object) -> None:
     """A gateway's page, another service's JSON: the status is 200, and nobody knows what the agent read in it."""
