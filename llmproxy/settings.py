@@ -2,8 +2,8 @@
 
 A field of :class:`Settings` is an option: its annotation says what it may be, its description is the help text, and
 its name gives the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in
-``[tool.llmproxy]`` of pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in the
-README are derived from :func:`options`.
+``[tool.llmproxy]`` of pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in
+docs/options.md are derived from :func:`options`.
 
 Precedence: default < pyproject.toml < environment < flag. :func:`load` gathers the four and remembers where each
 value came from. What it does not understand it refuses, naming the value, its source and what would be allowed.
@@ -501,7 +501,7 @@ def shown(value: object) -> str:
 
 
 def options_table() -> str:
-    """Return all options as a Markdown table, for the README."""
+    """Return all options as a Markdown table, for docs/options.md."""
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
     for option in options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")

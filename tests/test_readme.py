@@ -1,4 +1,4 @@
-"""The README says what is true: its option table is the settings', its commands exist."""
+"""The README says what is true, and docs/options.md has the table that the settings make."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from llmproxy.settings import options_table
 from tests.support.process import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
+OPTIONS = (ROOT / "docs/options.md").read_text("utf-8")
 
 
 def test_the_option_table_is_the_settings_own() -> None:
     """It is made by options_table(); after a change of an option, paste it anew."""
-    between = README.split("<!-- options: made by llmproxy.settings.options_table() -->\n")[1].split(
+    between = OPTIONS.split("<!-- options: made by llmproxy.settings.options_table() -->\n")[1].split(
         "<!-- /options -->"
     )[0]
     assert between == options_table()

@@ -185,7 +185,7 @@ def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> Non
 
 
 def test_every_option_has_help_and_stands_in_the_table() -> None:
-    """The README's table is drawn from the fields."""
+    """The table of docs/options.md is drawn from the fields."""
     table = options_table()
     assert [option.name for option in options()] == list(Settings.model_fields)
     for option in options():
