@@ -12,6 +12,7 @@ The decision is the engine's, as in the layer. An exception here hands over; the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -373,3 +374,14 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
             return manager.front(manager.shell, heads, self.handle_stream, loop)
 
         return [await loop.create_server(front, host, port)]
+
+    async def stop(self) -> None:
+        """Stop listening, in order: who was accepted a moment ago is served, or hears that we are ending."""
+        # A connection gets its transport a step of the loop after it was accepted. asyncio attaches that to its server, and if the server
+        # is closed by then prints a traceback from a destructor (Python 3.12 and 3.13): so first nobody is accepted any more.
+        loop = asyncio.get_running_loop()
+        for listener in (each for server in cast("list[asyncio.Server]", self._servers) for each in server.sockets):
+            with contextlib.suppress(NotImplementedError):  # Windows' loop: closing ends its accepting itself
+                loop.remove_reader(listener)
+        await asyncio.sleep(0)
+        await super().stop()
