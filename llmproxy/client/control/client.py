@@ -103,6 +103,7 @@ class Control:
         circumstances: Sequence[Mapping[str, str]] | None = None,
         bind: str | None = None,
         faults: Mapping[str, Any] | None = None,
+        mocks: Mapping[str, Any] | None = None,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Report:
@@ -110,7 +111,7 @@ class Control:
 
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
         `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them counts: all, paths, none.
-        `faults` are faults on purpose (docs/faults.md).
+        `faults` are faults on purpose (docs/faults.md), `mocks` what the agent's model reads instead of tools' results (docs/suites.md).
         `patience` is how many seconds to try again while another client has it open.
 
         Raises:
@@ -125,7 +126,7 @@ class Control:
             "upstreams": upstreams,
         }
         given |= {"overrides": overrides, "fork": fork, "circumstances": circumstances or None, "bind": bind}
-        given["faults"] = faults
+        given |= {"faults": faults, "mocks": mocks}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
         while True:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import UpstreamError
 from llmproxy.protocol import AGENT, Decision
+
+if TYPE_CHECKING:
+    from llmproxy.core.forks.mocks import Unmocked
 
 _NUMBERS = (
     "sample", "hits", "bound", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced",
@@ -96,6 +99,13 @@ class Report:
     def unstruck(self) -> tuple[str, ...]:
         """Why rules of its faults struck nothing that were to strike whatever chance says; each in a line."""
         return find_unstruck(self.faults or {})
+
+    @property
+    def unmocked(self) -> Unmocked | None:
+        """The error of mocks of tools that changed nothing; None where each did."""
+        from llmproxy.core.forks.mocks import unmocked
+
+        return unmocked(self.overrides)
 
     @property
     def calls(self) -> int:

@@ -227,6 +227,7 @@ OPEN_MEMBERS = (
     "upstreams",
     "overrides",
     "fork",
+    "mocks",
     "circumstances",
     "bind",
     "faults",
@@ -238,7 +239,7 @@ def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(shown(name) for name in unknown[:5])
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
-    forking, child = forking_of(body.get("overrides"), body.get("fork"))
+    forking, child = forking_of(body.get("overrides"), body.get("fork"), body.get("mocks"))
     session = engine.sessions.open(
         sampled(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
         mode=one_of(Mode, body.get("mode"), "mode"),

@@ -9,7 +9,8 @@ from typing import Any
 from llmproxy.core.bindings import Circumstance, check_circumstance
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
-from llmproxy.core.forks.overrides import read
+from llmproxy.core.forks.mocks import read_mocks
+from llmproxy.core.forks.overrides import Overrides, read
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
@@ -134,8 +135,15 @@ CIRCUMSTANCE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 
-def forking_of(overrides: Json, fork: Json) -> tuple[Forking | None, str | None]:
+def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking | None, str | None]:
     """Return what a session is to override, and the name of the cassette that it may fork to. Raises OverrideError too."""
+    if mocks is not None:
+        if overrides is not None or fork is not None:
+            raise BadControl(
+                "llmproxy: mocks belong to a recording of their own; overrides and forks part from one.",
+                hint="Give the session either.",
+            )
+        return Forking(given=Overrides(read_mocks(mocks)), mocks=True), None
     if overrides is None and fork is None:
         return None, None
     fork = {} if fork is None else fork

@@ -30,6 +30,7 @@ from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.faults.walk import Faulting
+from llmproxy.core.forks.overrides import UnknownArguments
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
@@ -258,8 +259,8 @@ class Engine:
 
     def may_pass(self, exchange: Exchange) -> bool:
         """Tell whether a request that cannot be matched may go upstream unrecorded."""
-        policy = exchange.session.policy
-        return policy.writes and not policy.alone and bool(exchange.route.upstream)
+        session, policy = exchange.session, exchange.session.policy
+        return policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
 
     # --- the body is here ------------------------------------------------------------------------------------------
 
@@ -272,7 +273,10 @@ class Engine:
             return
         forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
         if forking is not None and exchange.decision is None:
-            body = swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
+            changed = self._swapped(forking, exchange, body)
+            if changed is None:
+                return
+            body = changed
         known, seen = self._known(exchange, body)
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
@@ -424,6 +428,14 @@ class Engine:
         if session.first == (exchange.party, exchange.older):
             session.first = (exchange.party, key)
         return (*store.slots_before(*place, exchange.party, exchange.older), *slots)
+
+    def _swapped(self, forking: Forking, exchange: Exchange, body: bytes) -> bytes | None:
+        """Return the body with the results that are overridden; None refuses a request in which nobody can tell which ones are."""
+        try:
+            return swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
+        except UnknownArguments as error:
+            exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+            return None
 
     def _overridden(self, forking: Forking, exchange: Exchange) -> bool:
         """Count a request of the agent; tell whether its answer is overridden, and make it then."""

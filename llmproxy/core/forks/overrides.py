@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.errors import SettingsError
+from llmproxy.errors import RefusedError, SettingsError
 
 Json = Any
 """Plain JSON values."""
@@ -32,6 +32,23 @@ class OverrideError(SettingsError):
     code = "llmproxy_override"
 
 
+class UnknownArguments(RefusedError):
+    """Which override a result has depends on the arguments of its call, which nobody has seen."""
+
+    code = "llmproxy_override"
+
+
+def same_json(one: Json, other: Json) -> bool:
+    """Compare as JSON does: 1 is 1.0, true is no number."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return bool(one == other)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOverride:
     """A tool's result, for one of its calls or for all."""
@@ -41,6 +58,27 @@ class ToolOverride:
     """What the model reads: as it was typed."""
     nth: int | None = None
     """Which call of the tool in a conversation, from 1; None: every one."""
+    when: Mapping[str, Json] | None = None
+    """Arguments that the call has, each equal; None: whatever it has."""
+
+    def fits(self, nth: int, arguments: str | None) -> bool:
+        """Tell whether it is for this call. Raises UnknownArguments where that depends on what nobody has seen."""
+        if self.nth not in (None, nth):
+            return False
+        if self.when is None:
+            return True
+        if arguments is None:
+            raise UnknownArguments(
+                f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell whether {self.name} is for it.",
+                hint="Override it by the number of the call, or for every call.",
+            )
+        try:
+            given = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(given, dict) and all(
+            name in given and same_json(given[name], value) for name, value in self.when.items()
+        )
 
     @property
     def value(self) -> Json:
@@ -54,12 +92,14 @@ class ToolOverride:
 
     @property
     def name(self) -> str:
-        """As it is typed: ``get_weather#2``."""
-        return self.tool if self.nth is None else f"{self.tool}#{self.nth}"
+        """As it is typed, ``get_weather#2``, and with the arguments that it asks for."""
+        name = self.tool if self.nth is None else f"{self.tool}#{self.nth}"
+        return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
 
     def to_json(self) -> dict[str, Json]:
         """Return plain values."""
-        return {"tool": self.tool, "nth": self.nth, "result": self.text}
+        plain = {"tool": self.tool, "nth": self.nth, "result": self.text}
+        return plain if self.when is None else {**plain, "when": dict(self.when)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +114,13 @@ class Overrides:
         """Tell whether there is anything."""
         return bool(self.tools or self.answers)
 
-    def find(self, tool: str, nth: int) -> ToolOverride | None:
-        """Return the override of a tool's n-th call: one for just this call, else one for all; of two the last given."""
-        mine = [each for each in reversed(self.tools) if each.tool == tool]
-        return next((each for each in mine if each.nth == nth), None) or next(
-            (each for each in mine if each.nth is None), None
-        )
+    def find(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
+        """Return the override of a tool's n-th call: one for just this call, else one for its arguments, else one for all.
+
+        Of two the last given. `arguments` are JSON, None where nobody has seen the call. Raises UnknownArguments.
+        """
+        mine = [each for each in reversed(self.tools) if each.tool == tool and each.fits(nth, arguments)]
+        return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
     def over(self, other: Overrides) -> Overrides:
         """Return these with those of `other` below: where both say something, these count."""
@@ -89,7 +130,7 @@ class Overrides:
 
     def redacted(self, hide: Callable[[str], str]) -> Overrides:
         """Return these as they may be kept."""
-        tools = tuple(ToolOverride(each.tool, hide(each.text), each.nth) for each in self.tools)
+        tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
 
     def to_json(self) -> dict[str, Json]:
@@ -121,7 +162,7 @@ def read(value: Json) -> Overrides:
     for each in _rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _number(each.get("call"), "call", 0)
         answers[number] = answer_of({name: each[name] for name in ("text", "tool_calls") if name in each})
-    return Overrides(tuple(_tool(each) for each in _rows(value, "tools", {"tool", "nth", "result"})), answers)
+    return Overrides(tuple(_tool(each) for each in _rows(value, "tools", {"tool", "nth", "when", "result"})), answers)
 
 
 def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
@@ -143,9 +184,12 @@ def _tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: the tool of an override is {_shown(tool)}, not a name.")
     if "result" not in row:
         raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
+    when = row.get("when")
+    if when is not None and (not isinstance(when, dict) or not when):
+        raise OverrideError(f"llmproxy: when of an override is {_shown(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return ToolOverride(tool, text, None if nth is None else _number(nth, "nth", 1))
+    return ToolOverride(tool, text, None if nth is None else _number(nth, "nth", 1), when)
 
 
 def _number(value: Json, name: str, least: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
@@ -26,11 +26,14 @@ _WRAPPERS = ("result", "output")
 """Members in which SDKs wrap a result for a dialect that wants an object."""
 
 
-class ResultPlace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ResultPlace:
     """A call of a tool: the n-th of its name, from 1."""
 
     tool: str
     nth: int
+    arguments: str | None = field(default=None, compare=False)
+    """As JSON; None where nobody has seen the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class _ResultReader:
     def _entry(self, entry: Node) -> None:
         for message in entry_messages(entry):
             for call in message.tool_calls:
-                self._call(call.id, call.name)
+                self._call(call.id, call.name, call.arguments)
         if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
             self._tool_message(entry)
         else:
@@ -99,9 +102,9 @@ class _ResultReader:
                 self._block(block)
         self._cohere(entry)
 
-    def _call(self, call_id: str | None, name: str) -> None:
+    def _call(self, call_id: str | None, name: str, arguments: str) -> None:
         self._counts[name] = nth = self._counts.get(name, 0) + 1
-        place = ResultPlace(name, nth)
+        place = ResultPlace(name, nth, arguments)
         self.seen.append(name)
         self._open.append(place)
         if call_id:
@@ -117,7 +120,7 @@ class _ResultReader:
             self._open.remove(place)
         self.seen.append(place.tool)
         self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
-        found = self._overrides.find(*place)
+        found = self._overrides.find(place.tool, place.nth, place.arguments)
         if found is not None:
             self.swaps.append(Swap(found, place))
         return found

@@ -66,6 +66,8 @@ class Forking:
     parent: tuple[str, int] = ("", 1)
     asked_for: bool = False
     """Somebody opened the session for this; False: it only plays a child whose overrides it inherited."""
+    mocks: bool = False
+    """Results are swapped in whatever mode: the recording is one with them, and nothing forks from it."""
     live: bool = False
     at: int | None = None
     """Fork with this request of the agent, from 1, even if it is the parent's."""
@@ -170,7 +172,7 @@ class Forking:
         for call in said.tool_calls if said is not None else ():
             self._counts[call.name] += 1
             if call.id:
-                self._calls.setdefault(call.id, ResultPlace(call.name, self._counts[call.name]))
+                self._calls.setdefault(call.id, ResultPlace(call.name, self._counts[call.name], call.arguments))
 
     def known(self, call_id: str) -> ResultPlace | None:
         """Return the call of an id."""

@@ -183,7 +183,7 @@ class Sessions:
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
         live = forking is not None and forking.live
-        if forking is not None and mode not in OFFLINE:
+        if forking is not None and not forking.mocks and mode not in OFFLINE:
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
         if (mode not in OFFLINE or live) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
@@ -256,7 +256,7 @@ class Sessions:
     def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
         """Give a session its overrides, above those that its cassette has; reserve the child."""
         inherited = session.forking.overrides if session.forking is not None else Overrides()
-        forking.overrides, forking.asked_for = forking.given.over(inherited), True
+        forking.overrides, forking.asked_for = forking.given.over(inherited), not forking.mocks
         forking.parent = session.cassette, session.sample
         if forking.live and (store := self.store(Mode.RECORD)) is not None:
             taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]

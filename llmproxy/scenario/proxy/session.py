@@ -92,6 +92,7 @@ class RunSession:
         upstreams: Mapping[str, str] | None = None,
         circumstances: Sequence[Mapping[str, str]] = (),
         faults: Mapping[str, Any] | None = None,
+        mocks: Mapping[str, Any] | None = None,
         patience: float = 30.0,
     ) -> RunSession:
         """Open the session of a run; `patience` in seconds while somebody else has it open.
@@ -115,6 +116,7 @@ class RunSession:
             "upstreams": towards or None,
             "circumstances": circumstances,
             "faults": faults,
+            "mocks": mocks,
         }
         made = cls(control, await _opened(control, cassette, how, patience))
         try:

@@ -83,6 +83,7 @@ class Life(Scripted):
             self._played = True
             problems = await self._close()
             self._refuse_late(result)
+            self._refuse_unmocked(result)
         except Exception as error:
             self.narrator.started(criteria=self.criteria)
             broken = self.broken(error)
@@ -109,6 +110,13 @@ class Life(Scripted):
             hint="Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its `close` wait,"
             " until everything is over that it began; calls that it makes outside of `call` should go by input.llm (uses_session = True).",
         )
+
+    def _refuse_unmocked(self, result: ScenarioResult) -> None:
+        """Raise Unmocked if the run passed and a mock changed nothing."""
+        if not result.success or self.options.mock is None or self._report is None:
+            return
+        if (idle := self._report.unmocked) is not None:
+            raise idle
 
     def _end(self, result: ScenarioResult, *, broken: bool = False) -> ScenarioResult:
         first, self.outcome = self.outcome is None, self.outcome or result
@@ -169,6 +177,11 @@ class Life(Scripted):
                     f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
                     hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
                 )
+            if self.options.mock is not None:
+                raise SettingsError(
+                    "mock= swaps what the agent's model reads on its way through the proxy, and there is none.",
+                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one.",
+                )
             return None
         from llmproxy.scenario.models.route import upstreams_of_models
         from llmproxy.scenario.proxy.binding import queue_of
@@ -189,6 +202,7 @@ class Life(Scripted):
             mode=self.options.mode or HOST.mode or None,
             upstreams=upstreams_of_models(models),
             faults=HOST.faults,
+            mocks=self.options.mock,
         )
 
     async def _close(self) -> list[str]:

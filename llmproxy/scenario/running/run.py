@@ -140,7 +140,7 @@ async def run(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -151,7 +151,7 @@ async def run(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -182,6 +182,7 @@ async def run(
     metadata: Mapping[str, Any] | None = None,
     parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
+    mock: Mapping[str, Any] | None = None,
     **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult:
     """Run a scenario on a thread of its own and return how it ended.
@@ -213,6 +214,7 @@ async def run(
         metadata: told with the start of the run, in events and reports
         parameters: for connected agents
         fields: values that `state.field(name)` gives
+        mock: what the agent's model reads instead of a tool's result, ``{"get_weather": {"temp": 5}}`` (docs/suites.md); the tool still runs
         elsewhere: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
 
     Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
@@ -232,7 +234,7 @@ async def arun(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
 ) -> RepeatResult: ...
 @overload
 async def arun(
@@ -243,7 +245,7 @@ async def arun(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult: ...
 # fmt: on
 async def arun(
@@ -274,6 +276,7 @@ async def arun(
     metadata: Mapping[str, Any] | None = None,
     parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
+    mock: Mapping[str, Any] | None = None,
     **elsewhere: Unpack[NotHere],
 ) -> ScenarioResult:
     """Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."""

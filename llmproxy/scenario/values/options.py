@@ -41,6 +41,8 @@ class RunOptions:
     """For connected agents."""
     fields: Mapping[str, Any] | None = None
     """Values that `state.field(name)` gives: a row of data."""
+    mock: Mapping[str, Any] | None = None
+    """Tool -> what the agent's model reads instead of its result."""
     sample: int = 1
     runs: int = 1
     max_concurrency: int | None = None
@@ -51,6 +53,10 @@ class RunOptions:
             from llmproxy.report.functions import handlers_from
 
             object.__setattr__(self, "handlers", handlers_from(self.handlers))
+        if self.mock is not None:
+            from llmproxy.core.forks.mocks import read_mocks
+
+            read_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
             value = getattr(self, name)
             if value is not None and value <= 0:

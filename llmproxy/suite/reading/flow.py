@@ -72,6 +72,7 @@ class Flow:
     def scenario(self, scenario: Mapping[str, Any]) -> None:
         """Go through setup, steps and teardown."""
         self.later = captures(scenario)
+        self.text(scenario.get("mock"), place_of(scenario, "mock"))  # it counts before anything is captured
         for item in _maps(scenario.get("setup")):
             self.item(item)
         labels: dict[str, YamlPlace | None] = {}

@@ -333,6 +333,9 @@ class _Run:
         asked = self.case.scenario.faults is not None
         if asked and report is not None and report.unstruck and error is None and status is Status.PASSED:
             error, status = Unstruck("\n".join(report.unstruck)), Status.ENVIRONMENT_ERROR
+        idle = report.unmocked if self.case.scenario.mock is not None and report is not None else None
+        if idle and error is None and status is Status.PASSED:
+            error, status = idle, Status.ENVIRONMENT_ERROR
         if notes and error is None and status is Status.PASSED:
             error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)

@@ -27,6 +27,7 @@ from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.faults import asked_faults
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.late import find_late_calls
+from llmproxy.suite.run.mocks import asked_mocks
 from llmproxy.suite.run.stage import Stage
 from llmproxy.suite.run.world import entities_of
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Started
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Hook, Teardown
@@ -83,7 +85,7 @@ async def _opened(
 ) -> Opened:
     user = user_of(case.scenario.user_id or USER, begun.sample)
     scope = case.scope(run=begun.sample, user=user)
-    session = await _session(world, begun, case)
+    session = await _session(world, begun, case, scope)
     if session is not None:
         back.append(("the session", lambda: _quiet(session.close())))
     see(None if session is None else session.opened)
@@ -162,7 +164,8 @@ def _known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
     return found
 
 
-async def _session(world: World, begun: Started, case: Case) -> RunSession | None:
+async def _session(world: World, begun: Started, case: Case, scope: Scope) -> RunSession | None:
+    mocks = asked_mocks(case, scope, proxy=bool(world.proxy))
     faults = asked_faults(case.scenario.faults, case.folder)
     if not world.proxy and faults is not None:
         raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
@@ -180,6 +183,7 @@ async def _session(world: World, begun: Started, case: Case) -> RunSession | Non
         patience=_PATIENCE,
         upstreams=upstreams_for(case),
         faults=world.faults or faults,
+        mocks=mocks,
     )
 
 

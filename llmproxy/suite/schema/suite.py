@@ -34,6 +34,7 @@ from llmproxy.suite.schema.values import (
     Fields,
     Flag,
     Milliseconds,
+    MocksGiven,
     Pause,
     Reason,
     Share,
@@ -217,6 +218,8 @@ class Scenario(Node):
     """What all its steps used together."""
     faults: FaultsGiven | None = None
     """Faults on purpose that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
+    mock: MocksGiven | None = None
+    """Tool -> what the model reads as its result, whatever the tool returned; a list holds rules with `when`, `nth` and `returns`."""
 
     @model_validator(mode="after")
     def _names(self, info: ValidationInfo) -> Scenario:

@@ -23,6 +23,7 @@ __all__ = [
     "Flag",
     "Matcher",
     "Milliseconds",
+    "MocksGiven",
     "Pause",
     "Reason",
     "Share",
@@ -157,6 +158,18 @@ def _faults(value: object) -> object:
     return value
 
 
+def _mocks(value: object) -> object:
+    """Read what tools return instead; a result may still hold references."""
+    from llmproxy.core.forks.mocks import read_mocks
+    from llmproxy.core.forks.overrides import OverrideError
+
+    try:
+        read_mocks(value)
+    except OverrideError as error:
+        raise refuse(error.message.removeprefix("mock "), error.hint) from error
+    return value
+
+
 def _value(value: object) -> object:
     if value is None:
         raise refuse("takes a value, not null")
@@ -209,6 +222,12 @@ FaultsGiven = Annotated[
     ),
 ]
 """Faults on purpose: a preset, a kind, ``http-429@2``, rules, a file."""
+MocksGiven = Annotated[
+    Any,
+    BeforeValidator(_mocks),
+    WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": {"$comment": "Json"}}),
+]
+"""Tool -> what the model reads as its result, or a list of rules for that."""
 Every = Annotated[
     Any,
     BeforeValidator(_every),

@@ -1,0 +1,119 @@
+"""Results of tools that a test makes up: the tool still runs, what the model reads is swapped.
+
+    {"get_weather": {"temp": 5}}                            whatever the model calls it with
+    {"search": [{"when": {"city": "Oslo"}, "returns": []},  the first that is for the call
+                {"nth": 2, "returns": "..."}, {"returns": null}]}
+
+A list is a list of rules; a tool that returns a list has it in a rule. Of rules, one for just this call (`nth`, from 1 in a conversation)
+goes before one for its arguments (`when`, each equal), and that before one for all; of two the first. A call that no rule is for keeps
+the result that the tool gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride
+from llmproxy.errors import MachineError
+from llmproxy.values import did_you_mean
+
+__all__ = ["Unmocked", "read_mocks", "unmocked"]
+
+Json = Any
+"""Plain JSON values."""
+RULE = ("when", "nth", "returns")
+
+
+def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
+    """Read mocks, tool -> result or rules. Raises OverrideError."""
+    if not isinstance(value, Mapping) or not value:
+        raise OverrideError(
+            f"mock takes tools and what they return, not {_shown(value)}", hint='{"get_weather": {"temp": 5}}'
+        )
+    found: list[ToolOverride] = []
+    for tool, said in value.items():
+        if not isinstance(tool, str) or not tool:
+            raise OverrideError(f"mock: {_shown(tool)} is no name of a tool")
+        if isinstance(said, list | tuple):
+            # Overrides prefer the last given; people read a list from its top.
+            found += reversed([_rule(tool, each) for each in _some(tool, said)])
+        else:
+            found.append(ToolOverride(tool, _text(tool, said)))
+    return tuple(found)
+
+
+def _some(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
+    if not rules:
+        raise OverrideError(
+            f"mock of {tool}: an empty list has no rules", hint="a tool that returns an empty list: [{returns: []}]"
+        )
+    return rules
+
+
+def _rule(tool: str, rule: Json) -> ToolOverride:
+    hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
+    if not isinstance(rule, Mapping):
+        raise OverrideError(f"mock of {tool}: {_shown(rule)} is no rule", hint=hint)
+    unknown = next((str(name) for name in rule if name not in RULE), None)
+    if unknown is not None:
+        more = did_you_mean(unknown, RULE)
+        raise OverrideError(f"mock of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
+    if "returns" not in rule:
+        raise OverrideError(f"mock of {tool}: {_shown(rule)} does not say what it `returns`", hint=hint)
+    when, nth = rule.get("when"), rule.get("nth")
+    if "when" in rule and (not isinstance(when, Mapping) or not when):
+        raise OverrideError(f"mock of {tool}: when is {_shown(when)}, not arguments with their values", hint=hint)
+    if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
+        raise OverrideError(f"mock of {tool}: nth is {_shown(nth)}; calls of a tool count from 1")
+    return ToolOverride(
+        tool, _text(tool, rule["returns"]), nth, None if when is None else json.loads(_text(tool, when))
+    )
+
+
+def _text(tool: str, result: Json) -> str:
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_mapping)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OverrideError(f"mock of {tool}: {_shown(result)} is no JSON: {error}") from error
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+class Unmocked(MachineError):
+    """A run passed without the results of tools that it was to be given: nothing is proved about them."""
+
+    code = "llmproxy_unmocked"
+
+
+def unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
+    """Return the error that names each mock which did nothing, of what a proxy says of a session's overrides; None if all did."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for row in (told or {}).get("tools") or ():
+        if not row.get("inherited"):
+            rows.setdefault(row["tool"], []).append(row)
+    seen = list((told or {}).get("seen") or ())
+    idle = [_why(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
+    hint = "`mock` names tools as the model does; take out what is not called."
+    return Unmocked("\n".join(idle), hint=hint) if idle else None
+
+
+def _why(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:
+    if tool in seen:
+        for_all = any(row.get("nth") is None and row.get("when") is None for row in rules)
+        why = "no result of it was sent to the model" if for_all else "no rule is for a call of it"
+        return f"mock of {tool!r} changed nothing: it was called, and {why}"
+    called = ", ".join(seen) or "none"
+    return f"mock of {tool!r} changed nothing: the tool was never called (called: {called}){did_you_mean(tool, seen)}"
+
+
+def _shown(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
