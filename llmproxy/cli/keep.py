@@ -1,4 +1,4 @@
-"""Keeping a store in order: ``llmproxy verify`` and ``llmproxy prune``."""
+"""Keeping a store in order: ``llmproxy verify``, ``prune``, ``rm`` and ``rename``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from llmproxy.cli.parts.naming import find, is_number
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import line, say, size
-from llmproxy.errors import CassetteError, Exit, MachineError, SettingsError
+from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError
+from llmproxy.report.amounts import counted
 
 if TYPE_CHECKING:
     from llmproxy.core.store.rows import RowSummary
@@ -24,6 +26,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("verify")(verify)
     app.command("prune")(prune)
+    app.command("rm")(rm)
+    app.command("rename")(rename)
 
 
 def verify(
@@ -94,8 +98,6 @@ class Asked(NamedTuple):
 
 def _prune(path: Path, asked: Asked) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
-    from llmproxy.core.store.upkeep import prune as delete, stored_bytes
-
     with opened(path, writable=True) as database:
         rows = database.summaries(asked.cassette, superseded=True)
         if asked.older_than is not None:
@@ -103,19 +105,107 @@ def _prune(path: Path, asked: Asked) -> bool:
             rows = [row for row in rows if row.started_at < until]
         superseded = asked.superseded or not asked.unused
         chosen = rows if asked.everything else _chosen(database, rows, superseded=superseded, unused=asked.unused)
-        if not chosen:
-            say(f"There is nothing to delete in {database.path}.")
-            return True
-        ids = [row.id for row in chosen]
-        live = sum(not row.superseded for row in chosen)
-        say(f"{len(ids)} interactions of {_names(chosen)}: {live} live, {len(ids) - live} replaced by newer ones;")
-        say(f"about {size(stored_bytes(database, ids))} of {database.path}.")
-        if not asked.yes and not _confirmed():
-            say("Nothing was deleted.")
-            return False
-        done = delete(database, ids)
-    say(f"Deleted {done.interactions} interactions; the file is {size(done.freed)} smaller.")
+        return _delete(database, chosen, yes=asked.yes)
+
+
+def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
+    """Say what goes, ask, and delete it; returns False if somebody said no."""
+    from llmproxy.core.store.upkeep import prune as delete, stored_bytes
+
+    if not chosen:
+        say(f"There is nothing to delete in {database.path}.")
+        return True
+    ids = [row.id for row in chosen]
+    live = sum(not row.superseded for row in chosen)
+    what = f"{counted(len(ids), 'interaction')} of {_names(chosen)}"
+    say(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
+    say(f"about {size(stored_bytes(database, ids))} of {database.path}.")
+    if not yes and not _confirmed():
+        say("Nothing was deleted.")
+        return False
+    done = delete(database, ids)
+    say(f"Deleted {counted(done.interactions, 'interaction')}; the file is {size(done.freed)} smaller.")
     return True
+
+
+def rm(
+    what: list[str] = typer.Argument(
+        ..., metavar="CASSETTE|ID...", help="Cassettes, samples of them (NAME~2), numbers of interactions."
+    ),
+    store: Path | None = STORE,
+    cassette: bool = typer.Option(False, "--cassette", help="Numbers are names of cassettes too."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+) -> None:
+    """Delete cassettes or single interactions, after saying what goes and asking."""
+    with opened(store, writable=True) as database:
+        rows = database.summaries(None, superseded=True)
+        wanted: dict[int, RowSummary] = {}
+        whole = []
+        for typed in what:
+            if is_number(typed) and not cassette:
+                wanted |= {row.id: row for row in [_with_id(rows, int(typed), database)]}
+                continue
+            named = find(database, typed)
+            whole += [named.cassette] if named.sample is None else []
+            own = (row for row in rows if row.cassette == named.cassette and named.sample in (None, row.sample))
+            wanted |= {row.id: row for row in own}
+        done = _delete(database, list(wanted.values()), yes=yes)
+        if done:
+            _say_files(store, whole)
+    if not done:
+        raise typer.Exit(int(Exit.FAILED))
+
+
+def _with_id(rows: Collection[RowSummary], id_: int, database: Store) -> RowSummary:
+    for row in rows:
+        if row.id == id_:
+            return row
+    raise CassetteNotFound(f"There is no interaction {id_} in {database.path}.", hint="Their numbers: llmproxy ls")
+
+
+def rename(
+    old: str = typer.Argument(..., metavar="CASSETTE", help="As it is called now, with all its samples."),
+    new: str = typer.Argument(..., metavar="NAME", help="As it shall be called."),
+    store: Path | None = STORE,
+) -> None:
+    """Give a cassette another name."""
+    from llmproxy.core.store.upkeep import rename as give
+
+    with opened(store, writable=True) as database:
+        named = find(database, old)
+        if named.sample is not None:
+            raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
+        give(database, old, _checked(new))
+        say(f"{line(old)} is now {line(new)}.")
+        _say_files(store, [old])
+
+
+def _checked(name: str) -> str:
+    """Return a name that a cassette can have. Raises SettingsError."""
+    from llmproxy.core.sessions.session import split_name
+
+    try:
+        cassette, _ = split_name(name)
+    except RefusedError as error:
+        raise SettingsError(error.message.removeprefix("llmproxy: ")) from error
+    if cassette != name or is_number(name):
+        why = "a number is an interaction's" if is_number(name) else "~ and a number name a sample of one"
+        raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
+    return name
+
+
+def _say_files(store: Path | None, cassettes: Collection[str]) -> None:
+    """Say which files still hold what is not in the store any more under its name: at the next start they are read again."""
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.core.cassettes.folder import CassetteDir
+
+    folder = gather({"store": store}).settings.cassette_dir
+    if folder is None or not folder.is_dir():
+        return
+    files = CassetteDir(folder, now=time.time).files()
+    for name in cassettes:
+        if name in files:
+            say(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")
 
 
 def _confirmed() -> bool:

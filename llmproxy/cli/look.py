@@ -17,9 +17,11 @@ from llmproxy.cli.parts.bindings import (
     tell_circumstances,
     values_of,
 )
+from llmproxy.cli.parts.naming import is_number
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
 from llmproxy.protocol import Channel
+from llmproxy.report.amounts import dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message
@@ -79,15 +81,16 @@ def ls(
         [
             (
                 _session(info.name, info.sample),
-                str(info.live),
-                str(info.stored - info.live),
-                _number(info.tokens_in),
-                _number(info.tokens_out),
-                _when(info.last_at),
+                number(info.live),
+                number(info.stored - info.live),
+                number(info.tokens_in),
+                number(info.tokens_out),
+                when(info.last_at),
                 _state(info, children.get((info.name, info.sample))),
             )
             for info in infos
         ],
+        measures=("replaced", "tokens in", "out"),
     )
     for (name, sample), (said, slots) in bound.items():
         for text in tell_cassette(_session(line(name), sample), said, slots if sample == 1 else ()):
@@ -110,6 +113,8 @@ def ls(
             "text",
         ),
         [_row(row, told=told) for row in rows],
+        alike=("operation", "party", "channel", "model"),
+        measures=("ms", "in", "out"),
     )
     total = (
         len(rows)
@@ -130,7 +135,7 @@ def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return (
         str(row.id),
-        _when(row.started_at),
+        when(row.started_at),
         _session(row.cassette, row.sample),
         row.party,
         *((row.channel.value,) if told else ()),
@@ -139,9 +144,9 @@ def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
         if row.channel is Channel.HTTP
         else row.operation,
         f"{status} replaced" if row.superseded else status,
-        "" if row.duration_ms is None else f"{row.duration_ms:.0f}",
-        _number(row.tokens_in),
-        _number(row.tokens_out),
+        "" if row.duration_ms is None else f"{row.duration_ms:,.0f}",
+        "" if row.tokens_in is None else number(row.tokens_in),
+        "" if row.tokens_out is None else number(row.tokens_out),
         " -> ".join(text for text in (row.last_user_text, row.answer_text) if text),
     )
 
@@ -150,27 +155,31 @@ def _session(name: str, sample: int) -> str:
     return name if sample == 1 else f"{name}~{sample}"
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _when(unix: float) -> str:
-    from llmproxy.report.amounts import when
-
-    return when(unix)
-
-
 # --- show ------------------------------------------------------------------------------------------------------------
 
 
 def show(
-    interaction: int = typer.Argument(..., metavar="ID", help="Number of the interaction, see `llmproxy ls`."),
+    what: str = typer.Argument(
+        ...,
+        metavar="ID|CASSETTE",
+        help="Number of an interaction, see `llmproxy ls`; or a cassette, NAME~2 for its second sample.",
+    ),
     store: Path | None = STORE,
+    cassette: bool = typer.Option(False, "--cassette", help="It is a cassette's name, even if it is a number."),
     raw: bool = typer.Option(False, "--raw", help="Write the exact bytes of the answer's body, nothing else."),
     request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
     as_json: bool = _JSON,
 ) -> None:
-    """Show one interaction: the conversation, the answer, tool calls, tokens and timing."""
+    """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
+    if cassette or not is_number(what):
+        from llmproxy.cli.parts.whole import show_cassette
+
+        show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
+        return
+    _show(int(what), store, raw=raw, request=request, as_json=as_json)
+
+
+def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.keys.normalize import Rules
@@ -235,7 +244,7 @@ def _facts(found: Interaction) -> list[str]:
 
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
-    spent = [f"{value} {what}" for value, what in (
+    spent = [f"{value:,} {what}" for value, what in (
         (usage.input, "tokens in"), (usage.cached, "of them cached"), (usage.cache_written, "written to the cache"),
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
@@ -247,15 +256,15 @@ def _facts(found: Interaction) -> list[str]:
             f"  occurrence {found.occurrence}"
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
-        f"request     {_when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
+        f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
         f"channel     {channel_of(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size} bytes in {len(answer.chunks)} chunks,"
-            f" first byte {first / 1000:.1f} ms, last {last / 1000:.1f} ms"
+            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {len(answer.chunks):,} chunks,"
+            f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
-        "usage       " + (", ".join(spent) or "unknown") + (f", ${cost}" if cost is not None else ""),
+        "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
         *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
     ]
@@ -329,9 +338,9 @@ def why(
     if struck:
         say("The last run met faults on purpose, which are no misses:")
     for each in struck:
-        say(f"  {_when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
+        say(f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
     if not found:
         say(f"No request was refused, as far as {path} knows.")
     for n, missed in enumerate(found):
-        say(("\n" if n else "") + f"--- {_when(missed.at)}")
+        say(("\n" if n else "") + f"--- {when(missed.at)}")
         say(paragraphs(missed.text))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import random
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmproxy.cli import main
+from llmproxy.core.forks.table import forks
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.store import Store
@@ -45,7 +49,7 @@ def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys
     assert "1 live interactions" in capsys.readouterr().out
     assert main(["prune", str(path), str(other), "--cassette", "other", "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "Deleted 1 interactions" in out
+    assert "Deleted 1 interaction;" in out
     assert f"nothing to delete in {other}" in out
     assert main(["verify", str(tmp_path / "nosuch.db")]) == 3
     assert main(["verify", str(path), "--cassette", "x", "--rekey"]) == 2
@@ -156,7 +160,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
     journal.decision(Outcome(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
     journal.close()
-    assert "1 interactions of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
+    assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
     with Store.open(path, writable=False, now=lambda: NOW) as store:
         assert [row.id for row in store.summaries()] == [1, 2]
 
@@ -165,7 +169,7 @@ def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only what is older goes, live or not."""
     fill(path, chat("old", started_at=1000.0))
     out = run(capsys, path, "prune", "--older-than", "7000", "--yes")[1]
-    assert "1 interactions of cassette default" in out
+    assert "1 interaction of cassette default" in out
 
 
 def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,3 +192,73 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (5,)
     assert run(capsys, path, "verify")[0] == 0
+
+
+def test_rm_takes_cassettes_samples_and_single_interactions(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By what `ls` shows; what is not there is an error that says what there is, and nothing is deleted."""
+    fill(path, chat("A third?", "Yes.", cassette="other", sample=2), chat("A fourth?", "No."))
+    code, out = run(capsys, path, "rm", "3", "dfault", "--yes")
+    assert (code, "did you mean 'default'" in out, "There is default, other" in out) == (3, True, True)
+    code, out = run(capsys, path, "rm", "other~2", "1", "--yes")
+    assert (code, "2 interactions of 2 cassettes (default, other)" in out) == (0, True)
+    assert [row["id"] for row in listed(capsys, path)] == [2, 4]
+    assert run(capsys, path, "rm", "other", "--yes")[0] == 0
+    assert [row["id"] for row in listed(capsys, path)] == [4]
+    assert run(capsys, path, "rm", "17", "--yes")[0] == 3
+    assert run(capsys, path, "verify")[0] == 0
+
+
+def test_rm_asks(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything but yes deletes nothing, and ends with 1."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    code, out = run(capsys, path, "rm", "other")
+    assert (code, "Nothing was deleted." in out) == (1, True)
+    assert len(listed(capsys, path)) == 2
+
+
+def test_digits_are_an_id_unless_a_cassette_is_meant(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--cassette` forces a name."""
+    fill(path, chat("In 17?", "Yes.", cassette="17"))
+    assert run(capsys, path, "rm", "17", "--yes")[0] == 3
+    assert run(capsys, path, "rm", "--cassette", "17", "--yes")[0] == 0
+    assert len(listed(capsys, path)) == 2
+
+
+def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With everything that belongs to it: its children too know their parent by it."""
+    assert run(capsys, path, "fork", "other", "--at", "1")[0] == 0
+    assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
+    with Store.open(path, writable=False, now=lambda: NOW) as store:
+        assert [each.parent for each in forks(store)] == ["another"]
+    assert [row["cassette"] for row in listed(capsys, path)] == ["default", "another", "other@fork-1"]
+    assert run(capsys, path, "verify")[0] == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [("nosuch", "x"), ("other", "default"), ("other", "x~2"), ("other", "12")])
+def test_a_name_that_cannot_be_given_changes_nothing(
+    path: Path, old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not there, what is taken, what would mean something else."""
+    before = listed(capsys, path)
+    code, out = run(capsys, path, "rename", old, new)
+    assert code in (2, 3), out
+    assert listed(capsys, path) == before
+
+
+def test_a_file_that_still_holds_what_was_removed_is_named(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or it comes back, and nobody knows why."""
+    folder = tmp_path / "cassettes"
+    assert main(["export", str(folder), "--all", "--format", "review", "--store", str(path)]) == 0
+    monkeypatch.setenv("LLMPROXY_CASSETTE_DIR", str(folder))
+    capsys.readouterr()
+    _, out = run(capsys, path, "rm", "other", "--yes")
+    assert f"{folder / 'other.yaml'} still holds it" in out
+
+
+def listed(capsys: pytest.CaptureFixture[str], path: Path) -> list[dict[str, Any]]:
+    """Return the interactions that `ls` lists."""
+    capsys.readouterr()
+    rows: list[dict[str, Any]] = json.loads(run(capsys, path, "ls", "--json")[1])["interactions"]
+    return rows

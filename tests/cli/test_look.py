@@ -183,3 +183,24 @@ def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.C
     assert "9.0 ms client -> (close 1000: bye)" in " ".join(out.split())
     assert run(capsys, tmp_path / "llmproxy.db", "show", "1", "--raw")[1].count("\n") == 3
     assert "Hi there -> Hello." in " ".join(run(capsys, tmp_path / "llmproxy.db", "ls")[1].split())
+
+
+def test_show_reads_a_whole_cassette_as_a_conversation(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it comes to, then what was asked, done and answered, with the number of each call."""
+    fill(path, chat("Third?", "Yes.", cassette="17", started_at=NOW + 5))
+    code, out = run(capsys, path, "show", "default")
+    assert code == 0
+    assert out.startswith("default: 1 call, 11 tokens in, 2 out, $")
+    assert out.splitlines()[1:] == ["", "#1     asked     How are you?", "       answered  Fine."]
+    assert run(capsys, path, "show", "17")[0] == 3
+    assert "Third?" in run(capsys, path, "show", "--cassette", "17")[1]
+    told = json.loads(run(capsys, path, "show", "default", "--json")[1])
+    assert [step["kind"] for step in told[0]["steps"]] == ["user", "answer"]
+
+
+def test_show_says_what_it_wants(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that nothing has, and a name where a number is wanted."""
+    code, out = run(capsys, path, "show", "othr")
+    assert (code, "did you mean 'other'" in out, "A number is an interaction's." in out) == (3, True, True)
+    code, out = run(capsys, path, "show", "other", "--raw")
+    assert (code, "one interaction, by its number" in out, "llmproxy ls --cassette other" in out) == (2, True, True)

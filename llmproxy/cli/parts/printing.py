@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import typer
 
 from llmproxy.core.traffic.differences import printable
+from llmproxy.report.cells import cut, fill, width
+
+_LEAST = 24
+"""Cells below which the last column of a table says too little."""
 
 
 def line(text: str) -> str:
@@ -49,14 +53,45 @@ def dump(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns. The last one takes what the terminal has left; a pipe gets everything."""
-    cells = [[line(cell) or "-" for cell in row] for row in rows]
-    widths = [max(len(row[n]) for row in [list(head), *cells]) for n in range(len(head) - 1)]
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, alike: Collection[str] = (), measures: Collection[str] = ()
+) -> None:
+    """Print columns, in a pipe all of them; a terminal gets those that :func:`laid_out` finds room for."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for row in [list(head), *cells]:
-        text = "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        say(text if room is None or len(text) <= room else text[: room - 1] + "…")
+    for text in laid_out(head, rows, room, alike, measures):
+        say(text)
+
+
+def laid_out(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    room: int | None,
+    alike: Collection[str] = (),
+    measures: Collection[str] = (),
+) -> Iterator[str]:
+    """Yield the lines of a table for a terminal of `room` cells, None for a pipe.
+
+    What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of `measures`. If the last
+    column still has no room it gets lines of its own. What tells rows apart is always there; only the last column is cut.
+    """
+    cells = [[line(cell) or "-" for cell in row] for row in rows]
+    widths = [max(map(width, column)) for column in zip(head, *cells, strict=True)]
+    last = len(head) - 1
+    kept = list(range(last))
+    least = min(widths[last], _LEAST)
+    equal = [n for n in kept if head[n] in alike and len(rows) > 1 and len({row[n] for row in cells}) == 1]
+    for n in (*equal, *(n for n in reversed(kept) if head[n] in measures)):
+        if room is None or sum(widths[m] + 2 for m in kept) + least <= room:
+            break
+        kept.remove(n)
+    below = room is not None and sum(widths[m] + 2 for m in kept) + least > room
+    for row in (head, *cells):
+        front = "  ".join(fill(row[n], widths[n]) for n in kept)
+        if below:
+            yield front.rstrip()
+            yield "    " + cut(row[last], (room or 0) - 4)
+        else:
+            yield (f"{front}  " + (row[last] if room is None else cut(row[last], room - width(front) - 2))).rstrip()
 
 
 def size(count: int) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from llmproxy.core.store.bodies import Base, encode, read
 from llmproxy.core.store.connect import translate
+from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
-from llmproxy.errors import CassetteError
+from llmproxy.errors import CassetteBusy, CassetteError, SettingsError
 
 _DEAD = """
 SELECT b.id FROM bodies AS b WHERE NOT EXISTS (SELECT 1 FROM interactions WHERE request_body = b.id)
@@ -100,8 +101,35 @@ def prune(store: Store, ids: Collection[int]) -> Pruned:
         bodies = _collect(conn)
         conn.execute("DELETE FROM cassettes WHERE holder IS NULL AND NOT EXISTS (SELECT 1 FROM interactions"
                      " WHERE cassette = cassettes.name AND interactions.sample = cassettes.sample)")  # fmt: skip
+        conn.execute("DELETE FROM forks WHERE NOT EXISTS (SELECT 1 FROM cassettes"
+                     " WHERE name = forks.cassette AND cassettes.sample = forks.sample)")  # fmt: skip
     store.vacuum()
     return Pruned(deleted, bodies, before - store.path.stat().st_size)
+
+
+_NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
+          ("forks", "parent"), ("slots", "cassette"))  # fmt: skip
+"""Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
+
+
+def rename(store: Store, old: str, new: str) -> None:
+    """Give a cassette and all its samples another name.
+
+    Raises:
+        SettingsError: there is one of that name.
+        StoreReadOnly, CassetteBusy: nothing was changed.
+
+    """
+    names = (to_sql(old), to_sql(new))
+    with store.transaction() as conn:
+        if conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone():
+            raise SettingsError(f"there is a cassette {new} already.", hint=f"Another name, or: llmproxy rm {new}")
+        busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()
+        if busy is not None:
+            raise CassetteBusy(f"cassette {old} is being recorded by {busy[0]}.", hint="End that session first.")
+        conn.execute("DELETE FROM slots WHERE cassette = ?", names[1:])
+        for table, column in _NAMED:
+            conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])  # noqa: S608 - constants
 
 
 def _collect(conn: sqlite3.Connection) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.printing import body_text, line, paragraphs, size, table
+from llmproxy.cli.parts.printing import body_text, laid_out, line, paragraphs, size, table
+from llmproxy.report.cells import width
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
@@ -41,3 +42,30 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sizes_are_said_as_people_do(count: int, text: str) -> None:
     """Bytes, KB, MB, GB, by thousands."""
     assert size(count) == text
+
+
+HEAD = ("id", "cassette", "party", "model", "ms", "text")
+ROWS = [
+    ("1", "tests/test_a.py::test_first", "agent", "gpt-4o-mini", "120", "How are you? " * 20),
+    ("2", "tests/test_a.py::test_second", "agent", "gpt-4o", "20", "天気は？" * 30),
+]
+
+
+@pytest.mark.parametrize("room", [40, 60, 80, 100, 120, 200])
+def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room: int) -> None:
+    """First goes what all rows share, then measures; then the text gets a line of its own."""
+    lines = list(laid_out(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
+    text = "\n".join(lines)
+    assert all(cells in text for row in ROWS for cells in (row[1], row[3]))
+    assert "How are you" in text
+    if room >= 60:
+        assert max(map(width, lines)) <= room
+    assert ("ms" in lines[0], "party" in lines[0]) == (room >= 76, room >= 83)
+
+
+def test_columns_stay_where_there_is_room_for_them() -> None:
+    """A short table is whole, whatever may be left out."""
+    assert list(laid_out(("id", "ms", "text"), [("1", "5", "x")], 80, measures=("ms",))) == [
+        "id  ms  text",
+        "1   5   x",
+    ]

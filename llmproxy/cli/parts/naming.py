@@ -1,0 +1,61 @@
+"""Cassettes and interactions by what a user types: ``weather``, ``weather~2``, ``17``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmproxy.cli.parts.printing import line
+from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.values import did_you_mean
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.reading import Reading
+
+
+class Named(NamedTuple):
+    """A cassette that is there."""
+
+    cassette: str
+    sample: int | None
+    """None: all of them."""
+
+    def __str__(self) -> str:
+        """Return what a user types."""
+        return self.cassette if self.sample is None else f"{self.cassette}~{self.sample}"
+
+
+def is_number(typed: str) -> bool:
+    """Tell whether a word is an interaction's id."""
+    return typed.isascii() and typed.isdecimal()
+
+
+def find(store: Reading, typed: str) -> Named:
+    """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what it could be."""
+    from llmproxy.core.sessions.session import split_name
+
+    known = {(info.name, info.sample) for info in store.cassettes()}
+    names = sorted({name for name, _ in known})
+    if typed in names:
+        return Named(typed, None)
+    name, sample = split_name(typed)
+    if (name, sample) in known:
+        return Named(name, sample)
+    near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
+    raise CassetteNotFound(f"there is no cassette {line(typed)} in {store.path}{near}", hint=_there_is(names))
+
+
+def number_of(typed: str, wanted: str) -> int:
+    """Return an interaction's id. Raises SettingsError: it is none; `wanted` says for what one is needed."""
+    if is_number(typed):
+        return int(typed)
+    raise SettingsError(
+        f"{wanted} takes the number of an interaction, and {typed!r} is none.",
+        hint=f"The column id of: llmproxy ls --cassette {line(typed)}",
+    )
+
+
+def _there_is(names: Sequence[str]) -> str:
+    shown = ", ".join(line(name) for name in names[:8])
+    more = f", and {len(names) - 8} more: llmproxy ls" if len(names) > 8 else ""
+    return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."

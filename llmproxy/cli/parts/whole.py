@@ -1,0 +1,117 @@
+"""A whole cassette as a conversation at the terminal: what the viewer's first screen says, in text."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.cli.parts.naming import find
+from llmproxy.cli.parts.opening import opened
+from llmproxy.cli.parts.printing import dump, line, paragraphs, say
+from llmproxy.errors import SettingsError
+from llmproxy.report.amounts import counted, dollars, duration, number, when
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.reading import Reading
+
+_HEADS = {"user": "asked", "answer": "answered", "says": "said", "failed": "failed", "call": "called", "tool": "did"}
+_INDENT = 17
+"""Cells before a text: the call, and what happened."""
+
+
+def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
+    """Print a cassette, or one sample of it.
+
+    `single` is an option that makes sense for one interaction only, where it was typed. Raises CassetteNotFound, SettingsError.
+    """
+    from llmproxy.core.forks.table import fork_of
+
+    with opened(store) as database:
+        named = find(database, typed)
+        if single:
+            raise SettingsError(
+                f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
+                hint=f"Its numbers: llmproxy ls --cassette {line(named.cassette)}",
+            )
+        samples = [
+            info.sample
+            for info in database.cassettes()
+            if info.name == named.cassette and named.sample in (None, info.sample)
+        ]
+        if as_json:
+            dump([_plain(database, named.cassette, sample) for sample in samples])
+            return
+        for n, sample in enumerate(samples):
+            told = _plain(database, named.cassette, sample)
+            say(("\n" if n else "") + _sums(told))
+            if (fork := fork_of(database, named.cassette, sample)) is not None:
+                say(line(fork.describe()))
+            room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            for text in conversation(told["steps"], room):
+                say(text)
+
+
+def _plain(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
+    from llmproxy.ui.rows import Wanted, sums
+    from llmproxy.ui.story import story
+
+    wanted = Wanted(cassette, sample)
+    return {
+        "cassette": cassette,
+        "sample": sample,
+        **sums(store, wanted),
+        "steps": story(store.interactions(cassette, sample)),
+    }
+
+
+def _sums(told: Mapping[str, Any]) -> str:
+    """Return what a recording comes to, in a line."""
+    name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
+    unpriced = f" ({counted(told['unpriced'], 'call')} of unknown price)" if told["unpriced"] else ""
+    cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
+    parts = [
+        counted(told["calls"], "call"),
+        f"{told['failed']} failed" if told["failed"] else "",
+        f"{number(told['in'])} tokens in, {number(told['out'])} out",
+        cost,
+        duration(max(told["to"] - told["from"], 0) * 1000) if told["from"] else "",
+        when(told["from"] or 0),
+    ]
+    return f"{line(name)}: {', '.join(filter(None, parts))}"
+
+
+def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
+    """Yield the lines of a story for a terminal of `room` cells, None for a pipe, where no line is broken."""
+    before: object = None
+    for step in steps:
+        call = step.get("call")
+        mark = f"#{call}" if call is not None and call != before else ""
+        if mark:
+            yield ""
+        before = call
+        inside = "  " * min(step.get("depth", 0), 6)
+        head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
+        for n, text in enumerate(_wrapped(_said(step), room, _INDENT + len(inside))):
+            yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
+
+
+def _said(step: Mapping[str, Any]) -> str:
+    """Return the text of a step; of a tool's call what was given and what came back."""
+    if step["kind"] != "tool":
+        again = " (asked again)" if step.get("again") else ""
+        error = f": {step['error']}" if step.get("error") else ""
+        return f"{step.get('text') or '(nothing)'}{error}{again}"
+    result = step.get("result")
+    return f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> {'(no result seen)' if result is None else result}"
+
+
+def _wrapped(text: str, room: int | None, indent: int) -> Iterator[str]:
+    for row in paragraphs(text).split("\n"):
+        if room is None or len(row) + indent <= room or room - indent < 20:
+            yield row
+        else:
+            yield from textwrap.wrap(row, room - indent, break_on_hyphens=False) or [""]
