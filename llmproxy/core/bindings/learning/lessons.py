@@ -25,6 +25,7 @@ from llmproxy.core.bindings.learning.kinds import LONGEST_BEFORE, Value, find_va
 from llmproxy.core.bindings.learning.names import list_words, name_slot
 from llmproxy.core.bindings.learning.origins import is_foreign
 from llmproxy.core.bindings.values.circumstances import Nature
+from llmproxy.core.bindings.values.git_lines import USER
 from llmproxy.core.bindings.values.identities import Identities, Identity, IdentityTokens
 from llmproxy.core.bindings.values.listings import LISTED, LISTING
 from llmproxy.core.bindings.values.slots import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, Slot, is_of_kind
@@ -184,7 +185,7 @@ class _Learning(Comparing):
         if not isinstance(parted, Parted) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
-        value = self._declared(recorded, parted.recorded, present, parted.present) or find_value(
+        value = self._declared(recorded, parted.recorded, present, parted.present, place) or find_value(
             recorded, parted.recorded, present, parted.present, free
         )
         if value is None:
@@ -199,13 +200,15 @@ class _Learning(Comparing):
             return None
         return True
 
-    def _declared(self, recorded: str, at: int, present: str, there: int) -> Value | None:
+    def _declared(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
         """Return a circumstance that is too short to be bound in a text, or bound elsewhere only, where both texts hold their run's."""
         for pair in self.bindings.pairs:
-            mine, theirs = pair.recorded.value, pair.present.value
+            mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
             if pair.recorded.nature is Nature.DATE:  # a time like any other, which is never written into an answer
                 continue
-            if mine == theirs or not is_of_kind("name", mine) or not is_of_kind("name", theirs):
+            if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
+                mine, theirs, kind = _name_of(mine), _name_of(theirs), "person"
+            if mine == theirs or not is_of_kind(kind, mine) or not is_of_kind(kind, theirs):
                 continue
             same = next(
                 (
@@ -216,7 +219,7 @@ class _Learning(Comparing):
                 -1,
             )
             if same >= 0 and present.startswith(theirs, there - same) and not is_joined(recorded, at - same):
-                return Value("name", at - same, mine, theirs)
+                return Value(kind, at - same, mine, theirs)
         return None
 
     def _anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
@@ -268,6 +271,11 @@ class _Learning(Comparing):
             self._tokens = IdentityTokens(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
+
+
+def _name_of(user: str) -> str:
+    """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
+    return user.partition(" <")[0]
 
 
 def _part(recorded: str, present: str) -> tuple[int, int]:

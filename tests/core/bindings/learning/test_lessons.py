@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, Why, check_circumstance, fit_request, read_slot
+from llmproxy.core.bindings import SYSTEM, Bindings, Fit, Mismatch, Why, check_circumstance, fit_request, read_slot
 from llmproxy.core.bindings.learning.kinds import find_value, kind_of
 from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons, generalize
 
@@ -228,3 +228,19 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     fitted = fit_request(Bindings(A, B, [found[0].slot]), old, there)
     assert isinstance(fitted, Fit), fitted
     assert [each.present for each in fitted.identities] == ["abcdef1"]
+
+
+def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -> None:
+    """The name without the address, of any letters, in system text only; a trial never learns there."""
+    who = {"git_user": "Ann Smith <ann@example.com>"}, {"git_user": "Kim García Ek <kim@example.com>"}
+    bindings = Bindings(circumstances("/a/b", **who[0]), circumstances("/c/d", **who[1]))
+    old, new = (
+        {"model": "m", "messages": [{"role": "system", "content": f"Status:\nGit user: {name}\nBranch"}]}
+        for name in ("Ann Smith", "Kim García Ek")
+    )
+    found = find_lessons(bindings, old, new, outside=True)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.kind, each.slot.tool, each.slot.before) for each in found] == [
+        ("git_user", "person", SYSTEM, "Git user: ")
+    ]
+    assert isinstance(find_lessons(bindings, old, new), Mismatch)
