@@ -5,7 +5,8 @@ recorded borders; one that had a length gets a length. Framing, `date` and hop-b
 
 Two rules of ours (DESIGN.md section 2):
 - a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays as a retry without the pause;
-- an answer that was *cut* is cut again: its chunks are sent and the connection ends without a proper end.
+- an answer that was *cut* is cut again: its chunks are sent and the connection ends without a proper end. Nothing announces it: after
+  `connection: close` Node's fetch takes whatever came for the whole answer, in chunks too.
 """
 
 from __future__ import annotations
@@ -69,8 +70,17 @@ def plan(
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
     response = replace(response, headers=_led_back(response.headers, prefix))
+    said_close = close and not (cut and client.keep_alive and not client.http10)
     head = _head(
-        response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked, bodiless=bodiless, close=close
+        response,
+        client,
+        speed=speed,
+        now=now,
+        said=said,
+        extra=extra,
+        chunked=chunked,
+        length=None if bodiless else len(response.body) + cut,
+        close=said_close,
     )
     if bodiless:
         return SendingPlan(((_at(response.head_offset, speed), head),), close)
@@ -178,7 +188,7 @@ def _head(
     said: str,
     extra: Headers,
     chunked: bool,
-    bodiless: bool,
+    length: int | None,
     close: bool,
 ) -> bytes:
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # ours stand for a recorded one of the name
@@ -188,8 +198,8 @@ def _head(
     fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
-    elif not bodiless and not (client.http10 and response.chunked):
-        fields.append(("content-length", str(len(response.body))))
+    elif length is not None and not (client.http10 and response.chunked and length == len(response.body)):
+        fields.append(("content-length", str(length)))
     if close:
         fields.append(("connection", "close"))
     elif client.http10:

@@ -54,6 +54,7 @@ def test_time_never_runs_backwards() -> None:
     assert split(made)[1] == b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n"
 
 
+CHUNKED = ("transfer-encoding", "chunked")
 FRAMING = [
     # response, client -> framing header, body, close
     ({"chunked": False}, ClientHttp(), ("content-length", "12"), b"onetwo!three", False),
@@ -71,10 +72,17 @@ FRAMING = [
     ({"status": 204, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
     ({"status": 304, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
     ({"chunks": (), "chunked": False}, ClientHttp(), ("content-length", "0"), b"", False),
-    ({"ending": Ending.CUT}, ClientHttp(), ("connection", "close"), b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT}, ClientHttp(), CHUNKED, b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT}, ClientHttp(http10=True), ("content-length", "13"), b"onetwo!three", True),
     ({"ending": Ending.CUT, "chunked": False}, ClientHttp(), ("transfer-encoding", "chunked"), None, True),
     ({"ending": Ending.UNTERMINATED}, ClientHttp(), ("transfer-encoding", "chunked"), None, False),
 ]
+
+
+def test_a_cut_is_not_announced() -> None:
+    """After `connection: close` Node's fetch takes an answer without its last chunk for a whole one; who asked for it is told so."""
+    assert "connection" not in split(laid(response(ending=Ending.CUT)))[0]
+    assert split(laid(response(ending=Ending.CUT), ClientHttp(keep_alive=False)))[0]["connection"] == "close"
 
 
 @pytest.mark.parametrize(("changes", "client", "field", "body", "close"), FRAMING)
