@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.bindings.answers.channels import ChannelForm, Piece, list_arguments, list_pieces, put
+from llmproxy.core.bindings.answers.quoting import is_in_fence, may_stand
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.values.forms import Spot
 from llmproxy.core.bindings.values.identities import (
@@ -36,9 +37,12 @@ DROPPED = frozenset(
     {"content-encoding", "content-length", "digest", "content-digest", "repr-digest", "content-md5", "etag"}
 )
 """Header fields that are not true of a rewritten body."""
-_COMMANDS = frozenset({"command", "cmd", "script", "code", "shell", "bash", "input"})
-_PLAIN_IN_SHELL = re.compile(r"[\w@%+=:,./~-]*\Z")
-_QUOTES = ("'", '"')
+_COMMANDS = re.compile(
+    r"(?:.*_)?(?:commands?|cmd|cmdline|commandline|script|code|shell|bash|input|exec|run|args|argv)", re.IGNORECASE
+)
+"""Members of arguments that hold a command, whatever it looks like."""
+_WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
+"""Members that hold what is written into a file."""
 _WHOLE_ID = 8
 
 
@@ -176,7 +180,7 @@ class Rewriter:
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
         place = f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in piece.path)}"
         node = _get(values[n], piece.path)
-        if piece.inner and (short := find_short(self._shorts, piece.tool or "", piece.inner, piece.member, node)):
+        if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
             put(values[n], piece.path, write_like(node, short.present))
             return True
@@ -226,6 +230,15 @@ class Rewriter:
         self._left(text, changes, place)
         return apply_changes(text, changes)
 
+    def _short(self, tool: str, piece: Piece, value: object, place: str) -> Short | None:
+        """Return the short value that is to be exchanged at a leaf of arguments: none where this run's request leaves it as it was."""
+        short = find_short(self._shorts, tool, piece.inner, piece.member, value)
+        if short is None or short.mark not in self._fit.unchanged:
+            return short
+        if self._fit.chosen.get(short.mark):
+            raise _Refused(Mismatch(Why.BOTH_WAYS, place, short.recorded, short.present, short.name))
+        return None
+
     # -- one text
 
     def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
@@ -240,7 +253,7 @@ class Rewriter:
         pieces = list(list_arguments(whole, tool))
         for start, end, piece in _leaves(text, pieces):
             value = json.loads(text[start:end])
-            if short := find_short(self._shorts, tool, piece.inner, piece.member, value):
+            if short := self._short(tool, piece, value, place):
                 self.names.add(short.name)
                 changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
             elif isinstance(value, str):
@@ -255,6 +268,8 @@ class Rewriter:
         found: list[RewrittenPart] = [
             RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
         ]
+        for each in found:
+            self._check_quoting(text, each, place, piece)
         for spot in self._bindings.answer_forms.find(text):
             if not any(change.start < spot.end and spot.start < change.end for change in found):
                 change = self._exchange(text, spot, place)
@@ -268,7 +283,8 @@ class Rewriter:
 
     def _exchange(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
         recorded = text[spot.start : spot.end]
-        seen = self._fit.chosen.get(recorded, set())
+        usual = spot.forms[0].present[0]
+        seen = {each for each in self._fit.chosen.get(recorded, ()) if _is_written_like(each, recorded, usual)}
         wanted = {
             form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
         }
@@ -286,21 +302,15 @@ class Rewriter:
 
     @staticmethod
     def _check_quoting(text: str, change: RewrittenPart, place: str, piece: Piece | None) -> None:
-        if piece is None or not piece.inner or _PLAIN_IN_SHELL.match(change.new):
+        if piece is None or may_stand(text, change.start, change.end, change.new):
             return
-        recorded = text[change.start : change.end]
-        if not _PLAIN_IN_SHELL.match(recorded):
-            return  # it needed quotes before, and has them
-        before = text[change.start - 1 : change.start]
-        quoted = (
-            before in _QUOTES
-            and before not in change.new
-            and not (before == '"' and any(c in change.new for c in "$`\\"))
-        )
-        is_command = piece.member in _COMMANDS or (
-            " " in text.strip() and piece.member not in ("content", "text", "old_string", "new_string")
-        )
-        if is_command and not quoted:
+        if not piece.inner:
+            is_command = is_in_fence(text, change.start)
+        else:
+            named = _COMMANDS.fullmatch(piece.member) is not None
+            is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
+        if is_command:
+            recorded = text[change.start : change.end]
             raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
 
     def _left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
@@ -311,6 +321,11 @@ class Rewriter:
         for value, identity in self._changed.items():
             if len(value) >= _WHOLE_ID and value in after and value not in identity.present:
                 raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
+
+
+def _is_written_like(new: str, recorded: str, usual: str) -> bool:
+    """Tell whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only where the old one was."""
+    return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
 def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:

@@ -135,12 +135,12 @@ class Comparing(Walking):
             if present == write_like(recorded, short.present) and type(present) is type(
                 write_like(recorded, short.present)
             ):
-                self._use(short.name, short.recorded, short.present)
+                self._exchanged(short)
                 return None
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
                     return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
-                self._unchanged.add(short.name)
+                self._unchanged.add(short.mark)
                 return None
         return tell_difference(place.path, recorded, present)
 
@@ -153,6 +153,10 @@ class Comparing(Walking):
         return any(
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
+
+    def _exchanged(self, short: Short) -> None:
+        self._use(short.name, short.recorded, short.present)
+        self._chosen.setdefault(short.mark, set()).add(short.present)
 
     def _use(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
@@ -167,15 +171,14 @@ class Comparing(Walking):
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
-        if (
-            place.json
-            and (short := self._named(recorded, place)) is not None
-            and (recorded != present or short.identity)
-        ):
-            if recorded == present:
+        short = self._named(recorded, place)
+        if short is not None and recorded == present:
+            if short.identity:
                 return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+            self._unchanged.add(short.mark)
+        elif short is not None:
             if present == short.present:
-                self._used.add(short.name)
+                self._exchanged(short)
                 return None
             return tell_difference(place.path, recorded, present)
         if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:

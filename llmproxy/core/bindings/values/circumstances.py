@@ -21,6 +21,7 @@ LONGEST_VALUE = 20_000
 _NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
+_ROOT = re.compile(r"[/\\][/\\.]*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
 """Characters from which on a value with a digit in it is taken for an id: found in any text, not only where it was captured."""
@@ -117,7 +118,7 @@ def check_circumstance(
             raise BadCircumstance(
                 f"llmproxy: the circumstance {name} is no text of at most {LONGEST_VALUE} characters."
             )
-    if texts[0] in ("/", "\\"):
+    if _ROOT.fullmatch(str(texts[0])):
         raise BadCircumstance(
             f"llmproxy: the circumstance {name} is the root of the file system, which is in every path."
         )

@@ -2,7 +2,7 @@ r"""Every way in which a circumstance is written, on both sides, and where in a 
 
     pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
 
-A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON, with ``\``, as a folder's name (``-tmp-a-project``),
+A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\``, as a folder's name (``-tmp-a-project``),
 ``~/rest`` below home, relative, hashed, its last part behind a separator. At one place the present text has the same form of the present
 value; or the recorded one unchanged (a committed file names another home).
 """
@@ -125,6 +125,9 @@ _WAYS = (
     _Way(_escaped(1, ascii_only=True), is_path),
     _Way(_escaped(2, ascii_only=True), is_path),
     _Way(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
+    _Way(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
+    _Way(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
+    _Way(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
     _Way(lambda path: quote(path, safe="/"), is_path),
     _Way(lambda path: quote(path, safe=""), stands_alone),
     _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", stands_alone),

@@ -197,6 +197,11 @@ class Short(NamedTuple):
     identity: bool = False
     """Made by a tool, so that the recorded value must not come back."""
 
+    @property
+    def mark(self) -> str:
+        """What a comparison calls it: the value alone may be another one's as well."""
+        return f"{self.name}={self.recorded}"
+
 
 def list_shorts(pairs: Iterable[CircumstancePair], identities: Iterable[Identity]) -> list[Short]:
     """Return the short values among circumstances and identities."""

@@ -211,6 +211,47 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
 
 
+@pytest.mark.parametrize("number", [True, False])
+def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: bool) -> None:
+    """A request that names the old task by its old id means the old one; one that names both is a miss, and says so."""
+    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    old, new = (7, 1007) if number else ("7", "1007")
+
+    def asked(*ids: object) -> dict[str, Json]:
+        call = {"type": "tool_use", "id": "@0", "name": "list_tasks", "input": {}}
+        told = {"type": "tool_result", "tool_use_id": "@0", "content": json.dumps([{"task_id": each} for each in ids])}
+        return {"messages": [{"role": "assistant", "content": [call]}, {"role": "user", "content": [told]}]}
+
+    answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"task_id": old}})
+    for ids, wanted in (((new, 3), new), ((old, 3), old)):
+        fit = fit_request(bindings, asked(old, 3), asked(*ids))
+        assert isinstance(fit, Fit)
+        assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
+    both = fit_request(bindings, asked(old, old), asked(new, old))
+    assert isinstance(both, Fit)
+    result = rewrite_answer(bindings, both, answer)
+    assert isinstance(result, Mismatch)
+    assert (result.why, result.name) == (Why.BOTH_WAYS, "task.id")
+
+
+def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
+    """In quotes a shell makes no home of it."""
+    before = [Circumstance("cwd", "/tmp/a"), Circumstance("home", "/home/ann")]
+    bindings = Bindings(before, [Circumstance("cwd", "/home/kim/src/a"), Circumstance("home", "/home/kim")])
+    fit = fit_request(bindings, {"system": "in /tmp/a"}, {"system": "in ~/src/a"})
+    assert isinstance(fit, Fit)
+    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": 'cat "/tmp/a/x"'}}
+    assert _blocks(rewrite_answer(bindings, fit, _message(call)))[0]["input"] == {"command": 'cat "/home/kim/src/a/x"'}
+
+
+def test_a_tools_value_of_any_characters_is_no_command() -> None:
+    """A word that a tool made may hold what means something to a shell."""
+    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "deploy release-12345"}}
+    result = rewrite_answer(BINDINGS, _identity("word", "release-12345", "release-1;id"), _message(call))
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.QUOTING
+
+
 def test_an_exact_hit_names_this_runs_folder() -> None:
     """``list_allowed_directories {}`` has one key in every folder; its answer names the folder."""
     answer = _message({"type": "text", "text": "/tmp/a is allowed"})
