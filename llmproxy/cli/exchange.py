@@ -153,10 +153,28 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
     write = write_trace if form == "spans" else write_otlp
     if file == "-":
         write(sys.stdout, store, cassette=cassette, sample=sample)
-        return
-    with Path(file).open("w", encoding="utf-8") as out:
-        write(out, store, cassette=cassette, sample=sample)
-    typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
+    else:
+        with Path(file).open("w", encoding="utf-8") as out:
+            write(out, store, cassette=cassette, sample=sample)
+        typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
+    if left := _left_out(store, cassette, sample):
+        typer.echo(
+            f"Left out: {left}. Spans do not replay: what is imported again is a file of another --format.", err=True
+        )
+
+
+def _left_out(store: Path, cassette: str, sample: int) -> str:
+    """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
+    from llmproxy.core.bindings import read_circumstances
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.varying import list_declared, slots_of
+
+    with Store.open(store, writable=False, now=time.time) as database:
+        runs = [read_circumstances(said) for said in list_declared(database, cassette, sample)]
+        slots = [slot.name for slot in slots_of(database, cassette)]
+    names = dict.fromkeys(each.name for run in runs for each in run)
+    found = {"circumstances": ", ".join(names), "slots": ", ".join(slots)}
+    return " and ".join(f"{what} ({each})" for what, each in found.items() if each)
 
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:

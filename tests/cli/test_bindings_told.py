@@ -135,6 +135,18 @@ def test_verify_and_audit_name_what_slots_merge(store: Path, capsys: pytest.Capt
     assert {"slots": ["chunk", "wall"], "first": 2, "second": 6, "alike": True} in plain
 
 
+@pytest.mark.parametrize("form", ["spans", "otlp"])
+def test_spans_say_what_they_leave_out(store: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the file, never in it; a cassette without any says nothing."""
+    file = store.with_name("trace.json")
+    _, out = run(capsys, store, "export", str(file), "--cassette", "a", "--format", form)
+    assert f"Wrote the {form} of cassette a" in out
+    assert "Left out: circumstances (cwd, date, home) and slots (chunk, wall). Spans do not replay" in out
+    assert "/home/kim" not in file.read_text()
+    record(store, "plain", (), bodies(A), ["I will", "see"])
+    assert "Left out" not in run(capsys, store, "export", str(file), "--cassette", "plain", "--format", form)[1]
+
+
 @pytest.mark.parametrize("form", ["har", "jsonl", "review", "vcr"])
 def test_files_keep_circumstances_and_slots(
     form: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

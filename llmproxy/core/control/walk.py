@@ -40,12 +40,20 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "arrived": session.calls.arrived,
         **session.tally.to_json(),
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
-        "circumstances": [] if session.bound is None else [each.to_dict() for each in session.bound.declared.values()],
+        "circumstances": _declared(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
         **({} if session.faulting is None else {"faults": faults_told(session)}),
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),
     }
+
+
+def _declared(engine: Engine, session: Session) -> list[Json]:
+    """Return the circumstances of a session; one that is a secret without its value."""
+    if session.bound is None:
+        return []
+    text = engine.redactor.text
+    return [{name: text(value) for name, value in each.to_dict().items()} for each in session.bound.declared.values()]
 
 
 def faults_told(session: Session) -> dict[str, Json]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.bindings import check_circumstance
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.control.walk import number, report, spans, walk
@@ -118,3 +119,11 @@ def test_what_is_told_is_the_interaction(engine: Engine, session: Session) -> No
     recording = walk(engine, session, 0)["calls"][0]["recording"]
     assert engine.store is not None
     assert from_json(recording) == engine.store.load(1)
+
+
+def test_a_circumstance_that_is_a_secret_is_told_without_it(engine: Engine) -> None:
+    """Neither to who asks for the session, nor in any other form; what is none stands there."""
+    secret = "sk-proj-" + "a1B2c3D4" * 6
+    declared = [check_circumstance("token", secret), check_circumstance("cwd", "/srv/a")]
+    found = report(engine, engine.sessions.open("a", circumstances=declared))["circumstances"]
+    assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]
