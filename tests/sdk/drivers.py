@@ -137,7 +137,15 @@ Outcome = dict[str, dict[str, Any]]
 """Case -> what the driver printed for it."""
 
 
-def run(driver: Driver, cases: list[str], env: Mapping[str, str], folder: Path, label: str) -> Outcome:
+def run(
+    driver: Driver,
+    cases: list[str],
+    env: Mapping[str, str],
+    folder: Path,
+    label: str,
+    *,
+    seconds: float = DRIVER_SECONDS,
+) -> Outcome:
     """Run a driver through `cases`; a case it did not print is an error with its stderr."""
     place = HERE / ("node" if driver.environment == "node" else "python")
     command = [interpreter(driver.environment), str(place / driver.script)]
@@ -145,9 +153,9 @@ def run(driver: Driver, cases: list[str], env: Mapping[str, str], folder: Path, 
     process = Process(command, folder, f"{driver.name}-{label}", full, cwd=place)
     died = ""
     try:
-        process.wait(DRIVER_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
-        died = f"still running after {DRIVER_SECONDS} s\n"
+        died = f"still running after {seconds:g} s\n"
     finally:
         process.end()
     lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('{"case"')]

@@ -55,11 +55,12 @@ export function numbered(value, pattern) {
 export async function main(cases) {
   const wanted = (process.env.CASES ?? "").split(",").filter(Boolean);
   for (const name of wanted.length ? wanted : Object.keys(cases)) {
+    if (process.env.ANNOUNCE) await plain(process.env.ANNOUNCE, { method: "POST", body: name });
     running = name;
     const begun = performance.now();
     let line;
     try {
-      line = { result: (await cases[name.replace(/[*+]$/, "")]()) ?? null };
+      line = { result: (await cases[name.replace(/@.*|[*+]$/, "")]()) ?? null };
     } catch (error) {
       const status = error.status ?? error.statusCode ?? error.code ?? null;
       line = { error: { class: error.constructor.name, message: String(error.message), status } };

@@ -1,7 +1,8 @@
 """What all Python drivers share: run the named cases, print one JSON object for each.
 
 Environment: CASES (names with commas between; empty: all; ``plain+`` asks once more), TWIST (text put behind every prompt of a case that
-is named with a star at its end, ``plain*``, for a request that was never recorded), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
+is named with a star at its end, ``plain*``, for a request that was never recorded), ANNOUNCE (a URL that gets each case's name, as it was
+given, before it runs; what stands behind an at sign, ``plain@http-429``, is for whoever listens there), and the base URLs and keys that the SDK itself reads. A driver runs in its SDK's environment and imports nothing of
 llmproxy. A line is {"case", "seconds", "result"} or {"case", "seconds", "error": {"class", "message", "status"}}.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 
@@ -104,15 +106,22 @@ def trace_all() -> None:
         aiohttp.ClientSession._request = traced  # noqa: SLF001
 
 
+def announce(name) -> None:
+    """Tell whoever wants to know which case comes next, and wait for the answer."""
+    if url := os.environ.get("ANNOUNCE"):
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, name.encode(), timeout=30).close()
+
+
 def main(cases) -> None:
     """Run the cases that CASES names."""
     global running
     trace_all()
     wanted = [name for name in os.environ.get("CASES", "").split(",") if name] or list(cases)
     for name in wanted:
+        announce(name)
         running, begun = name, time.monotonic()
         try:
-            line = {"result": plain(cases[name.rstrip("*+")]())}
+            line = {"result": plain(cases[name.partition("@")[0].rstrip("*+")]())}
         except Exception as error:
             line = {"error": {"class": type(error).__name__, "message": str(error), "status": status_of(error)}}
         print(json.dumps({"case": name, "seconds": round(time.monotonic() - begun, 3), **line}), flush=True)

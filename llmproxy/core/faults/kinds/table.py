@@ -15,8 +15,8 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for sort in _SORTS for kind in sort
 
 def kinds_table() -> str:
     """Return all kinds as a Markdown table, for docs/faults.md."""
-    lines = ["| kind | what the client sees | takes (default) | a sound agent |", "|---|---|---|---|"]
+    lines = ["| kind | what the client sees | takes (default) |", "|---|---|---|"]
     for kind in KINDS.values():
         takes = ", ".join(f"`{name}` ({value:g})" for name, value in kind.defaults.items())
-        lines.append(f"| `{kind.name}` | {kind.about} | {takes} | {kind.sound} |")
+        lines.append(f"| `{kind.name}` | {kind.about} | {takes} |")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,54 @@
+"""What SDKs do with faults, as the table of docs/faults.md says it; the rest of it is made by scripts/lab/sdk-faults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.faults import KINDS
+from tests.support import needed
+
+from .environments import ROOT
+from .faults import STUBBORN, FaultLab, cell, stubborn, tables, word
+from .matrix import CLIENTS
+
+NAMES = ("openai-py", "fetch")
+KINDS_HERE = (*STUBBORN, "refused", "cut-frame", "early-end", "truncated-arguments")
+
+
+def page_rows() -> dict[str, list[str]]:
+    """Return the rows of the page's tables of SDKs, by their first cell."""
+    page = (ROOT / "docs" / "faults.md").read_text("utf-8")
+    made = re.search(r"<!-- sdks: .*?-->\n(.*?)<!-- /sdks -->", page, re.DOTALL)
+    assert made is not None
+    cells = [[each.strip() for each in line.strip("|").split("|")] for line in made[1].splitlines() if line]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_the_page_has_each_kind_and_each_sdk() -> None:
+    """No kind and no client of the matrix is missing, and a sound agent does what the code says."""
+    rows = page_rows()
+    clients = [client.name for client in CLIENTS]
+    assert rows["fault"] == [*clients, "a sound agent"]
+    assert [name for name in KINDS if rows[f"`{name}`"][-1] != KINDS[name].sound] == []
+    assert set(clients) < set(rows)
+
+
+@pytest.mark.sdk
+def test_two_sdks_do_what_the_page_says(tmp_path: Path, environments: dict[str, str]) -> None:
+    """One that tries again and one that does not; a cut stream is seen as one by both, and an early end by none."""
+    clients = tuple(client for client in CLIENTS if client.name in NAMES)
+    if missing := [environments[each.driver.environment] for each in clients if environments[each.driver.environment]]:
+        needed(missing[0])
+    lab = FaultLab(tmp_path, clients, KINDS_HERE).perform()
+    rows = page_rows()
+    at = {client: rows["fault"].index(client.name) for client in clients}
+    found = {(kind, client.name): cell(lab, client, kind) for client in clients for kind in KINDS_HERE}
+    assert found == {(kind, client.name): rows[f"`{kind}`"][at[client]] for client in clients for kind in KINDS_HERE}
+    assert [stubborn(lab, client, kind) for client in clients for kind in STUBBORN] == [
+        text for client in clients for text in rows[client.name][: len(STUBBORN)]
+    ]
+    assert [word(lab, client, "stream", "cut-frame") for client in clients] == ["raises", "raises"]
+    assert "| `refused` | retries | raises |" in tables(lab)
