@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ _STORE = typer.Option(None, "--store", metavar="PATH", help="The database of rec
 _UPSTREAM = typer.Option(
     None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
 )
-_READ = "review|jsonl|har|mitmproxy|aimock|ddapm|cassetter|vcr"
-_WRITTEN = "vcr|review|har|jsonl|spans|otlp|html"
 TRACES = ("spans", "otlp")
+_WRITTEN = (*(row.name for row in FORMATS.values() if row.writes), *TRACES, "html")
 _PAGES = frozenset({".html", ".htm"})
 
 
@@ -57,7 +57,7 @@ def import_(
         help="Put everything into this cassette; default: one for each file, named as our YAML says inside, else like the file.",
     ),
     form: str | None = typer.Option(
-        None, "--format", metavar=_READ, help="What the files are; default: told from their content."
+        None, "--format", metavar="|".join(FORMATS), help="What the files are; default: told from their content."
     ),
     upstream: list[str] | None = _UPSTREAM,
     model: list[str] = typer.Option(
@@ -104,7 +104,7 @@ def export(
     form: str | None = typer.Option(
         None,
         "--format",
-        metavar=_WRITTEN,
+        metavar="|".join(_WRITTEN),
         help="What to write; default: by the file's name (.har, .jsonl, .html, else vcrpy's YAML), review with --all.",
     ),
     everything: bool = typer.Option(False, "--all", help="Every cassette, a file each, as --cassette-dir keeps them."),
@@ -225,7 +225,7 @@ def textconv(
 
 def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
-    from llmproxy.core.cassettes.formats import FORMATS, named
+    from llmproxy.core.cassettes.formats import named
 
     suffix = Path(file).suffix.lower()
     usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "vcr")

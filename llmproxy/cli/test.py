@@ -25,6 +25,7 @@ from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.suites import CASSETTES, STORE
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
+from llmproxy.report.choices import CHOICES
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
@@ -71,7 +72,7 @@ def run_tests(
         [],
         "--report",
         metavar="KIND=FILE",
-        help="junit=FILE, html=FILE, json=FILE, jsonl=FILE or github; may be repeated.",
+        help=f"{CHOICES}; may be repeated.",
     ),
     baseline: Path = typer.Option(
         None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."

@@ -15,6 +15,7 @@ import pytest
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Mode
+from llmproxy.report.choices import CHOICES
 from llmproxy.values import in_words
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def add_options(parser: pytest.Parser) -> None:
         add(DEBUG, action="store_true", default=False, help=debug)
     if not (_langwatch() or _has("seleniumbase")):  # who has this option, and would fail if we had it first
         add(HEADLESS, action="store_true", default=False, help="taken and ignored: scenarios open no browser")
-    report = "write a report of all scenarios: junit=FILE, html=FILE, json=FILE, jsonl=FILE or github; may be repeated"
+    report = f"write a report of all scenarios: {CHOICES}; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 

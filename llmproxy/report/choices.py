@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.events import Handler
-from llmproxy.report.hiding import Hiding
 
-__all__ = ["KINDS", "handler_of"]
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+
+__all__ = ["CHOICES", "KINDS", "ReportKind", "handler_of"]
 
 
 def _junit(path: Path) -> Handler:
@@ -44,32 +46,56 @@ def _jsonl(path: Path) -> Handler:
 def _github(path: Path | None) -> Handler:
     from llmproxy.report.github import GitHub
 
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
     root = os.environ.get("GITHUB_WORKSPACE", "")
     return GitHub(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
-KINDS: Mapping[str, Callable[[Path], Handler]] = {"junit": _junit, "html": _html, "json": _json, "jsonl": _jsonl}
-"""Reports that are files. ``github`` needs none."""
+class ReportKind(NamedTuple):
+    """One row of the table."""
+
+    handler: Callable[[Path], Handler] | Callable[[Path | None], Handler]
+    example: str
+    """A file as it is usually called."""
+    alone: bool = False
+    """It needs no file."""
+
+
+KINDS: Mapping[str, ReportKind] = {
+    "junit": ReportKind(_junit, "report.xml"),
+    "html": ReportKind(_html, "report.html"),
+    "json": ReportKind(_json, "report.json"),
+    "jsonl": ReportKind(_jsonl, "report.jsonl"),
+    "github": ReportKind(_github, "summary.md", alone=True),
+}
+"""By name, as ``--report`` takes it."""
+
+
+*_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
+CHOICES = f"{', '.join(_MOST)} or {_LAST}"
+"""How each kind is asked for: ``junit=FILE, ... or github``."""
 
 
 def handler_of(text: str) -> Handler:
-    """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``html=FILE``, ``json=FILE``, ``jsonl=FILE``, ``github``.
+    """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``github``.
 
     Raises:
         SettingsError: there is no such kind, or it lacks its file.
 
     """
-    kind, given, name = text.partition("=")
-    if kind == "github":
-        return Hiding(_github(Path(name) if name else None))
-    if kind not in KINDS:
-        raise SettingsError(f"--report {text!r}: there is no {kind!r}; it can be {', '.join(KINDS)} or github.")
-    if not given or not name:
-        raise SettingsError(
-            f"--report {text!r}: it needs a file, as {kind}=report.{'xml' if kind == 'junit' else kind}."
-        )
+    from llmproxy.report.hiding import Hiding
+
+    kind, _, name = text.partition("=")
+    row = KINDS.get(kind)
+    if row is None:
+        *most, last = KINDS
+        raise SettingsError(f"--report {text!r}: there is no {kind!r}; it can be {', '.join(most)} or {last}.")
+    if not name and not row.alone:
+        raise SettingsError(f"--report {text!r}: it needs a file, as {kind}={row.example}.")
+    make = cast("Callable[[Path | None], Handler]", row.handler)
     try:
-        return Hiding(KINDS[kind](Path(name)))
+        return Hiding(make(Path(name) if name else None))
     except OSError as error:
         raise SettingsError(f"--report {text!r}: cannot write there: {error.strerror or error}.") from error

@@ -33,14 +33,20 @@ class Grown:
         path.write_text("".join(lines), "utf-8")
 
     def write(self, file: str, text: str) -> None:
-        """Write a new file of the package."""
-        path = self.folder / "llmproxy" / file
-        assert not path.exists()
-        path.write_text(text, "utf-8")
+        """Write a new file of the package, or at the end of one."""
+        with (self.folder / "llmproxy" / file).open("a", encoding="utf-8") as out:
+            out.write(text)
 
-    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def python(self, code: str, *words: str) -> str:
+        """Run code with the copy, and return what it printed."""
+        command = [sys.executable, "-c", code, *words]
+        return subprocess.run(
+            command, env=clean_env(self.env), capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def run(self, *words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a module of Python, such as ``llmproxy``, with words, in the folder of the copy unless another is named."""
-        env = clean_env(self.env | {"COLUMNS": "1000", "NO_COLOR": "1"})
+        env = clean_env(self.env | {"COLUMNS": "1000", "NO_COLOR": "1"} | variables)
         command = [sys.executable, "-m", *words]
         return subprocess.run(
             command, cwd=cwd or self.folder, env=env, capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""Which variables the SDKs read, as data: base URLs, keys, proxies, certificates. `client.environment.build` makes an environment of it.
+"""Which variables the SDKs read, as data: base URLs and keys (of the providers' rows), proxies, certificates. `client.environment.build` makes an environment of it.
 
 A base URL is written as what follows ``http://HOST:PORT/s/<session>``. Providers have their prefix wherever a path alone could be of
 several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md 1.1 and 4.1.
@@ -7,6 +7,8 @@ several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from llmproxy.core.providers.table import PROVIDERS
 
 PLACEHOLDER = "llmproxy-placeholder"
 """What stands for a key in replay, where no key is needed but SDKs refuse to start without one."""
@@ -22,40 +24,15 @@ class BaseURL:
     """Set only where it was set: SDKs behave differently merely because it is there."""
 
 
-BASE_URLS = (
-    BaseURL("OPENAI_BASE_URL", "/v1"),
-    BaseURL("OPENAI_API_BASE", "/v1"),
-    BaseURL("ANTHROPIC_BASE_URL", "/anthropic"),
-    BaseURL("ANTHROPIC_API_URL", "/anthropic"),
-    BaseURL("GOOGLE_GEMINI_BASE_URL", "/gemini"),
-    BaseURL("GEMINI_API_BASE", "/gemini"),
-    BaseURL("GOOGLE_VERTEX_BASE_URL", "/vertex"),
-    BaseURL("ANTHROPIC_VERTEX_BASE_URL", "/vertex/v1"),
-    BaseURL("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "/bedrock"),
-    BaseURL("AWS_BEDROCK_RUNTIME_ENDPOINT", "/bedrock"),
-    BaseURL("ANTHROPIC_BEDROCK_BASE_URL", "/bedrock"),
-    BaseURL("ANTHROPIC_BEDROCK_MANTLE_BASE_URL", "/bedrock/anthropic"),
-    BaseURL("CO_API_URL", "/cohere"),
-    BaseURL("COHERE_API_BASE", "/cohere/v2/chat"),  # litellm posts to it as it is
-    BaseURL("GROQ_BASE_URL", "/groq"),
-    BaseURL("GROQ_API_BASE", "/groq/openai/v1"),
-    BaseURL("TOGETHER_BASE_URL", "/together"),
-    BaseURL("TOGETHER_AI_API_BASE", "/together/v1"),
-    BaseURL("OPENROUTER_API_BASE", "/openrouter/api/v1"),
-    BaseURL("OPENROUTER_BASE_URL", "/openrouter/api/v1"),
-    BaseURL("MISTRAL_API_BASE", "/mistral/v1"),
-    BaseURL("DEEPSEEK_API_BASE", "/deepseek"),
-    BaseURL("XAI_API_BASE", "/xai/v1"),
-    BaseURL("FIREWORKS_API_BASE", "/fireworks/inference/v1"),
-    BaseURL("CEREBRAS_API_BASE", "/cerebras/v1"),
-    BaseURL("NVIDIA_NIM_API_BASE", "/nvidia/v1"),
-    BaseURL("WRITER_BASE_URL", "/writer"),
-    BaseURL("OLLAMA_HOST", "/ollama"),
-    BaseURL("OLLAMA_API_BASE", "/ollama"),
-    BaseURL("AZURE_OPENAI_ENDPOINT", "/azure", preset_only=True),
-    BaseURL("AZURE_API_BASE", "/azure", preset_only=True),
-    BaseURL("ANTHROPIC_FOUNDRY_BASE_URL", "/azure/anthropic", preset_only=True),
-    BaseURL("ANTHROPIC_GOOGLE_CLOUD_BASE_URL", "/vertex/v1", preset_only=True),
+BASE_URLS = tuple(
+    sorted(
+        (
+            BaseURL(name, provider.prefix + path, name in provider.only_if_set)
+            for provider in PROVIDERS.values()
+            for name, path in provider.env.items()
+        ),
+        key=lambda variable: variable.preset_only,
+    )
 )
 
 AZURE = ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE")
@@ -63,38 +40,7 @@ OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 """Node's and LangChain's Azure clients refuse to start where both an Azure endpoint and one of these is set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A variable that holds a provider's key."""
-
-    name: str
-    instead: tuple[str, ...] = ()
-    """Variables that do its service: where one is set, a placeholder would only get in the way."""
-    needs: str = ""
-    """Given only where this variable is set."""
-
-
-KEYS = (
-    Key("OPENAI_API_KEY"),
-    Key("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",)),
-    Key("GEMINI_API_KEY", ("GOOGLE_API_KEY",)),
-    Key("GOOGLE_GENERATIVE_AI_API_KEY"),
-    Key("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), needs="AZURE_OPENAI_ENDPOINT"),
-    Key("AZURE_API_KEY", ("AZURE_AD_TOKEN",), needs="AZURE_API_BASE"),
-    Key("CO_API_KEY"),
-    Key("COHERE_API_KEY"),
-    Key("GROQ_API_KEY"),
-    Key("TOGETHER_API_KEY"),
-    Key("TOGETHERAI_API_KEY"),
-    Key("OPENROUTER_API_KEY"),
-    Key("MISTRAL_API_KEY"),
-    Key("DEEPSEEK_API_KEY"),
-    Key("XAI_API_KEY"),
-    Key("FIREWORKS_API_KEY"),
-    Key("CEREBRAS_API_KEY"),
-    Key("NVIDIA_NIM_API_KEY"),
-    Key("WRITER_API_KEY"),
-)
+KEYS = tuple(key for provider in PROVIDERS.values() for key in provider.keys)
 
 AWS_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",

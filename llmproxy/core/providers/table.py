@@ -1,4 +1,4 @@
-"""The providers and their operations, as data. `core.providers.routing` reads it; nobody else needs to.
+"""The providers and their operations, as data: all that is known of one by name stands in its row.
 
 A provider's `upstream` is the base URL as its own SDK takes it; `versions` are the path prefixes under which its
 API stands at its public host, the first being the one that is restored where a client leaves it out. An operation
@@ -10,7 +10,7 @@ references, read 2026-07.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,17 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyVariable:
+    """A variable that holds a provider's key."""
+
+    name: str
+    instead: tuple[str, ...] = ()
+    """Variables that do its service: where one is set, a placeholder would only get in the way."""
+    needs: str = ""
+    """Given only where this variable is set."""
+
+
+@dataclass(frozen=True, slots=True)
 class Provider:
     """One provider, under the logical name that goes into keys."""
 
@@ -51,12 +62,24 @@ class Provider:
     operations: Mapping[str, Operation] = field(compare=False)
     """By path, version prefix left out."""
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
-    env: tuple[str, ...] = field(default=(), compare=False)
-    """Variables that hold its base URL, in order of precedence."""
+    env: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Variables that hold its base URL, in order of precedence; and what follows the provider's prefix where it is ours."""
     credentials: frozenset[str] = field(default=frozenset(), compare=False)
     """Members of the query, in lower case, that say who asks and never what."""
     alike: frozenset[str] = field(default=frozenset(), compare=False)
     """Those of `versions` that mean the same as the first one; requests under any other are other requests."""
+    only_if_set: frozenset[str] = field(default=frozenset(), compare=False)
+    """Those of `env` that are set only where they were set: SDKs behave differently merely because they are there."""
+    keys: tuple[KeyVariable, ...] = field(default=(), compare=False)
+    litellm: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """By litellm's name of it: what follows the proxy's address in the base URL that litellm is given."""
+    otel: str = field(default="", compare=False)
+    """OpenTelemetry's name of it, where that is another."""
+
+    @property
+    def prefix(self) -> str:
+        """What a base URL of it begins with, after the proxy's address: none for OpenAI, so that ``--upstream default=URL`` keeps its meaning."""
+        return "" if self.name == "openai" else f"/{self.name}"
 
 
 def _operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
@@ -182,67 +205,91 @@ WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.c
 REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
 
 
-def _compatible(name: str, upstream: str, *hosts: str, versions: tuple[str, ...] = ("/v1",), env: str = "") -> Provider:
+def _compatible(
+    name: str,
+    upstream: str,
+    *hosts: str,
+    versions: tuple[str, ...] = ("/v1",),
+    keys: str = "",
+    **more: Any,  # noqa: ANN401 - as of Provider
+) -> Provider:
     alike = frozenset({"", "/v1"} & set(versions[1:]))
-    return Provider(name, upstream, "openai", hosts, OPENAI, versions, tuple(env.split()), alike=alike)
+    return Provider(name, upstream, "openai", hosts, OPENAI, versions, alike=alike, keys=_keys(keys), **more)
 
 
+def _keys(names: str) -> tuple[KeyVariable, ...]:
+    return tuple(map(KeyVariable, names.split()))
+
+
+_AZURE = {"AZURE_OPENAI_ENDPOINT": "", "AZURE_API_BASE": "", "ANTHROPIC_FOUNDRY_BASE_URL": "/anthropic"}
 _ROWS = (
     Provider(
         "openai", "https://api.openai.com/v1", "openai",
         ("api.openai.com", "eu.api.openai.com", "us.api.openai.com"),
         {**OPENAI, "/traces/ingest": Operation("traces.ingest", not_llm=True)},
-        env=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        env={"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"}, keys=_keys("OPENAI_API_KEY"), litellm={"openai": "/v1"},
     ),
     Provider(
         "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
-        env=("ANTHROPIC_BASE_URL", "ANTHROPIC_API_URL"),
+        env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
+        keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",)),), litellm={"anthropic": ""},
     ),
     Provider(
         "gemini", "https://generativelanguage.googleapis.com", "gemini", ("generativelanguage.googleapis.com",), GEMINI,
-        ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
+        ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), {"GOOGLE_GEMINI_BASE_URL": "", "GEMINI_API_BASE": ""},
         GOOGLE_CREDENTIALS,
+        keys=(KeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",)), KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY")),
+        litellm={"gemini": "/v1beta"}, otel="gcp.gemini",
     ),
     Provider(
         "vertex", "https://aiplatform.googleapis.com", "gemini",
         ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com"), {},
-        ("/v1beta1", "/v1"), ("GOOGLE_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL"),
-        GOOGLE_CREDENTIALS,
+        ("/v1beta1", "/v1"),
+        {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
+        GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
     ),
     Provider(
         "azure", "", "openai",
         ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.inference.ai.azure.com"),
         {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
-        ("/openai/v1", "/openai", "/models", ""), ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE", "ANTHROPIC_FOUNDRY_BASE_URL"),
-        frozenset({"api-key", "subscription-key"}),
+        ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
+        only_if_set=frozenset(_AZURE),
+        keys=(
+            KeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), needs="AZURE_OPENAI_ENDPOINT"),
+            KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), needs="AZURE_API_BASE"),
+        ),
+        litellm={"azure": "/azure"}, otel="azure.ai.openai",
     ),
     Provider(
         "bedrock", "https://bedrock-runtime.us-east-1.amazonaws.com", "bedrock",
         ("bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com", "bedrock-mantle.*.api.aws"),
         BEDROCK, ("",),
-        ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_BEDROCK_RUNTIME_ENDPOINT", "ANTHROPIC_BEDROCK_BASE_URL",
-         "ANTHROPIC_BEDROCK_MANTLE_BASE_URL"),
-        SIGNED_QUERY,
+        {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "", "AWS_BEDROCK_RUNTIME_ENDPOINT": "", "ANTHROPIC_BEDROCK_BASE_URL": "",
+         "ANTHROPIC_BEDROCK_MANTLE_BASE_URL": "/anthropic"},
+        SIGNED_QUERY, otel="aws.bedrock",
     ),
     Provider(
         "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"),
-        OLLAMA, ("",), ("OLLAMA_HOST", "OLLAMA_API_BASE"),
+        OLLAMA, ("",), {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""},
+        litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
-        ("CO_API_URL", "COHERE_API_BASE"),
+        {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second as it is
+        keys=_keys("CO_API_KEY COHERE_API_KEY"), litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
     ),
     Provider(
         "replicate", "https://api.replicate.com", "generic", ("api.replicate.com", "*.replicate.net"), REPLICATE,
     ),
     Provider(
         "writer", "https://api.writer.com", "openai", ("api.writer.com",),
-        {**OPENAI, **WRITER}, env=("WRITER_BASE_URL",),
+        {**OPENAI, **WRITER}, env={"WRITER_BASE_URL": ""}, keys=_keys("WRITER_API_KEY"),
     ),
     Provider(
         "deepseek", "https://api.deepseek.com", "openai", ("api.deepseek.com",),
         {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")}, ("", "/v1", "/beta"),
-        ("DEEPSEEK_API_BASE",), alike=frozenset({"/v1"}),
+        {"DEEPSEEK_API_BASE": ""}, alike=frozenset({"/v1"}), keys=_keys("DEEPSEEK_API_KEY"),
+        litellm={"deepseek": "/deepseek"},
     ),
     Provider(
         "huggingface", "https://router.huggingface.co/v1", "openai",
@@ -250,22 +297,33 @@ _ROWS = (
         {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
     ),
     _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
-                "codestral.mistral.ai", env="MISTRAL_API_BASE"),
+                "codestral.mistral.ai", env={"MISTRAL_API_BASE": "/v1"}, keys="MISTRAL_API_KEY",
+                litellm={"mistral": "/mistral/v1"}, otel="mistral_ai"),
     _compatible("groq", "https://api.groq.com", "api.groq.com", versions=("/openai/v1",),
-                env="GROQ_BASE_URL GROQ_API_BASE"),
+                env={"GROQ_BASE_URL": "", "GROQ_API_BASE": "/openai/v1"}, keys="GROQ_API_KEY",
+                litellm={"groq": "/groq/openai/v1"}),
     _compatible("openrouter", "https://openrouter.ai/api/v1", "openrouter.ai", versions=("/api/v1",),
-                env="OPENROUTER_API_BASE OPENROUTER_BASE_URL"),
+                env={"OPENROUTER_API_BASE": "/api/v1", "OPENROUTER_BASE_URL": "/api/v1"}, keys="OPENROUTER_API_KEY",
+                litellm={"openrouter": "/openrouter/api/v1"}),
     _compatible("together", "https://api.together.xyz", "api.together.xyz", "api.together.ai",
-                env="TOGETHER_BASE_URL TOGETHER_AI_API_BASE"),
-    _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env="XAI_API_BASE"),
+                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"}, keys="TOGETHER_API_KEY TOGETHERAI_API_KEY",
+                litellm={"together_ai": "/together/v1"}),
+    _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
+                litellm={"xai": "/xai/v1"}, otel="x_ai"),
     _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
-                env="FIREWORKS_API_BASE"),
-    _compatible("perplexity", "https://api.perplexity.ai", "api.perplexity.ai", versions=("", "/v1")),
-    _compatible("cerebras", "https://api.cerebras.ai/v1", "api.cerebras.ai", env="CEREBRAS_API_BASE"),
-    _compatible("nvidia", "https://integrate.api.nvidia.com/v1", "integrate.api.nvidia.com", env="NVIDIA_NIM_API_BASE"),
-    _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "api.deepinfra.com", versions=("/v1/openai",)),
-    _compatible("moonshot", "https://api.moonshot.ai/v1", "api.moonshot.ai", "api.moonshot.cn"),
+                env={"FIREWORKS_API_BASE": "/inference/v1"}, keys="FIREWORKS_API_KEY",
+                litellm={"fireworks_ai": "/fireworks/inference/v1"}),
+    _compatible("perplexity", "https://api.perplexity.ai", "api.perplexity.ai", versions=("", "/v1"),
+                litellm={"perplexity": "/perplexity"}),
+    _compatible("cerebras", "https://api.cerebras.ai/v1", "api.cerebras.ai", env={"CEREBRAS_API_BASE": "/v1"},
+                keys="CEREBRAS_API_KEY", litellm={"cerebras": "/cerebras/v1"}),
+    _compatible("nvidia", "https://integrate.api.nvidia.com/v1", "integrate.api.nvidia.com",
+                env={"NVIDIA_NIM_API_BASE": "/v1"}, keys="NVIDIA_NIM_API_KEY", litellm={"nvidia_nim": "/nvidia/v1"}),
+    _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "api.deepinfra.com", versions=("/v1/openai",),
+                litellm={"deepinfra": "/deepinfra/v1/openai"}),
+    _compatible("moonshot", "https://api.moonshot.ai/v1", "api.moonshot.ai", "api.moonshot.cn",
+                litellm={"moonshot": "/moonshot/v1"}),
 )  # fmt: skip
 
 PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}

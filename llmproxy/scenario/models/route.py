@@ -3,7 +3,7 @@
     openai/gpt-4.1-mini -> {"api_base": "http://127.0.0.1:8080/v1", "extra_headers": {session, party}}
 
 Each provider's client makes its URL in its own way (OpenAI's appends to a base that ends in /v1, Anthropic's adds /v1 itself, Cohere's
-posts to what it is given), so the paths are a table; providers that it lacks follow the path of their default base URL. Measured with
+posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow the path of their default base URL. Measured with
 litellm 1.102 to 1.106. Models for which no base URL leads anywhere are refused with what to write instead.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.direct import is_openai
@@ -24,42 +25,20 @@ if TYPE_CHECKING:
 
 __all__ = ["provider_of", "route", "upstreams_of_models"]
 
-PATHS = {
-    "openai": "/v1",
-    "anthropic": "",
-    "gemini": "/v1beta",
-    "cohere": "/cohere/v2/chat",
-    "cohere_chat": "/cohere/v2/chat",
-    "ollama": "/ollama",
-    "ollama_chat": "/ollama",
-    "azure": "/azure",
-    "openrouter": "/openrouter/api/v1",
-    "mistral": "/mistral/v1",
-    "groq": "/groq/openai/v1",
-    "deepseek": "/deepseek",
-    "together_ai": "/together/v1",
-    "xai": "/xai/v1",
-    "fireworks_ai": "/fireworks/inference/v1",
-    "cerebras": "/cerebras/v1",
-    "nvidia_nim": "/nvidia/v1",
-    "perplexity": "/perplexity",
-    "deepinfra": "/deepinfra/v1/openai",
-    "moonshot": "/moonshot/v1",
-}
+PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
 """What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""
-NAMES = {
-    "cohere_chat": "cohere",
-    "ollama_chat": "ollama",
-    "together_ai": "together",
-    "fireworks_ai": "fireworks",
-    "nvidia_nim": "nvidia",
-}
+NAMES = {name: provider.name for provider in PROVIDERS.values() for name in provider.litellm if name != provider.name}
 """The proxy's name of a provider, where litellm's is another."""
 OPENAI_LIKE = frozenset(
     {"hosted_vllm", "lm_studio", "openai_like", "litellm_proxy", "llamafile", "xinference", "docker_model_runner"}
 )
 """Servers of one's own that speak OpenAI's dialect: they are where `api_base` says, and nowhere else."""
-_OWN_DIALECT = frozenset({"anthropic", "gemini", "cohere", "cohere_chat", "ollama", "ollama_chat", "azure"})
+_OWN_DIALECT = frozenset(
+    name
+    for provider in PROVIDERS.values()
+    for name in provider.litellm
+    if provider.family != "openai" or not provider.upstream
+)
 """Their upstream keeps the provider's name, because the proxy has to know the dialect."""
 AZURE_VERSION = "2024-10-21"
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")

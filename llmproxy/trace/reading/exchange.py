@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list
 from llmproxy.core.dialects.streams import SSEParser, events_of, parsed
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, header
 from llmproxy.trace.reading.history import History
 
@@ -255,11 +255,9 @@ def _complaint(value: dict[str, Any]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=256)
 def provider_name(provider: str) -> str:
     """Return OpenTelemetry's name of a provider; our own where it has none."""
     return _PROVIDERS.get(provider, provider)
 
 
-_PROVIDERS = {"azure": "azure.ai.openai", "bedrock": "aws.bedrock", "gemini": "gcp.gemini", "vertex": "gcp.vertex_ai",
-              "mistral": "mistral_ai", "xai": "x_ai", "watsonx": "ibm.watsonx.ai"}  # fmt: skip
+_PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"watsonx": "ibm.watsonx.ai"}
