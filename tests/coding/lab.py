@@ -127,8 +127,13 @@ class Ran:
 
     def count(self, word: str) -> int:
         """Return a number of the summary: hits, misses, recorded."""
-        found = re.search(rf"llmproxy: .*?\b([0-9,]+) {word}", self.stderr)
-        return int(found[1].replace(",", "")) if found else 0
+        return counted(self.stderr, word)
+
+
+def counted(stderr: str, word: str) -> int:
+    """Return a number of the summary that `run` says at its end; 0 if it says none."""
+    found = re.search(rf"llmproxy: .*?\b([0-9,]+) {word}", stderr)
+    return int(found[1].replace(",", "")) if found else 0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,66 @@
+"""Each program of docs/frameworks.md is run as it stands there: recorded, and replayed with the provider dead."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.coding.lab import DEAD, counted
+from tests.provider import Provider, load
+from tests.support import needed
+from tests.support.process import ROOT, clean_env
+
+from .environments import ENVIRONMENTS, NODE, interpreter
+
+pytestmark = pytest.mark.sdk
+PAGE = (ROOT / "docs/frameworks.md").read_text("utf-8")
+PROGRAMS = [
+    pytest.param(environment, program, id=f"{section.split('\n')[0].strip()} ({environment})")
+    for section in PAGE.split("\n## ")[1:]
+    for environment, program in re.findall(r"^```(?:python|js) (\w+)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    if environment in ENVIRONMENTS
+]
+ANSWER = "Yes: it rains in Oslo."
+DIALOGUE = {
+    "ordered": True,
+    "steps": [
+        {"user": "Do I need an umbrella in Oslo?", "results": 0}
+        | {"call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]},
+        {"results": 1, "tool_result": "rain, 7 degrees", "say": ANSWER},
+    ],
+}
+
+
+@pytest.mark.parametrize(("environment", "program"), PROGRAMS)
+def test_a_program_of_the_page_replays(
+    environment: str, program: str, environments: dict[str, str], tmp_path: Path
+) -> None:
+    """Two calls recorded, two hits, the same answer; the provider is asked twice."""
+    if environments[environment]:
+        needed(environments[environment])
+    file = tmp_path / ("agent.mjs" if environment == "node" else "agent.py")
+    file.write_text(program, "utf-8")
+    if environment == "node":
+        (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
+    with Provider(load(DIALOGUE)) as up:
+        recorded = _run(environment, file, up.url, "--mode", "record")
+        assert (recorded.returncode, len(up.requests)) == (0, 2), recorded.stderr
+    replayed = _run(environment, file, DEAD)
+    assert replayed.returncode == 0, replayed.stderr
+    assert (recorded.stdout.strip(), replayed.stdout.strip()) == (ANSWER, ANSWER)
+    assert (counted(replayed.stderr, "hit"), counted(replayed.stderr, "miss")) == (2, 0)
+
+
+def _run(environment: str, file: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[str]:
+    asked = [word for name in ("openai", "anthropic") for word in ("--upstream", f"{name}={upstream}")]
+    keys = {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"} if options else {}
+    command = [sys.executable, "-m", "llmproxy", "run", *options, *asked, "--", interpreter(environment), str(file)]
+    env = clean_env({"PYTHONPATH": str(ROOT), **keys})
+    return subprocess.run(
+        command, cwd=file.parent, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
