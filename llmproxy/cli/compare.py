@@ -1,7 +1,6 @@
 """``llmproxy diff``: two interactions by JSON path, or two cassettes by what the agent did, said, used and took.
 
-Of two cassettes it tells first why they differ, where one is a fork; then tools, their arguments and results, texts, tokens, cost, spans
-and latency (`trace.comparing.diff`); then what else changed request by request: models, statuses, what is no conversation (`core.cassettes.changes`).
+Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.recordings` found.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -24,18 +23,16 @@ from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Fit, Mismatch, Slot
-    from llmproxy.core.cassettes.changes import CassetteDiff, Pair
     from llmproxy.core.dialects.conversation import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
-    from llmproxy.trace.comparing.diff import ReplayDiff
+    from llmproxy.trace.comparing.diff import FailOn
+    from llmproxy.trace.comparing.recordings import RecordingDiff
 
 _PLACES = 100
 """Differences that are listed."""
 _FORMS = ("text", "json", "markdown")
-_TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
-"""Changes of a request that the trace tells already."""
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +63,7 @@ def diff(
         else:
             found = compared(database, old, new)
             _print(found, form)
-            failed = found.fails(fail_on)
+            failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
         raise typer.Exit(Exit.FAILED)
 
@@ -76,11 +73,10 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two cassettes, compared in both ways."""
+    """Two cassettes, and what may explain their difference."""
 
     names: tuple[str, str]
-    requests: CassetteDiff
-    trace: ReplayDiff
+    diff: RecordingDiff
     forks: tuple[Fork, ...]
     """Of the two, those that are somebody's child."""
     exchanged: tuple[str, ...]
@@ -106,27 +102,6 @@ class Compared:
             ]
         return lines
 
-    @property
-    def others(self) -> list[Pair]:
-        """Requests with changes that the trace does not tell."""
-        return [each for each in self.requests.pairs if each.what in ("added", "removed") or list(untold(each))]
-
-    def fails(self, on: str | None) -> bool:
-        """Tell whether this is a failure."""
-        if on is None:
-            return False
-        if on == "any":
-            return self.trace.has_changes or not self.requests.same
-        return self.trace.fails("contract")
-
-
-def untold(pair: Pair) -> Iterator[Any]:
-    """Give the changes of a request that are not told by the trace: of one that is no conversation, all."""
-    from llmproxy.trace.reading.exchange import CHAT
-
-    chat = any(word in CHAT for word in pair.title.split()[1:2])
-    yield from (each for each in pair.changes if not chat or not each.what.startswith(_TOLD))
-
 
 def compared(database: Store, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files. Raises CassetteError."""
@@ -134,13 +109,11 @@ def compared(database: Store, old: str, new: str) -> Compared:
     from llmproxy.cli.parts.importer import cassette_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.learning.shipped import list_shipped
-    from llmproxy.core.cassettes.changes import cassette_diff
     from llmproxy.core.engine.likening import liken
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.varying import slots_of
-    from llmproxy.trace.comparing.diff import ReplayDiff
-    from llmproxy.trace.files.cassette import from_interactions
+    from llmproxy.trace.comparing.recordings import RecordingDiff
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
@@ -148,12 +121,10 @@ def compared(database: Store, old: str, new: str) -> Compared:
     slots = [() if Path(name).is_file() else slots_of(database, split_name(name)[0]) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.circumstances for each in side)))) for side in sides]
     sides[0], exchanged = liken(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
-    traces = [from_interactions(side, name) for side, name in zip(sides, (old, new), strict=True)]
     found = (fork_of(database, *split_name(name)) for name in (old, new) if not Path(name).is_file())
     return Compared(
         (old, new),
-        cassette_diff(*sides),
-        ReplayDiff.compute(*traces),
+        RecordingDiff.compute(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
         tuple(zip(said, slots, strict=True)),
@@ -173,42 +144,44 @@ def _print(found: Compared, form: str) -> None:
 def _plain(found: Compared) -> dict[str, Any]:
     from llmproxy.trace.comparing.render import tree
 
-    plain: dict[str, Any] = found.requests.to_dict()
+    plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [plain_bindings(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
-    return {**plain, "trace": tree(found.trace), **told}
+    return {**plain, "trace": tree(found.diff.trace), **told}
 
 
 def _lines(found: Compared) -> Iterator[str]:
     """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
+    from llmproxy.trace.comparing.recordings import untold
     from llmproxy.trace.comparing.render import render
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
-    if found.trace.has_changes or not found.others:
-        yield render(found.trace, color=color, width=shutil.get_terminal_size().columns)
-    for pair in found.others:
+    if found.diff.trace.has_changes or not found.diff.others:
+        yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
+    for pair in found.diff.others:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {line(pair.title)}  {pair.asked}"
-        for each in untold(pair) if pair.what == "changed" else pair.changes:
+        for each in untold(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
-    *_, last = found.requests.lines(*found.names)
+    *_, last = found.diff.requests.lines(*found.names)
     yield f"Requests: {last}"
 
 
 def _markdown(found: Compared) -> Iterator[str]:
+    from llmproxy.trace.comparing.recordings import untold
     from llmproxy.trace.comparing.render import render
 
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)
     if found.why:
         yield ""
-    yield render(found.trace, "markdown")
-    for pair in found.others:
-        changes = ", ".join(each.what for each in (untold(pair) if pair.what == "changed" else pair.changes))
+    yield render(found.diff.trace, "markdown")
+    for pair in found.diff.others:
+        changes = ", ".join(each.what for each in untold(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
-    *_, last = found.requests.lines(*found.names)
+    *_, last = found.diff.requests.lines(*found.names)
     yield f"\nRequests: {last}"
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.changes import turn_of
 from llmproxy.core.cassettes.formats import Source, aimock
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.trace.comparing.requests import turn_of
 
 Adopt = Callable[[str, str], list[Interaction]]
 

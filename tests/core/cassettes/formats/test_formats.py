@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.changes import turn_of
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, named, open_source, recognise
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, SettingsError
+from llmproxy.trace.comparing.requests import turn_of
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
