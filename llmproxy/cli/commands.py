@@ -45,6 +45,7 @@ GROUPS = {
     "Change": {
         "fork": Listed("replay", "Make a new cassette that begins as another one does."),
         "learn": Listed("learn", "Learn which values of tools vary from run to run."),
+        "rerecord": Listed("rerecord", "Ask one recorded question again, and keep the new answer."),
         "rm": Listed("keep", "Delete cassettes or single interactions, after asking."),
         "rename": Listed("keep", "Give a cassette another name."),
         "prune": Listed("keep", "Delete recordings that are not wanted any more, after asking."),

@@ -1,0 +1,205 @@
+"""``llmproxy rerecord ID``: one recorded question asked again of its provider, with the environment's credentials.
+
+A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a wrong key or a bad day
+costs nothing that was recorded, and the question's key and place in its conversation stay.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import ProxyHandler, Request, build_opener
+
+import typer
+
+from llmproxy.cli.parts.naming import number_of
+from llmproxy.cli.parts.opening import STORE, opened
+from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.printing import line, say
+from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.interaction import Headers, Interaction
+
+_REDACTED = re.compile(rb"REDACTED")
+_UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "azure": ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
+    "cohere": ("CO_API_KEY", "COHERE_API_KEY"),
+    "together": ("TOGETHER_API_KEY", "TOGETHERAI_API_KEY"),
+    "nvidia": ("NVIDIA_NIM_API_KEY",),
+}
+"""Variables that hold a provider's key, in order of precedence; of all others ``NAME_API_KEY``."""
+_HEADERS: Mapping[str, str] = {
+    "ANTHROPIC_API_KEY": "x-api-key",
+    "GEMINI_API_KEY": "x-goog-api-key",
+    "GOOGLE_API_KEY": "x-goog-api-key",
+    "AZURE_OPENAI_API_KEY": "api-key",
+    "AZURE_API_KEY": "api-key",
+}
+"""Header in which a key goes; all others are bearer tokens."""
+_SIGNED = frozenset({"bedrock", "vertex"})
+"""Their requests are signed, or carry a token that lives for an hour."""
+_PATIENCE = 600.0
+"""Seconds that an answer may take."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rerecord")(rerecord)
+
+
+def rerecord(
+    interaction: str = typer.Argument(..., metavar="ID", help="Number of the interaction, see `llmproxy ls`."),
+    store: Path | None = STORE,
+    upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Ask there, as in `llmproxy start`."),
+) -> None:
+    """Ask one recorded question again, with the environment's credentials, and keep the new answer instead."""
+    id_ = number_of(interaction, "rerecord")
+    loaded = gather({"store": store, "upstream": upstream or None})
+    with opened(store) as database:
+        found = database.load(id_)
+        live = {row.id for row in database.summaries(found.cassette)}
+        holder = next((each.holder for each in database.cassettes() if (each.name, each.sample) == _place(found)), "")
+    if holder:
+        raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
+    if id_ not in live:
+        raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint="The numbers of today: llmproxy ls")
+    headers = _headers(found, os.environ)
+    target = _upstream(found, dict(loaded.settings.upstream))
+    typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
+    made = _ask(found, headers, target)
+    if made.response.status >= 400 or made.response.ending.value != "complete":
+        answer = made.response
+        say(
+            f"The answer was {answer.status} {line(answer.reason)} ({answer.ending.value}); the recording stays as it is."
+        )
+        say(line(answer.body[:600].decode("utf-8", "replace")))
+        raise typer.Exit(int(Exit.FAILED))
+    with opened(store, writable=True) as database:
+        new = _put(database, found, made)
+    say(
+        f"#{id_} is replaced by #{new}, whose answer is {'the same' if _says(made) == _says(found) else 'another one'}."
+    )
+    if _says(made) != _says(found):
+        say(
+            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. llmproxy diff {id_} {new}"
+        )
+
+
+def _place(found: Interaction) -> tuple[str, int]:
+    return found.cassette, found.sample
+
+
+def _headers(found: Interaction, env: Mapping[str, str]) -> Headers:
+    """Return the headers to send, with a key of the environment where one was recorded. Raises SettingsError."""
+    from llmproxy.core.traffic.frames import is_frames
+
+    request = found.request
+    if is_frames(found.response.headers):
+        raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
+    if _REDACTED.search(request.body) or "REDACTED" in request.target:
+        raise SettingsError(
+            f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked again.",
+            hint=f"Record it with your agent: llmproxy run --mode record --cassette {line(found.cassette)} -- COMMAND",
+        )
+    plain = [
+        (name, value) for name, value in request.headers if name.lower() not in _UNSENT and "REDACTED" not in value
+    ]
+    asked = any("REDACTED" in value for name, value in request.headers if name.lower() not in _UNSENT)
+    if found.provider in _SIGNED:
+        raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
+    names = _KEYS.get(found.provider, (f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY",))
+    name = next((name for name in names if env.get(name)), None)
+    if name is None:
+        if asked:
+            raise SettingsError(f"{found.provider} wants a key: set {' or '.join(names)}.")
+        return tuple(plain)
+    return (*plain, (_HEADERS[name], env[name]) if name in _HEADERS else ("authorization", f"Bearer {env[name]}"))
+
+
+def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
+    """Return where to ask, as ``NAME=URL``; empty for the provider's own host.
+
+    A recording may come from somebody else: where it says that it was made decides nothing about where our key goes. Raises SettingsError.
+    """
+    from llmproxy.core.providers.routing import PROVIDERS
+
+    if found.provider in configured:
+        return f"{found.provider}={configured[found.provider]}"
+    known = PROVIDERS.get(found.provider)
+    if known is not None and known.upstream and known.upstream.startswith(found.upstream):
+        return ""
+    raise SettingsError(
+        f"interaction {found.id} was recorded from {line(found.upstream)}, which is not {found.provider}'s own host.",
+        hint=f"To send it there, with your credentials: --upstream {found.provider}={line(found.upstream)}/v1",
+    )
+
+
+def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
+    """Return the question with the answer of now, recorded by a proxy of our own. Raises MachineError."""
+    from llmproxy.client.process.attach import attached
+
+    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
+    with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
+        path = Path(folder) / "new.db"
+        options = [
+            "--mode=record",
+            f"--store={path}",
+            "--cassette=new",
+            *([f"--upstream={upstream}"] if upstream else []),
+        ]
+        with attached(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
+            url = f"{proxy.url}/{quote(found.provider)}{found.request.target}"
+            request = Request(url, found.request.body or None, dict(headers), method=found.request.method)  # noqa: S310 - ours
+            try:
+                with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
+                    answer.read()
+            except HTTPError as error:
+                error.read()
+            except (URLError, OSError) as error:
+                raise MachineError(f"the answer did not arrive: {error}") from error
+        with opened(path) as database:
+            rows = database.summaries("new")
+            if len(rows) != 1:
+                raise MachineError(
+                    f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
+                )
+            return database.load(rows[0].id)
+
+
+def _put(database: Store, old: Interaction, new: Interaction) -> int:
+    """Let the new answer take the old one's place; returns its number."""
+    made = replace(
+        old,
+        id=None,
+        response=new.response,
+        usage=new.usage,
+        model=new.model,
+        redacted=new.redacted,
+        made_ids=new.made_ids,
+    )
+    id_ = database.add(made, supersede=False)  # while the old one lives, as one more recording of its key
+    with database.transaction() as conn:
+        conn.execute(
+            "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ?", (time.time(), id_, old.id)
+        )
+        conn.execute("UPDATE interactions SET occurrence = ? WHERE id = ?", (old.occurrence, id_))
+    return id_
+
+
+def _says(interaction: Interaction) -> tuple[str | None, str | None]:
+    from llmproxy.core.store.rows import describe
+
+    return describe(interaction)[:2]

@@ -1,0 +1,91 @@
+"""``llmproxy rerecord``: one question asked again of a real provider, through a real proxy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction, Request
+from tests.provider import Provider, step
+from tests.support.chats import NOW, chat, fill
+from tests.support.process import clean_env
+
+KEYED = Request(
+    "POST",
+    "/v1/chat/completions",
+    (("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")),
+    chat().request.body,
+)
+
+
+def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
+    """Run it, with the environment of a user."""
+    more = {"OPENAI_BASE_URL": f"{upstream}/v1"} if upstream else {}
+    env = clean_env({**more, **({"OPENAI_API_KEY": key} if key else {})})
+    command = [sys.executable, "-m", "llmproxy", "rerecord", "--store", str(store), *typed]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
+
+
+def live(store: Path) -> list[Interaction]:
+    """Return the live recordings."""
+    with Store.open(store, writable=False, now=lambda: NOW) as database:
+        return list(database.interactions("default"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with a conversation of two calls, the first asked twice."""
+    first = chat(request=KEYED)
+    second = dataclasses.replace(first, started_at=NOW + 1, occurrence=2)
+    fill(tmp_path / "x.db", first, second, chat("And now?", "Still fine.", started_at=NOW + 2))
+    return tmp_path / "x.db"
+
+
+def test_the_new_answer_takes_the_old_ones_place(store: Path) -> None:
+    """Its key, its occurrence and its place in the conversation; the key goes to the provider and not into the store."""
+    with Provider([step(user="How are you?", say="Better.")]) as provider:
+        done = rerecord(store, "1", upstream=provider.url, key="sk-proj-a-key-of-mine-0123456789abcdef")
+        assert (done.returncode, "#1 is replaced by #4" in done.stdout) == (0, True), done.stdout + done.stderr
+        assert len(provider.requests) == 1
+    found = live(store)
+    assert [each.id for each in found] == [4, 2, 3]
+    assert b"Better." in found[0].response.body
+    old = chat(request=KEYED)
+    assert (found[0].key, found[0].occurrence, found[0].started_at) == (old.key, 1, NOW)
+    assert b"sk-proj" not in store.read_bytes()
+
+
+def test_a_failed_answer_replaces_nothing(store: Path) -> None:
+    """It is said, and ends with 1."""
+    with Provider([step(user="How are you?", status=401)]) as provider:
+        done = rerecord(store, "1", upstream=provider.url, key="wrong")
+    assert (done.returncode, "stays as it is" in done.stdout) == (1, True), done.stdout + done.stderr
+    assert [each.id for each in live(store)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("weather",), "takes the number of an interaction"),
+        (("3",), "not openai's own host"),
+        (("1", "--upstream", "openai=http://127.0.0.1:1/v1"), "set OPENAI_API_KEY"),
+        (("4", "--upstream", "openai=http://127.0.0.1:1/v1"), "a secret was taken out"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
+    store: Path, typed: tuple[str, ...], says: str
+) -> None:
+    """What was redacted, a host that a recording names and nobody here does, a key that is not there."""
+    body = json.dumps({"messages": [{"role": "user", "content": "[REDACTED-1]"}]}).encode()
+    odd = chat("x", request=Request("POST", "/v1/chat/completions", (), body))
+    fill(store, odd)
+    with Store.open(store, writable=True, now=lambda: NOW) as database, database.transaction() as conn:
+        conn.execute("UPDATE interactions SET upstream = 'https://evil.example' WHERE id = 3")
+    done = rerecord(store, *typed)
+    assert (done.returncode, says in done.stderr) == (2, True), done.stdout + done.stderr
