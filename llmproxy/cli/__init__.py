@@ -31,6 +31,7 @@ def build() -> typer.Typer:
         cls=Commands,
         context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
+        add_completion=True,
     )
     app.callback()(_root)
     return app

@@ -98,8 +98,7 @@ def application(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes the
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
         pretty_exceptions_enable=False,
-        add_completion=False,
-        **more,
+        **{"add_completion": False, **more},
     )
 
 

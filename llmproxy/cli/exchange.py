@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
@@ -98,7 +100,9 @@ def export(
     file: str = typer.Argument(
         ..., metavar="FILE", help="The file to write, - is standard output; with --all the folder."
     ),
-    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Which cassette."),
+    cassette: str | None = typer.Option(
+        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Which cassette."
+    ),
     sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
     store: Path | None = _STORE,
     form: str | None = typer.Option(
@@ -129,7 +133,7 @@ def export(
         raise SettingsError(
             "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
         )
-    with Store.open(settings.store, writable=False, now=time.time) as database:
+    with Store.open(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
         if everything:
             typer.echo(_export_all(database, Path(file), written, force=force))
             return
@@ -192,7 +196,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",
         )
-    with Store.open(store, writable=False, now=time.time) as database:
+    with Store.open(store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
         wanted = list(chosen(database, cassette, sample))
         if not wanted:
             raise nothing(database, cassette or "any name", sample)

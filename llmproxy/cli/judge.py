@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.cli.parts.completing import models
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
@@ -41,7 +42,7 @@ def _group() -> None:
 def calibrate(
     labels: Path = typer.Argument(..., metavar="LABELS", help="JSON lines: id, messages, criteria with human labels."),
     model: str = typer.Option(
-        ..., "--model", "-m", help="The judge's model, as litellm names it: openai/gpt-4.1-mini."
+        ..., "--model", "-m", autocompletion=models, help="The judge's model, as litellm names it: openai/gpt-4.1-mini."
     ),
     repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Looks at each conversation."),
     order: bool = typer.Option(True, "--order/--no-order", help="Look once more with the criteria reversed."),

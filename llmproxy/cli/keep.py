@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.naming import find, is_number
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import line, say, size
@@ -67,7 +68,7 @@ def prune(
     superseded: bool = typer.Option(False, "--superseded", help="What a newer recording replaced (the default)."),
     unused: bool = typer.Option(False, "--unused", help="What the last run had at hand and did not use."),
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", help="Only of this cassette; alone: all of it."
+        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Only of this cassette; alone: all of it."
     ),
     older_than: float | None = typer.Option(
         None, "--older-than", metavar="DAYS", min=0, help="Only what was recorded longer ago; alone: all that is older."
@@ -130,7 +131,10 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
 
 def rm(
     what: list[str] = typer.Argument(
-        ..., metavar="CASSETTE|ID...", help="Cassettes, samples of them (NAME~2), numbers of interactions."
+        ...,
+        autocompletion=cassettes,
+        metavar="CASSETTE|ID...",
+        help="Cassettes, samples of them (NAME~2), numbers of interactions.",
     ),
     store: Path | None = STORE,
     cassette: bool = typer.Option(False, "--cassette", help="Numbers are names of cassettes too."),
@@ -164,7 +168,9 @@ def _with_id(rows: Collection[RowSummary], id_: int, database: Store) -> RowSumm
 
 
 def rename(
-    old: str = typer.Argument(..., metavar="CASSETTE", help="As it is called now, with all its samples."),
+    old: str = typer.Argument(
+        ..., metavar="CASSETTE", autocompletion=cassettes, help="As it is called now, with all its samples."
+    ),
     new: str = typer.Argument(..., metavar="NAME", help="As it shall be called."),
     store: Path | None = STORE,
 ) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.parts.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -42,7 +43,9 @@ def register(app: typer.Typer) -> None:
 
 def learn(
     ctx: typer.Context,
-    recording: str = typer.Argument(..., metavar="CASSETTE", help="The recording that is to fit other runs."),
+    recording: str = typer.Argument(
+        ..., metavar="CASSETTE", autocompletion=cassettes, help="The recording that is to fit other runs."
+    ),
     command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="The agent, as it was recorded."),
     accept: bool = typer.Option(
         False, "--accept", help="Take what is plain (uuid, hex, time, duration) without a question."

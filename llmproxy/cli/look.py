@@ -17,6 +17,7 @@ from llmproxy.cli.parts.bindings import (
     tell_circumstances,
     values_of,
 )
+from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.naming import is_number
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
@@ -45,7 +46,9 @@ def register(app: typer.Typer) -> None:
 
 def ls(
     store: Path | None = STORE,
-    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only this cassette."),
+    cassette: str | None = typer.Option(
+        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Only this cassette."
+    ),
     channel: Channel | None = typer.Option(
         None, "--channel", help="Only what is about models (llm), servers of tools (mcp), or other services (http)."
     ),
@@ -162,6 +165,7 @@ def show(
     what: str = typer.Argument(
         ...,
         metavar="ID|CASSETTE",
+        autocompletion=cassettes,
         help="Number of an interaction, see `llmproxy ls`; or a cassette, NAME~2 for its second sample.",
     ),
     store: Path | None = STORE,

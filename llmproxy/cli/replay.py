@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.parts.printing import line, say
@@ -180,7 +181,10 @@ def _nothing(loaded: Loaded) -> CassetteNotFound:
 
 def fork(
     parent: str = typer.Argument(
-        ..., metavar="CASSETTE", help="The cassette to begin with; NAME~2 for its second sample."
+        ...,
+        metavar="CASSETTE",
+        autocompletion=cassettes,
+        help="The cassette to begin with; NAME~2 for its second sample.",
     ),
     at: int | None = typer.Option(
         None, "--at", metavar="N", min=1, help="Take its first N interactions; all by default."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.opening import store_path
 from llmproxy.errors import CassetteNotFound, Exit, MachineError
 from llmproxy.protocol import UI_PREFIX
@@ -31,6 +32,7 @@ def ui(
     what: str | None = typer.Argument(
         None,
         metavar="[STORE|CASSETTE]",
+        autocompletion=cassettes,
         help="A store, a file of recordings, or the name of a cassette; default: the store.",
     ),
     store: Path | None = typer.Option(None, "--store", metavar="PATH", help="The database of recordings."),

@@ -111,6 +111,8 @@ class Collector:
             terminalreporter.write_line(line)
         total = add(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
+        if total.misses and not (total.hits or total.recorded or total.unused):
+            terminalreporter.write_line("Nothing is recorded yet: pytest --llmproxy-mode record, once, with a key.")
 
     def _remarks(self) -> Iterator[str]:
         for test, report in self.done:

@@ -43,10 +43,10 @@ def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys
     fill(other, chat())
     assert main(["verify", str(path), str(other)]) == 0
     assert capsys.readouterr().out == (
-        f"{path}: 2 live interactions, nothing is wrong.\n{other}: 1 live interactions, nothing is wrong.\n"
+        f"{path}: 2 live interactions, nothing is wrong.\n{other}: 1 live interaction, nothing is wrong.\n"
     )
     assert main(["verify", str(path), "--cassette", "other"]) == 0
-    assert "1 live interactions" in capsys.readouterr().out
+    assert "1 live interaction" in capsys.readouterr().out
     assert main(["prune", str(path), str(other), "--cassette", "other", "--yes"]) == 0
     out = capsys.readouterr().out
     assert "Deleted 1 interaction;" in out

@@ -82,7 +82,9 @@ def record(pytester: pytest.Pytester, provider: Provider, *words: str, mode: str
 
 
 def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, provider: Provider) -> None:
-    """Each test has its own cassette; the replay needs no key, and workers of xdist none either."""
+    """Each test has its own cassette; the replay needs no key, and workers of xdist none either. Before it, one line says what to type."""
+    nothing = run(suite, "-k", "one")
+    nothing.stdout.fnmatch_lines(["Nothing is recorded yet: pytest --llmproxy-mode record, once, with a key."])
     first = record(suite, provider)
     first.assert_outcomes(passed=4)
     first.stdout.fnmatch_lines(["4 tests: 0 hits, 0 misses, 4 recorded*"])

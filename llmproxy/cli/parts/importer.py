@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from llmproxy.cli.parts.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
-_MANY = 20
 """Files from which on a progress bar is shown."""
 _SKIPPED = 20
 """Skipped exchanges that are listed one by one."""
@@ -178,12 +175,9 @@ def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
 
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
-    """Go through the work, with a bar on a terminal if it is much."""
-    if len(work) < _MANY or not sys.stderr.isatty():
-        yield from work.items()
-        return
-    with typer.progressbar(work.items(), label="importing", file=sys.stderr) as bar:
-        yield from bar
+    """Go through the work, and say on a terminal how far it is."""
+    with Working("importing", "cassette") as working:
+        yield from working.through(work.items(), len(work))
 
 
 # -- import

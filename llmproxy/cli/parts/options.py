@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from llmproxy.cli.parts.completing import cassettes, choices
+
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded, Option
 
@@ -94,7 +96,10 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
     if facts is None:
         facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
-    declared = typer.Option(None, *names, help=f"{option.help} {facts}", metavar=metavar, show_default=False)
+    words = (metavar or "").split("|")
+    complete = cassettes if option.name == "cassette" else choices(words) if len(words) > 1 else None
+    help_ = f"{option.help} {facts}"
+    declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
 
 

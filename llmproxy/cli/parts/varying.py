@@ -23,10 +23,11 @@ class Tried(NamedTuple):
 def compare(loaded: Loaded) -> Tried:
     """Hold the runs that were recorded against each other."""
     from llmproxy.cli.parts.opening import opened
+    from llmproxy.cli.parts.progress import Working
     from llmproxy.core.engine.learning import find_varying
     from llmproxy.core.keys.normalize import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.model_dump())
-    with opened(settings.store) as store:
+    with opened(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
         return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from llmproxy.cli.parts.bindings import merges_of, say_merges
 from llmproxy.cli.parts.opening import opened
 from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.progress import Working
 from llmproxy.core.misses.again import store_words
+from llmproxy.report.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +40,11 @@ class Verifier:
         from llmproxy.core.store.rederive import rekeyed
         from llmproxy.core.store.upkeep import damages
 
-        with opened(path) as database:
-            damaged = self._chosen(database, list(damages(database)))
+        with opened(path) as database, Working(f"verifying {path}", "interaction") as working:
+            damaged = self._chosen(database, list(damages(database, working.through)))
             readable = not any(each.interaction is None for each in damaged)
-            found = list(rekeyed(database, self.rules, self.upstreams)) if readable else []
+            live = sum(info.live for info in database.cassettes()) if readable else 0
+            found = list(working.through(rekeyed(database, self.rules, self.upstreams), live)) if readable else []
             found = [each for each in found if self.cassette in (None, database.load(each.id).cassette)]
             merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
         for each in damaged:
@@ -56,7 +59,7 @@ class Verifier:
         say_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found) + changed
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        say(f"{path}: {len(found)} live interactions, {state}")
+        say(f"{path}: {counted(len(found), 'live interaction')}, {state}")
         return wrong
 
     def file(self, path: Path) -> int:

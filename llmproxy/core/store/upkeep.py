@@ -7,7 +7,7 @@ what was pruned is really gone and what stays still reads exactly.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llmproxy.core.store.bodies import Base, encode, read
@@ -42,8 +42,10 @@ class Pruned:
     """Bytes by which the file shrank."""
 
 
-def damages(store: Store) -> Iterator[Damage]:
-    """Check the file's structure, and read everything in it against its sha256."""
+def damages(
+    store: Store, through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids
+) -> Iterator[Damage]:
+    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and how many there are."""
     try:
         for (finding,) in store.conn.execute("PRAGMA integrity_check(20)").fetchall():
             if finding != "ok":
@@ -52,7 +54,7 @@ def damages(store: Store) -> Iterator[Damage]:
     except sqlite3.Error as error:
         yield Damage(None, translate(error, store.path, writing=False).message)
         return
-    for id_ in ids:
+    for id_ in through(ids, len(ids)):
         try:
             store.load(id_)
         except CassetteError as error:

@@ -1,0 +1,46 @@
+"""What a shell completes, asked as bash asks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.chats import chat, fill
+from tests.support.process import clean_env
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("llmproxy re", ["rename", "replay", "rerecord"]),
+        ("llmproxy show w", ["weather", "weather~2"]),
+        ("llmproxy run --cassette w", ["weather", "weather~2"]),
+        ("llmproxy run --mode pa", ["passthrough"]),
+        ("llmproxy judge calibrate --model o", ["openai/gpt-4o"]),
+    ],
+)
+def test_names_are_completed(tmp_path: Path, typed: str, offered: list[str]) -> None:
+    """Commands, cassettes and their samples, words of an option, models that were recorded."""
+    fill(tmp_path / "llmproxy.db", chat(cassette="weather"), chat(cassette="weather", sample=2), chat())
+    assert sorted(complete(typed, tmp_path)) == offered
+
+
+def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
+    """No error into a command line."""
+    assert complete("llmproxy show w", tmp_path) == []
+    (tmp_path / "llmproxy.db").write_text("no store")
+    assert complete("llmproxy show w", tmp_path) == []
+
+
+def complete(typed: str, folder: Path) -> list[str]:
+    """Return what bash is offered."""
+    asked = {"_LLMPROXY_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    command = [sys.executable, "-c", "import sys; from llmproxy.cli import main; sys.exit(main(sys.argv[1:]))"]
+    done = subprocess.run(
+        command, env=clean_env(asked), capture_output=True, text=True, timeout=60, check=False, cwd=folder
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
