@@ -16,7 +16,7 @@ def run(folder: Path) -> tuple[int | None, str, str]:
     here = folder / "empty"
     here.mkdir()
     child = Process([sys.executable, "-m", "llmproxy", "demo"], folder, "demo", clean_env(), cwd=here)
-    child.popen.wait(60)
+    child.popen.wait(240)
     return child.exit_code, child.stdout, child.stderr
 
 

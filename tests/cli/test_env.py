@@ -25,14 +25,14 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 def run(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    return subprocess.run([*ENV, *words], env=clean_env(env), capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([*ENV, *words], env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_shell_that_evaluates_it_uses_the_proxy(px: Proxy) -> None:
     """Base URLs with the session, a key for SDKs that insist on one, and NO_PROXY."""
     command = f'eval "$({" ".join(ENV)} --url {px.url} --session "my test")"; echo "$OPENAI_BASE_URL $OPENAI_API_KEY $NO_PROXY"'
     done = subprocess.run(
-        ["sh", "-c", command], env=clean_env(), capture_output=True, text=True, timeout=30, check=True
+        ["sh", "-c", command], env=clean_env(), capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == f"{px.url}/s/my%20test/v1 llmproxy-placeholder 127.0.0.1,localhost,::1\n"
 

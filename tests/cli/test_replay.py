@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.store import Store
 from tests.provider import Provider, step
@@ -62,7 +63,7 @@ class Here:
             return [each.request.body.decode() for each in store.interactions(cassette)]
 
 
-@pytest.fixture(scope="module", params=["python", "node --stream"])
+@pytest.fixture(scope="module", params=["python", pytest.param("node --stream", marks=pytest.mark.slow)])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Here:
     """Record the agent once: a tool call, its answer, a second question."""
     which, _, stream = str(request.param).partition(" ")
@@ -209,9 +210,6 @@ def test_nothing_different_is_no_fork(mine: Here) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--override-tool", "get_wether=5"), 2, "--override-tool get_wether: no such result was in the agent's requests. Tools seen: get_weather."),
-        (("--override-tool", "get_weather#2=5"), 2, "--override-tool get_weather#2: no such result"),
-        (("--override-llm", "7=x"), 2, "--override-llm 7: the agent called the model 3 times (0 to 2)."),
         (("--override-tool", 'get_weather={"temp":'), 2, "looks like JSON and is none"),
         (("--override-llm", "x"), 2, "must begin with the number of a call"),
         (("--from", "2"), 2, "--from needs --live"),
@@ -221,10 +219,37 @@ def test_nothing_different_is_no_fork(mine: Here) -> None:
         (("--from", "0", "--live"), 2, "--from"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(plain: Here, options: tuple[str, ...], code: int, said: str) -> None:
+def test_what_cannot_be_done_is_said_before_the_agent_starts(
+    plain: Here,
+    options: tuple[str, ...],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """What was wrong, with what there is, and an exit code that no script takes for success."""
-    done = plain.replay(*options)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    monkeypatch.chdir(plain.folder)
+    before = plain.runs
+    which = () if "--cassette" in options else ("--cassette", "weather")
+    assert main(["replay", *which, *options, "--", *plain.agent, "Oslo?"]) == code
+    found = capfd.readouterr().err
+    assert said in found
+    assert "Traceback" not in found
+    assert plain.runs == before
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (("--override-tool", "get_wether=5"), "--override-tool get_wether: no such result was in the agent's requests. Tools seen: get_weather."),
+        (("--override-tool", "get_weather#2=5"), "--override-tool get_weather#2: no such result"),
+        (("--override-llm", "7=x"), "--override-llm 7: the agent called the model 3 times (0 to 2)."),
+    ],
+)  # fmt: skip
+def test_an_override_that_met_nothing_is_said(plain: Here, override: tuple[str, ...], said: str) -> None:
+    """It can be known when the agent has ended, with what it did ask."""
+    done = plain.replay(*override)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

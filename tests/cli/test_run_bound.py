@@ -43,15 +43,11 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr + again.stdout
     assert again.stdout == f"see {b}/x.txt, {homes['b']}/notes and /tmp cwd, home\n"
     assert "1 hit (1 bound: cwd, home), 0 misses" in again.stderr
-    same = run("--store", store, "--strict", "--", *command, env={"HOME": str(homes["a"])}, cwd=a)
-    assert same.returncode == 0, same.stderr
-    assert same.stdout == first.stdout
     strict = run("--store", store, "--strict", "--", *command, env=here, cwd=b)
     assert strict.returncode == 4
     assert "1 hit was bound, not exact" in strict.stderr
-    for words in (["--bind", "none"], ["--bind=paths"]):
-        hit = run("--store", store, *words, "--", *command, env=here, cwd=b)
-        assert ("HTTP" in hit.stdout) is (words[-1] == "none"), hit.stdout
+    unbound = run("--store", store, "--bind", "none", "--", *command, env=here, cwd=b)
+    assert "HTTP" in unbound.stdout
     other = run("--store", store, "--", *command[:-1], "look at order 8", env=here, cwd=b)
     assert '"look at order 7" -> "look at order 8"' in other.stdout
     assert "differs in 1 place" in other.stdout, "folders that are bound are no difference"

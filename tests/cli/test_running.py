@@ -21,7 +21,7 @@ def ask(px: Proxy, text: str) -> int:
     body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "%s"}]}' % text.encode()
     asked = Request(f"{px.url}/v1/chat/completions", body, {"content-type": "application/json"})
     try:
-        with DIRECT.open(asked, timeout=20) as answer:
+        with DIRECT.open(asked, timeout=60) as answer:
             answer.read()
             return int(answer.status)
     except HTTPError as error:
@@ -90,5 +90,5 @@ def test_a_web_page_cannot_stop_a_proxy(tmp_path: Path) -> None:
     with proxy("replay", tmp_path / "x.db") as px:
         asked = Request(f"{px.url}/_llmproxy/stop", b"{}", {"origin": "http://evil.example"})
         with pytest.raises(HTTPError, match="403"):
-            DIRECT.open(asked, timeout=10)
+            DIRECT.open(asked, timeout=60)
         assert px.is_healthy()

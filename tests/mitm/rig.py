@@ -73,11 +73,11 @@ class Rig:
         """Base URL without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, timeout: float = 30) -> Wire:
+    def client(self, timeout: float = 120) -> Wire:
         """Connect."""
         return Wire(self.port, timeout)
 
-    def wait_idle(self, seconds: float = 30) -> None:
+    def wait_idle(self, seconds: float = 120) -> None:
         """Wait until nothing is open or released; AssertionError if that never comes."""
         until = time.monotonic() + seconds
         while self.shell.open or self.shell.released:
@@ -85,7 +85,7 @@ class Rig:
             time.sleep(0.01)
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
 
-    def wait_outcomes(self, number: int, seconds: float = 30) -> list[Outcome]:
+    def wait_outcomes(self, number: int, seconds: float = 120) -> list[Outcome]:
         """Wait until so many outcomes were reported; AssertionError if they never are."""
         until = time.monotonic() + seconds
         while len(self.outcomes) < number:
@@ -96,9 +96,9 @@ class Rig:
     def start(self) -> Self:
         """Serve; returns when it listens."""
         self._thread.start()
-        assert self._ready.wait(20), "the proxy did not start"
+        assert self._ready.wait(120), "the proxy did not start"
         if self._failure is not None:
-            self._thread.join(5)
+            self._thread.join(120)
             raise self._failure
         return self
 
@@ -106,7 +106,7 @@ class Rig:
         """End it as a signal would; what it could not do is raised."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive(), "the proxy did not end"
         if self._failure is not None:
             raise self._failure

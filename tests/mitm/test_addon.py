@@ -145,7 +145,7 @@ def test_with_wrong_options_nothing_is_served_and_nothing_passes(tmp_path: Path)
     for wrong in ("llmproxy_mode=reply", "llmproxy_speed=-1", f"llmproxy_store={tmp_path / 'bad.db'}"):
         with Provider(check=False) as p:
             process = begin(tmp_path, wrong)
-            until = time.monotonic() + 20
+            until = time.monotonic() + 120
             while process.exit_code is None and time.monotonic() < until:
                 try:
                     with Wire(process.port, 2) as c:

@@ -323,7 +323,8 @@ def test_a_paced_replay_goes_on_when_its_session_closes(tmp_path: Path) -> None:
     with Rig("replay", store) as rig, rig.client() as agent, rig.client() as c:
         c.ask(control("POST", "sessions", {"name": "a", "speed": 0.5}))
         agent.send(in_session("a", "hi", stream=True))
-        time.sleep(0.1)
+        while not rig.shell.open and not rig.outcomes:
+            time.sleep(0.005)
         c.ask(control("POST", "sessions/a/close"))
         c.ask(control("POST", "sessions", {"name": "a"}))
         assert c.ask(in_session("a", "hi", stream=True)).body == live

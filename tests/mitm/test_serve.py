@@ -11,6 +11,7 @@ import sqlite3
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -60,11 +61,21 @@ def test_what_was_never_answered_is_no_loss_when_the_proxy_ends(tmp_path: Path) 
     assert "Traceback" not in px.stderr
 
 
+def wait_refused(port: int) -> None:
+    """Wait until nobody listens any more."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Signals) -> None:
     """Open answers get five seconds, then are marked as cut; exit 0, and the store is one file."""
     store = tmp_path / "x.db"
-    endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(200)), "chunked")
+    endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(2_000)), "chunked")
     with Provider(Script((Step(Reply("ok"), user="first"), Step(endless))), check=False) as p:
         px = start("record", store, upstreams={"openai": p.url})
         with Wire(px.port, 20) as c:
@@ -72,12 +83,10 @@ def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Sign
             c.send(chat("endless", stream=True)).until(EVENT)
             began = time.monotonic()
             px.popen.send_signal(how)
-            time.sleep(1)
-            with pytest.raises(ConnectionRefusedError):
-                Wire(px.port)
-            assert c.rest().count(EVENT) > 10, "it goes on while the proxy is patient"
+            wait_refused(px.port)
+            assert 0 < c.rest().count(EVENT) < 2_000, "it goes on while the proxy is patient, and no longer"
             assert ended(px) == 0, px.stdout + px.stderr
-        assert 4 < time.monotonic() - began < 19, "the whole stream takes 20 seconds"
+        assert time.monotonic() - began > 4
     whole, cut = recorded(store)
     assert (whole.response.ending, cut.response.ending) == (Ending.COMPLETE, Ending.CUT)
     assert at_rest(store)
@@ -88,14 +97,16 @@ def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Sign
 def test_an_answer_that_ends_in_time_is_whole(tmp_path: Path) -> None:
     """A signal lets a short answer come to its end, and nothing new begins."""
     store = tmp_path / "x.db"
-    answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", 1.0)), "chunked")
+    gate = threading.Event()
+    answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", after=gate)), "chunked")
     with Provider(Script((Step(answer),)), check=False) as p:
         px = start("record", store, upstreams={"openai": p.url})
         with Wire(px.port, 20) as idle, Wire(px.port, 20) as c:
             c.send(chat("hi", stream=True)).until(EVENT)
             px.popen.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            wait_refused(px.port)
             assert idle.ask(chat("more")).status == 500
+            gate.set()
             assert c.until(b"0\r\n\r\n").endswith(b"0\r\n\r\n")
             assert ended(px) == 0
     assert [made.response.ending for made in recorded(store)] == [Ending.COMPLETE]
@@ -110,7 +121,7 @@ def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path)
             for n in range(number):
                 assert c.ask(chat(f"{n}", stream=bool(n % 2))).whole
             px.popen.kill()
-            px.popen.wait(5)
+            px.popen.wait()
         assert len(recorded(store)) == number
         with proxy("once", store, upstreams={"openai": p.url}, name="again") as px, Wire(px.port) as c:
             assert c.ask(chat("0")).headers["x-llmproxy-cache"] == "hit"
@@ -291,10 +302,7 @@ def test_a_locked_store_costs_the_recording_never_the_answer(tmp_path: Path) -> 
             other.execute("BEGIN IMMEDIATE")
             got = c.ask(chat("2", stream=True))
             assert (got.status, got.whole) == (200, True)
-            until = time.monotonic() + 10
-            while "NOT RECORDED" not in px.stdout:
-                assert time.monotonic() < until
-                time.sleep(0.1)
+            px.wait_until(lambda: "NOT RECORDED" in px.stdout)
             other.execute("ROLLBACK")
             assert c.ask(chat("3")).status == 200
         px.popen.send_signal(signal.SIGTERM)

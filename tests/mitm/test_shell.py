@@ -25,7 +25,7 @@ class Slow(Shell):
     gate = threading.Event()
 
     def _store(self, exchange: Exchange, proper: bool) -> Usage:
-        self.gate.wait(20)
+        self.gate.wait(600)
         return super()._store(exchange, proper)
 
 
@@ -42,8 +42,8 @@ def test_the_end_of_an_answer_waits_for_the_store(tmp_path: Path) -> None:
     with Provider(Script((Step(Reply("one two"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
         with (
             Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Slow) as rig,
-            rig.client(20) as c,
-            rig.client(20) as d,
+            rig.client() as c,
+            rig.client() as d,
         ):
             began = time.monotonic()
             c.send(chat("a"))
@@ -97,7 +97,7 @@ def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int)
     names = ["bad"] * bad + [f"good {n}" for n in range(6 - bad)]
     with Provider(Script((Step(Reply("one two"), times=None),))) as p, ExitStack() as stack:
         rig = stack.enter_context(Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Crowded, engine=Picky))
-        clients = [stack.enter_context(rig.client(20)) for _ in names]
+        clients = [stack.enter_context(rig.client()) for _ in names]
         for client, name in zip(clients, names, strict=True):
             client.send(chat(name))
         assert all(client.response().whole for client in clients)

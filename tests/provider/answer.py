@@ -8,6 +8,7 @@ it ends. The methods return changed copies, so that a test reads as what is odd 
 from __future__ import annotations
 
 import gzip
+import threading
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ class Piece:
 
     data: bytes
     wait: float = 0.0
+    after: threading.Event | None = None
+    """If given, what a test sets when these bytes may be written: neither a quick nor a slow machine changes the order of things then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ async def send(writer: asyncio.StreamWriter, answer: Answer, method: str = "POST
 
 async def _send_piece(writer: asyncio.StreamWriter, answer: Answer, piece: Piece, number: int) -> None:
     await asyncio.sleep(piece.wait or (SPACING if number else 0))
+    while piece.after is not None and not piece.after.is_set():
+        await asyncio.sleep(SPACING)
     if writer.is_closing():
         raise ConnectionResetError("the client left")
     chunked = answer.framing == "chunked"

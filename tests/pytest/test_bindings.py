@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider, load
-from tests.pytest.test_plugin import run
-
-pytest_plugins = ["pytester"]
+from tests.support.pytest_run import run
 
 AGENT = """
 import json, os, urllib.request
@@ -75,49 +73,48 @@ TESTS = 6
 NAMES = "cwd order.id tmp"
 
 
-@pytest.fixture
-def recorded(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Record the suite in one folder, and stand in another one that has its store."""
-    first, second = pytester.mkdir("here"), pytester.path / "elsewhere-today"
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record the suite in the folder `here`, and copy it and its store to `elsewhere-today`; returns the folder of both."""
+    place = tmp_path_factory.mktemp("bindings")
+    first, second = place / "here", place / "elsewhere-today"
+    first.mkdir()
     (first / "agent.py").write_text(AGENT)
     (first / "test_suite.py").write_text(SUITE)
     (first / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     with Provider(load(STEPS)) as up:
         env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        _in(pytester, first, "--llmproxy-mode", "once", **env).assert_outcomes(passed=TESTS)
+        _in(first, "--llmproxy-mode", "once", **env).assert_outcomes(passed=TESTS)
     shutil.copytree(first, second)
-    return pytester
+    return place
 
 
-def _in(pytester: pytest.Pytester, folder: Path, *words: str, **env: str) -> pytest.RunResult:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytester, "_path", folder)
-        return run(pytester, "--basetemp", str(folder / "temporary"), *words, **env)
+def _in(folder: Path, *words: str, **env: Any) -> pytest.RunResult:  # noqa: ANN401 - as of `run`
+    return run(folder, "--basetemp", str(folder / "temporary"), *words, **env)
 
 
-def test_a_suite_replays_in_another_folder_with_other_orders(recorded: pytest.Pytester) -> None:
+def test_a_suite_replays_in_another_folder_with_other_orders(recorded: Path) -> None:
     """By the fixture, by a fixture on it, by the marker and by parameters; one after the other, and by workers of xdist."""
-    elsewhere = recorded.path / "elsewhere-today"
+    elsewhere = recorded / "elsewhere-today"
     for words in ((), ("-n", "2")):
-        found = _in(
-            recorded, elsewhere, *words, "--deselect", "test_suite.py::test_nothing_bound", ORDER="1007", NAMES=NAMES
-        )
+        found = _in(elsewhere, *words, "--deselect", "test_suite.py::test_nothing_bound", ORDER="1007", NAMES=NAMES)
         found.assert_outcomes(passed=TESTS - 1, deselected=1) if not words else found.assert_outcomes(passed=TESTS - 1)
         found.stdout.fnmatch_lines(["5 tests: 5 hits (5 bound: cwd, order.id, tmp), 0 misses, 0 recorded*"])
-    here = _in(recorded, recorded.path / "here")
+    here = _in(recorded / "here")
     here.assert_outcomes(passed=TESTS)
     here.stdout.fnmatch_lines(["6 tests: 6 hits, 0 misses, 0 recorded*"])
 
 
-def test_the_scope_of_binding_is_the_marker_s_or_the_environment_s(recorded: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_the_scope_of_binding_is_the_marker_s_or_the_environment_s(recorded: Path) -> None:
     """`none`: only equal requests are hits; `paths`: folders are bound, an order is not."""
-    elsewhere = recorded.path / "elsewhere-today"
-    marked = _in(recorded, elsewhere, "-k", "only_paths or nothing_bound")
+    elsewhere = recorded / "elsewhere-today"
+    marked = _in(elsewhere, "-k", "only_paths or nothing_bound")
     marked.assert_outcomes(passed=1, failed=1, deselected=4)
     marked.stdout.fnmatch_lines(["*1 of its requests not in cassette*", "2 tests: 1 hit (1 bound: cwd, tmp), 1 miss*"])
-    none = _in(recorded, elsewhere, "-k", "fixture or only_paths", LLMPROXY_BIND="none")
+    none = _in(elsewhere, "-k", "fixture or only_paths", LLMPROXY_BIND="none")
     none.assert_outcomes(passed=1, failed=1, deselected=4)
-    paths = _in(recorded, elsewhere, "-k", "fixture or marker", ORDER="1007", NAMES=NAMES, LLMPROXY_BIND="paths")
+    paths = _in(elsewhere, "-k", "fixture or marker", ORDER="1007", NAMES=NAMES, LLMPROXY_BIND="paths")
     paths.assert_outcomes(failed=2, deselected=4)
-    same = _in(recorded, elsewhere, "-k", "fixture", NAMES="cwd tmp", LLMPROXY_BIND="paths")
+    same = _in(elsewhere, "-k", "fixture", NAMES="cwd tmp", LLMPROXY_BIND="paths")
     same.assert_outcomes(passed=1, deselected=5)

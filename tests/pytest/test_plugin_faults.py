@@ -48,7 +48,7 @@ def test_without(llmproxy):
 
 
 def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
-    """Recovery passes, giving up fails and shows what it met, a fault that struck nothing is an error, a bad marker too; alike under xdist."""
+    """Recovery passes, giving up fails and shows what it met, a fault that struck nothing is an error, a bad marker too."""
     plain = re.sub(r"@pytest.mark.faults.*|    assert .*(struck|fault).*", "", SUITE).replace(
         "rules_ask_for_the_fixture()", "rules_ask_for_the_fixture(llmproxy)"
     )
@@ -58,15 +58,14 @@ def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
             passed=6
         )
     write(tmp_path, test_suite=SUITE)
-    for more in ((), ("-n", "2")):
-        done = run(tmp_path, *more)
-        done.assert_outcomes(passed=4, failed=1, errors=2)
-        done.stdout.fnmatch_lines_random(
-            [
-                "*llmproxy: faults on purpose that it met*",
-                "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
-                "*the test passed without the faults that it asks for:*",
-                "*fault reset (rule 1) struck nothing: no call came that is its number 9*",
-                "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
-            ]
-        )
+    done = run(tmp_path)
+    done.assert_outcomes(passed=4, failed=1, errors=2)
+    done.stdout.fnmatch_lines_random(
+        [
+            "*llmproxy: faults on purpose that it met*",
+            "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
+            "*the test passed without the faults that it asks for:*",
+            "*fault reset (rule 1) struck nothing: no call came that is its number 9*",
+            "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
+        ]
+    )

@@ -197,11 +197,15 @@ def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
         env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
         run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=10)
         assert len(provider.requests) == 16
-    run(tmp_path, "--llmproxy-mode", "replay").assert_outcomes(passed=10)
-    run(tmp_path, "--llmproxy-mode", "replay", "test_b.py::test_runs", "test_a.py::test_loop").assert_outcomes(passed=2)
+    run(tmp_path, "--llmproxy-mode", "replay", "test_b.py", "test_a.py").assert_outcomes(passed=10)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+WORKERS = pytest.mark.parametrize(
+    "workers", [pytest.param((), id="one process"), pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.slow)]
+)
+
+
+@WORKERS
 def test_every_run_is_in_the_report(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """Also those that raise, async tests without a plugin for them, runs of one scenario; in workers, too."""
     write(tmp_path, test_plain=PLAIN)

@@ -41,7 +41,13 @@ def project(folder: Path, text: str = SUITE, name: str = "suite.yaml") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param((), id="one process"),
+        pytest.param(("-n", "2", "--dist", "loadfile"), id="xdist", marks=pytest.mark.slow),
+    ],
+)
 def test_each_scenario_is_an_item_and_its_runs_are_sub_reports(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """Skip, xfail, the share that must pass, hooks once, what the console of suites says, and no traceback."""
     project(tmp_path)
@@ -73,11 +79,9 @@ def test_each_scenario_is_an_item_and_its_runs_are_sub_reports(tmp_path: Path, w
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
-        (("-m", "smoke"), ["one"]),
         (("-m", "slow-ish or smoke"), ["one", "two"]),
-        (("-k", "fou"), ["four"]),
         (("suite.yaml::three",), ["three"]),
-        (("-k", "smoke"), ["one"]),
+        (("-k", "smoke or fou"), ["one", "four"]),
     ],
 )
 def test_items_are_selected_as_any_test(tmp_path: Path, words: tuple[str, ...], ids: list[str]) -> None:

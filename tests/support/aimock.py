@@ -26,14 +26,14 @@ class Aimock(Process):
     def is_ready(self) -> bool:
         """Ask its health."""
         try:
-            with DIRECT.open(f"{self.url}/health", timeout=2) as answer:
+            with DIRECT.open(f"{self.url}/health", timeout=60) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
 
     def journal(self) -> list[dict[str, Any]]:
         """Every request that it got, in order, as it tells it."""
-        with DIRECT.open(f"{self.url}/v1/_requests", timeout=10) as answer:
+        with DIRECT.open(f"{self.url}/v1/_requests", timeout=60) as answer:
             told: list[dict[str, Any]] = json.loads(answer.read())
         return told
 

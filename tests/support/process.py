@@ -28,7 +28,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def listening(port: int, seconds: float = 60) -> None:
+def listening(port: int, seconds: float = 180) -> None:
     """Wait until somebody listens on a port of 127.0.0.1. Raises TimeoutError."""
     until = time.monotonic() + seconds
     while True:
@@ -91,7 +91,7 @@ class Process:
         """Exit code, None while it runs."""
         return self.popen.poll()
 
-    def wait_until(self, ready: Callable[[], bool], seconds: float = 30) -> None:
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 180) -> None:
         """Wait until `ready` says so; RuntimeError with its output if it ended before that, or takes too long."""
         deadline = time.monotonic() + seconds
         while not ready():
@@ -101,11 +101,11 @@ class Process:
                 raise RuntimeError(f"{' '.join(self.command)} {state}:\n{self.stdout[-3000:]}{self.stderr[-3000:]}")
             time.sleep(0.03)
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 180) -> int:
         """Wait for its end; subprocess.TimeoutExpired if it takes longer."""
         return self.popen.wait(seconds)
 
-    def end(self, how: signal.Signals = signal.SIGINT, seconds: float = 15) -> int:
+    def end(self, how: signal.Signals = signal.SIGINT, seconds: float = 60) -> int:
         """Ask it to end, and kill it if it does not; returns the exit code."""
         if self.popen.poll() is None:
             self.popen.send_signal(how)
@@ -113,5 +113,5 @@ class Process:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 self.popen.kill()
-                self.popen.wait(5)
+                self.popen.wait()
         return self.popen.returncode

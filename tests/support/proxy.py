@@ -44,7 +44,7 @@ class Proxy(Process):
         """GET, or POST of a JSON body, at /_llmproxy/`path`; returns the parsed answer."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.url}/_llmproxy/{path}", data, {"content-type": "application/json"})
-        with DIRECT.open(request, timeout=10) as answer:
+        with DIRECT.open(request, timeout=60) as answer:
             return json.loads(answer.read())
 
     def is_healthy(self) -> bool:
@@ -52,7 +52,7 @@ class Proxy(Process):
         if not self.port and (said := re.search(r"^llmproxy: http://[^ ]*:([0-9]+) ", self.stdout, re.MULTILINE)):
             self.port = int(said[1])
         try:
-            with DIRECT.open(f"{self.url}/_llmproxy/health", timeout=2) as answer:
+            with DIRECT.open(f"{self.url}/_llmproxy/health", timeout=60) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -43,7 +43,7 @@ def test_a_proxy_records_and_replays(tmp_path: Path) -> None:
 
     def ask(url: str) -> bytes:
         request = Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})
-        with DIRECT.open(request, timeout=10) as answer:
+        with DIRECT.open(request, timeout=60) as answer:
             return bytes(answer.read())
 
     with Provider([step(user="hi", say="hello")]) as p:

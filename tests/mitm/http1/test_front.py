@@ -118,7 +118,7 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(tape: Path, sent: int) 
         with rig.client() as c:
             c.send(chat("one")[:sent])
         rig.wait_idle()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 120
         while rig.shell.fronts:
             assert time.monotonic() < until, "a connection that is gone is still known"
             time.sleep(0.01)
@@ -128,7 +128,7 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(tape: Path, sent: int) 
 
 def test_a_client_that_says_it_is_done_still_gets_its_answer(tape: Path) -> None:
     """Half-closed after the request: the answer comes all the same."""
-    with Rig("replay", tape) as rig, socket.create_connection(("127.0.0.1", rig.port), timeout=5) as plain:
+    with Rig("replay", tape) as rig, socket.create_connection(("127.0.0.1", rig.port), timeout=120) as plain:
         plain.sendall(chat("one"))
         plain.shutdown(socket.SHUT_WR)
         got = b""
@@ -143,8 +143,8 @@ def test_who_does_not_read_is_not_served_without_end(tape: Path) -> None:
     with Rig("replay", tape) as rig, socket.create_connection(("127.0.0.1", rig.port), timeout=2) as plain:
         with pytest.raises(TimeoutError):  # else the proxy took everything although nobody reads
             plain.sendall(block * offered)
-        served, last, until = len(rig.outcomes), -1, time.monotonic() + 30
-        while served != last:  # the machine may be busy: what is still in its pipes is served
+        served, last, until = len(rig.outcomes), -1, time.monotonic() + 120
+        while served != last or not served:  # the machine may be busy: what is still in its pipes is served
             assert time.monotonic() < until, "the proxy goes on although nobody reads"
             time.sleep(1)
             served, last = len(rig.outcomes), served

@@ -139,11 +139,14 @@ def test_an_agent_that_was_started_and_goes_wrong_is_at_fault(fault: str) -> Non
 
 def test_an_agent_that_hangs_is_killed_with_everything_that_it_started() -> None:
     """Nothing is left of its process group."""
-    agent = faulty("hang", timeout=2.0)
-    with pytest.raises(AgentError, match="did not answer within 2 s, and was killed") as caught:
-        ask(agent, given())
-    group = int(str(caught.value).rpartition("sleeping ")[2].split()[0])
-    deadline = time.monotonic() + 5
+    said = ""
+    for seconds in (1, 4, 16, 64):  # enough for it to say where it sleeps, however busy this machine is
+        if "sleeping " not in said:
+            with pytest.raises(AgentError, match=f"did not answer within {seconds} s, and was killed") as caught:
+                ask(faulty("hang", timeout=float(seconds)), given())
+            said = str(caught.value)
+    group = int(said.rpartition("sleeping ")[2].split()[0])
+    deadline = time.monotonic() + 60
     while running(group) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running(group)
@@ -169,7 +172,7 @@ def test_close_ends_what_a_process_started() -> None:
         "for line in sys.stdin: print(json.dumps({'text': str(os.getpid())}), flush=True)"
     )
     (said,) = ask(CommandAgent([sys.executable, "-c", script]), given())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while running(int(said)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running(int(said))
@@ -230,13 +233,13 @@ def test_a_plain_program_is_started_for_each_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "part"),
-    [("exit 3", "exit code 3"), ("true", "empty answer"), ("sleep 30", "within 1 s")],
+    ("script", "seconds", "part"),
+    [("exit 3", 60, "exit code 3"), ("true", 60, "empty answer"), ("sleep 60", 0.2, "within 0.2 s")],
 )
-def test_a_plain_program_that_fails_is_at_fault(script: str, part: str) -> None:
+def test_a_plain_program_that_fails_is_at_fault(script: str, seconds: float, part: str) -> None:
     """By its exit code, by silence, by the clock."""
     with pytest.raises(AgentError, match=part):
-        ask(CommandAgent(["sh", "-c", script], lines=False, timeout=1.0), given())
+        ask(CommandAgent(["sh", "-c", script], lines=False, timeout=seconds), given())
 
 
 def test_a_large_message_reaches_an_agent_that_answers_at_length() -> None:
@@ -276,7 +279,7 @@ def test_a_run_that_is_cancelled_leaves_no_process() -> None:
             await task
         return time.monotonic() - since
 
-    assert asyncio.run(run()) < 12
+    assert asyncio.run(run()) < 50  # it would sleep for 60
 
 
 def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:

@@ -5,34 +5,49 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from llmproxy.scenario.caching.flight import Flights
 
 
-class Counter:
-    """Counts how often it was made."""
+class Watched(Flights):
+    """Knows who has come."""
 
-    def __init__(self, text: str | None = "made", seconds: float = 0.1) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.come: list[str] = []
+
+    def _join(self, key: str) -> tuple[Future[str | None], bool]:
+        found = super()._join(key)
+        self.come.append(key)
+        return found
+
+
+class Counter:
+    """Counts how often it was made; each making waits until so many have come."""
+
+    def __init__(self, flights: Watched, come: int, text: str | None = "made") -> None:
         self.calls = 0
-        self._text, self._seconds = text, seconds
+        self._flights, self._come, self._text = flights, come, text
 
     def make(self) -> str | None:
         self.calls += 1
-        time.sleep(self._seconds)
+        while len(self._flights.come) < self._come:
+            time.sleep(0.001)
         return self._text
 
     async def amake(self) -> str | None:
         self.calls += 1
-        await asyncio.sleep(self._seconds)
+        while len(self._flights.come) < self._come:
+            await asyncio.sleep(0.001)
         return self._text
 
 
 def test_threads_share_one_making() -> None:
     """Eight ask, one makes."""
-    flights, counter = Flights(), Counter()
+    counter = Counter(flights := Watched(), 8)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: flights.run("k", counter.make), range(8))) == ["made"] * 8
     assert counter.calls == 1
@@ -40,7 +55,7 @@ def test_threads_share_one_making() -> None:
 
 def test_tasks_share_one_making_and_other_keys_do_not() -> None:
     """In a loop, and afterwards it is made anew."""
-    flights, counter = Flights(), Counter()
+    counter = Counter(flights := Watched(), 9)
 
     async def go() -> None:
         await asyncio.gather(
@@ -49,13 +64,14 @@ def test_tasks_share_one_making_and_other_keys_do_not() -> None:
 
     asyncio.run(go())
     assert counter.calls == 2
+    flights.come.clear()
     asyncio.run(go())
     assert counter.calls == 4
 
 
 def test_loops_in_several_threads_share_it_too() -> None:
     """As scenarios do, each with a loop of its own."""
-    flights, counter = Flights(), Counter()
+    counter = Counter(flights := Watched(), 4)
 
     def go(_: int) -> str | None:
         return asyncio.run(flights.arun("k", counter.amake))
@@ -67,7 +83,7 @@ def test_loops_in_several_threads_share_it_too() -> None:
 
 def test_what_cannot_be_kept_is_not_shared() -> None:
     """None: each makes his own."""
-    flights, counter = Flights(), Counter(None, 0.05)
+    counter = Counter(flights := Watched(), 3, None)
 
     async def go() -> None:
         assert await asyncio.gather(*(flights.arun("k", counter.amake) for _ in range(3))) == [None] * 3
@@ -94,11 +110,12 @@ def test_an_error_is_everybodys() -> None:
 
 def test_a_cancelled_leader_leaves_the_place_to_the_next() -> None:
     """Who waits is not cancelled with him; a waiter who is cancelled disturbs nobody."""
-    flights, counter = Flights(), Counter()
+    counter = Counter(flights := Watched(), 4)  # the fourth is the waiter, who tries again
 
     async def go() -> str | None:
         leader, waiter, impatient = (asyncio.ensure_future(flights.arun("k", counter.amake)) for _ in range(3))
-        await asyncio.sleep(0.02)
+        while len(flights.come) < 3:
+            await asyncio.sleep(0.001)
         impatient.cancel()
         leader.cancel()
         return await waiter

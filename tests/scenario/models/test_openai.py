@@ -8,7 +8,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -213,11 +212,9 @@ def test_nobody_there() -> None:
 
 def test_an_answer_that_takes_too_long() -> None:
     """`timeout` limits the whole of it, in `extra` or of the call."""
-    slow = json_answer({}).late(20)
+    slow = json_answer({}).late(3600)
     with model(step(answer=slow, times=None)) as (config, _):
-        began = time.monotonic()
         assert "Timeout: Request timed out: no answer within 0.2 s" in str(wrong(config, timeout=0.2))
-        assert time.monotonic() - began < 12
 
 
 @pytest.mark.parametrize(
@@ -254,11 +251,8 @@ def test_whoever_stops_waiting_ends_the_request() -> None:
         async with asyncio.timeout(0.3):
             await elsewhere(ask(request))
 
-    with Provider([step(answer=json_answer({}).late(20), times=None)]) as provider:
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            asyncio.run(impatient(provider.url))
-        assert time.monotonic() - began < 10
+    with Provider([step(answer=json_answer({}).late(3600), times=None)]) as provider, pytest.raises(TimeoutError):
+        asyncio.run(impatient(provider.url))
 
 
 def test_no_litellm_is_imported(tmp_path: Path) -> None:

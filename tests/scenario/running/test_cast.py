@@ -101,7 +101,13 @@ def test_an_adapter_that_cannot_close_changes_no_verdict() -> None:
 def test_an_object_with_a_life_belongs_to_one_run_at_a_time() -> None:
     """A run that starts meanwhile works with a clone, one for all its places in the list."""
     log: list[str] = []
-    service = Service(log, lambda _given: asyncio.sleep(0.05, "x"))
+
+    async def meanwhile(_given: object) -> str:
+        while sum(line.startswith("open") for line in log) < 2:
+            await asyncio.sleep(0.01)
+        return "x"
+
+    service = Service(log, meanwhile)
 
     async def both() -> None:
         await asyncio.gather(*(executor(service, User(), service, max_turns=1).run() for _ in range(2)))

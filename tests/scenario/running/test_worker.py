@@ -8,7 +8,6 @@ import asyncio
 import contextvars
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -88,35 +87,31 @@ def test_cancelling_the_awaiter_cancels_the_run() -> None:
 
     async def wait(_given: object) -> str:
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
         return "never"
 
-    async def go() -> float:
-        since = time.monotonic()
+    async def go() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(in_thread(executor(Agent(wait), ear=ear)), 0.2)
-        return time.monotonic() - since
 
-    assert asyncio.run(go()) < 1.2
+    asyncio.run(go())
     assert seen == ["cancelled"]
     assert finished(ear).error == "interrupted: the run was cancelled before it ended"
 
 
-def test_a_blocked_run_is_left_within_a_second_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Python cannot stop a thread; the caller does not wait for it, and Finished comes once."""
     release, ear = threading.Event(), Ear()
 
-    async def go() -> float:
-        since = time.monotonic()
+    async def go() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait(20) and "x"), ear=ear)), 0.2)
-        return time.monotonic() - since
+            await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
 
     with caplog.at_level(logging.WARNING):
-        assert asyncio.run(go()) < 1.4
+        asyncio.run(go())  # for ever, if it waited for the thread
     assert "given up while its thread is blocked in Agent.call" in caplog.text
     assert finished(ear).labels == ("blocked thread",)
     release.set()
@@ -127,7 +122,7 @@ def test_a_blocked_run_is_left_within_a_second_and_reported(caplog: pytest.LogCa
 def test_a_blocked_call_runs_into_its_limit() -> None:
     """A loop that is blocked cannot notice; who waits for it does."""
     release, ear = threading.Event(), Ear()
-    made = executor(Agent(lambda _given: release.wait(20) and "x"), ear=ear, call_timeout=0.1)
+    made = executor(Agent(lambda _given: release.wait() and "x"), ear=ear, call_timeout=0.1)
 
     async def go() -> None:
         with pytest.raises(AgentError, match=r"Agent \(Agent\) gave no answer in 0.1 s.\n.*It blocks its thread"):
@@ -143,7 +138,7 @@ def test_a_blocked_call_runs_into_its_limit() -> None:
 def test_a_blocked_run_runs_into_its_limit(who: Any, error: type[Exception]) -> None:
     """The limit of the whole run likewise; whose fault it is depends on who was called."""
     release = threading.Event()
-    made = executor(who(lambda _given: release.wait(20) and "x"), timeout=0.1, name="slow")
+    made = executor(who(lambda _given: release.wait() and "x"), timeout=0.1, name="slow")
 
     async def go() -> None:
         with pytest.raises(error, match=r"did not end in 0.1 s: it was in turn 0 while .* its thread is blocked"):
