@@ -162,7 +162,8 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     from llmproxy.client.process.attach import attached, running_at
 
     loaded = gather(asked.flags)
-    asked = replace(asked, intercept=asked.intercept or bool(hosts := loaded.settings.record_host), recorded=hosts)
+    hosts = loaded.settings.record_host
+    asked = replace(asked, intercept=asked.intercept or bool(hosts), recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
         return sweep(asked, loaded, env, sweeping or Sweeping())
     faults_of(loaded.settings)  # what cannot be meant is said before anything starts
