@@ -77,6 +77,9 @@ def run_tests(
     baseline: Path = typer.Option(
         None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."
     ),
+    rejudge: Path = typer.Option(
+        None, "--rejudge", metavar="REPORT", help="Judge the runs of a JSON report again; the agent is not run."
+    ),
     agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="The agent, instead of the suites' own."),
     entity_store: str = typer.Option(
         "", "--entity-store", metavar="URL|YAML", help="Where entities are, instead of the suites' own."
@@ -96,7 +99,7 @@ def run_tests(
     asked = TestAsked(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
-        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, agent=agent, store=entity_store, as_json=as_json,
+        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=rejudge, agent=agent, store=entity_store, as_json=as_json,
     )  # fmt: skip
     with _interruptible():
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
@@ -132,6 +135,7 @@ class TestAsked:
     max_cost: Decimal | None = None
     reports: tuple[str, ...] = ()
     baseline: Path | None = None
+    rejudge: Path | None = None
     agent: str = ""
     store: str = ""
     as_json: Path | None = None
@@ -186,6 +190,8 @@ class TestAsked:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
+        if self.rejudge is not None and settings.settings.faults:
+            raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
         if settings.settings.faults.partition(":")[0] == "sweep":
             return self.sweep(cases, settings, env)
         against = self.against([case.id for case in cases])
@@ -194,7 +200,8 @@ class TestAsked:
             tested = self.run(cases, settings, [shown, *against, *reports], env)
         finally:
             shown.close()
-        remember(Path.cwd(), tested.runs, tested.failed)
+        if self.rejudge is None:
+            remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
     def against(self, cases: Sequence[str]) -> list[Handler]:
@@ -277,7 +284,12 @@ class TestAsked:
         from llmproxy.suite.run.runner import run_cases
 
         world = self._world(proxy, handlers, mode)
-        notes = refuse_costs(settings.settings.store, cases, world.options)
+        store = Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
+        if self.rejudge is not None:
+            from llmproxy.suite.run.rejudge import read_runs
+
+            world.recorded = read_runs(self.rejudge, [case.id for case in cases], store)
+        notes = [] if world.recorded else refuse_costs(settings.settings.store, cases, world.options)
         try:
             return asyncio.run(_until_signal(run_cases(world, cases, notes)))
         finally:
@@ -313,7 +325,7 @@ class TestAsked:
         """The command without what selects scenarios."""
         from llmproxy.cli.run import start_options
 
-        given = {"--agent": self.agent, "--entity-store": self.store}
+        given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         proxy = start_options({name: value for name, value in self.flags.items() if name != "mode"})
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])

@@ -21,10 +21,22 @@ from llmproxy.values import in_words
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
-__all__ = ["CASSETTE_DIR", "DEBUG", "MODE", "REPORT", "TAKEN", "add_options", "distributes", "in_ci", "report_handlers"]
+__all__ = [
+    "CASSETTE_DIR",
+    "DEBUG",
+    "MODE",
+    "REJUDGE",
+    "REPORT",
+    "TAKEN",
+    "add_options",
+    "distributes",
+    "in_ci",
+    "report_handlers",
+]
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
+REJUDGE = "--scenario-rejudge"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
@@ -58,6 +70,8 @@ def add_options(parser: pytest.Parser) -> None:
         add(HEADLESS, action="store_true", default=False, help="taken and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
+    again = "judge the suites' runs of a JSON report again (--scenario-report json=FILE); no agent of a suite is run"
+    add(REJUDGE, metavar="REPORT", default=None, help=again)
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 
 

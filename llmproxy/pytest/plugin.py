@@ -29,6 +29,7 @@ from llmproxy.pytest.options import (
     CASSETTE_DIR,
     DEBUG,
     MODE,
+    REJUDGE,
     REPORT,
     TAKEN,
     add_options,
@@ -195,6 +196,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
         run.bench = SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+        run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)

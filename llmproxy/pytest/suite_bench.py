@@ -30,6 +30,8 @@ class SuiteBench:
     mode: str
     cassette_dir: str = ""
     keep_events: bool = False
+    rejudge: str = ""
+    """A JSON report whose runs are judged again; empty where agents are run."""
     aside: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes a context in which the environment is as it was before the plugin set it."""
     _url: str = ""
@@ -73,11 +75,18 @@ class SuiteBench:
         live = self.mode not in OFFLINE
         words += ["--allow-live"] if live else []
         if sources["store"] == "default":
-            words.append(f"--store={self.folder() / STORE.name}")
+            words.append(f"--store={self.store(env)}")
         folder = self.root / (self.cassette_dir or CASSETTES)
         if self.cassette_dir or (sources["cassette_dir"] == "default" and (live or folder.is_dir())):
             words.append(f"--cassette-dir={folder}")
         return words
+
+    def store(self, env: Mapping[str, str]) -> Path:
+        """Return where the recordings are, unless a running proxy has others."""
+        from llmproxy.settings import load as settings
+
+        known = settings({}, env, self.root)
+        return self.folder() / STORE.name if known.sources["store"] == "default" else known.settings.store
 
     def folder(self) -> Path:
         """Return the folder of what nobody commits."""

@@ -76,11 +76,17 @@ class SuiteFile(pytest.File):
             self._world = World(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
+            if self.bench.rejudge:
+                from llmproxy.suite.run.rejudge import read_runs
+
+                self._world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
         return self._world
 
     def begin(self, case: Case) -> None:
         """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
         key = id(case.suite)
+        if self.bench.rejudge:
+            return
         if key not in self._begun:
             self._begun[key] = case
             try:
@@ -181,7 +187,7 @@ class SuiteItem(pytest.Item):
         self._judge(made, ran, heard)
 
     async def _runs(self, world: World) -> list[Ran]:
-        runs = self.case.scenario.runs
+        runs = world.samples(self.case)
         return [await run_once(world, self.case, sample, runs) for sample in range(1, runs + 1)]
 
     def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:

@@ -147,6 +147,8 @@ class Message:
     """How long its author took, milliseconds."""
     tool_calls: Sequence[Mapping[str, Any]] = ()
     """What the agent called on the wire before this message: {name, arguments, result, where}."""
+    recordings: Sequence[str] = ()
+    """What it asked models before this message, as of a step."""
     at: float = 0.0
 
 
@@ -166,6 +168,8 @@ class Step:
     """Why it did not pass, if no assertion says so."""
     interactions: Sequence[int] = ()
     """Recorded interactions that belong to it, as `llmproxy show` names them."""
+    recordings: Sequence[str] = ()
+    """The same for another store that is made of the same cassettes; empty texts for exchanges that nobody recorded."""
     place: str = ""
     """Where it is written, as of a run."""
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Report
 from llmproxy.client.control.wires import Wires
@@ -94,7 +94,7 @@ class RunSession:
         faults: Mapping[str, Any] | None = None,
         mocks: Mapping[str, Any] | None = None,
         patience: float = 30.0,
-    ) -> RunSession:
+    ) -> Self:
         """Open the session of a run; `patience` in seconds while somebody else has it open.
 
         Base-URL variables of this process that point elsewhere than to the proxy say where the providers are; `upstreams` overrides them.

@@ -52,20 +52,20 @@ class Window:
     """Of the step."""
 
 
-def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Sequence[int]]:
-    """Evaluate what the step says about traffic; also which interactions belong to it.
+def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Observed]:
+    """Evaluate what the step says about traffic; also what belongs to it.
 
     `strays` are calls of this process that arrived while nobody had its turn.
     """
     measured = stage.wire.step(window.after)
     if not step.about_wire:
-        return [], measured.interactions
+        return [], measured
     if reason := why_unseen(stage, step.usage, measured):
         if strays:
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return unseen(_names(step), reason), measured.interactions
+        return unseen(_names(step), reason), measured
     made: list[Assertion] = []
     if step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
@@ -86,7 +86,7 @@ def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tu
         found = processing(measured, before, continues=window.continues)
         said = said_by(answer for index, answer in stage.declared if index == window.index)
         made += check_processing(step.message_processing, with_agent(found, said), stage.scope)
-    return made, measured.interactions
+    return made, measured
 
 
 def _is_below(name: str, wrong: Sequence[str]) -> bool:

@@ -52,12 +52,14 @@ def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -
     return f"nothing is recorded for {many}{names}; record {those}: {how}"
 
 
-def explained(text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = ()) -> str:
+def explained(
+    text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = (), who: str = "the agent"
+) -> str:
     """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
 
     `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
     """
-    lines = [f"a request of the agent was never recorded; to add it: {rerun} {flag} auto"]
+    lines = [f"a request of {who} was never recorded; to add it: {rerun} {flag} auto"]
     if counted:
         lines.append(
             f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids, its counter has moved"

@@ -146,7 +146,8 @@ class _Run:
         return await to_the_end(self._end(error))
 
     async def _play(self, stage: Stage) -> None:
-        await insert_all(stage, self.case.scenario.setup)
+        if stage.recorded is None:
+            await insert_all(stage, self.case.scenario.setup)
         for index, step in enumerate(self.steps):
             stage.index = self.progress.next = index
             if isinstance(step, Talk):
@@ -223,6 +224,7 @@ class _Run:
                 assertions=tuple(done.assertions),
                 message=done.message,
                 interactions=tuple(done.interactions),
+                recordings=tuple(done.recordings),
             )
         )
 

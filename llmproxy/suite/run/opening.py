@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.rejudge import RecordedRuns
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Hook, Teardown
     from llmproxy.suite.stores import StoreAdapter
@@ -85,6 +86,8 @@ async def _opened(
 ) -> Opened:
     user = user_of(case.scenario.user_id or USER, begun.sample)
     scope = case.scope(run=begun.sample, user=user)
+    if world.recorded is not None:
+        return await _recorded(world, case, begun, back, world.recorded, scope=scope, user=user)
     session = await _session(world, begun, case, scope)
     if session is not None:
         back.append(("the session", lambda: _quiet(session.close())))
@@ -185,6 +188,57 @@ async def _session(world: World, begun: Started, case: Case, scope: Scope) -> Ru
         faults=world.faults or faults,
         mocks=mocks,
     )
+
+
+async def _recorded(
+    world: World,
+    case: Case,
+    begun: Started,
+    back: list[tuple[str, Callable[[], Awaitable[list[str]]]]],
+    recorded: RecordedRuns,
+    *,
+    scope: Scope,
+    user: str,
+) -> Opened:
+    """Open a recorded run to be judged again: with a session for judges; no store, no hook and no agent."""
+    from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
+    from llmproxy.suite.run.simulate import upstreams_for
+
+    run = recorded.find(case.id, begun.sample)
+    if not world.proxy:
+        raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
+    session = await RejudgeSession.open(
+        world.proxy,
+        cassette=f"{begun.cassette}.rejudge",
+        sample=begun.sample,
+        mode=world.options.mode,
+        token=world.token,
+        patience=_PATIENCE,
+        upstreams=upstreams_for(case),
+    )
+    back.append(("the session", lambda: _quiet(session.close())))
+    agent = RecordedAgent(run, session, await in_thread(recorded.calls, run, session.control))
+    looking = Looking(adapter=None, scope=scope, user=user, clock=world.clock, sleep=world.sleep)
+    stage = Stage(
+        case=case,
+        run_id=begun.run_id,
+        sample=begun.sample,
+        options=world.options,
+        scope=scope,
+        entities=Entities(looking, scenario=case.id, sample=begun.sample),
+        agent=agent,
+        recorded=agent,
+        session=session,
+        conversations=Conversations(begun.cassette, begun.sample),
+        snapshots=world.snapshots_for(case),
+        user=user,
+        emit=world.emit,
+        clock=world.clock,
+        now=world.now,
+        rerun=begun.rerun,
+    )
+    stage.labels.append(f"judged again: what was recorded as {run.run_id}")
+    return Opened(stage, back)
 
 
 def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:

@@ -65,8 +65,8 @@ class _Job:
 
 async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = ()) -> Tested:
     """Run cases and tell the handlers everything; `notes` go into the end."""
-    since, runs = world.clock(), world.options.runs
-    jobs = [_Job(case, n + 1, runs or case.scenario.runs) for case in cases for n in range(runs or case.scenario.runs)]
+    since = world.clock()
+    jobs = [_Job(case, n + 1, runs) for case in cases for runs in [world.samples(case)] for n in range(runs)]
     title = world.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
     world.emit(
         Selected(title=title, scenarios=len(cases), runs=len(jobs), mode=world.options.mode or "", at=world.now())
@@ -122,6 +122,9 @@ class _Batch:
     async def live(self) -> None:
         """Run everything."""
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
+        if self.world.recorded is not None:  # no agent runs, so nothing is made ready for one
+            await self._finish([asyncio.ensure_future(self._one(job, Lanes())) for job in self.jobs])
+            return
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}

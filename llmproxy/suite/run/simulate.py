@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.errors import SuiteError
+from llmproxy.errors import MissError, SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentInput, JudgmentRequest, ScenarioResult
 from llmproxy.scenario.values.messages import copies, text_of
+from llmproxy.suite.choose.unrecorded import explained
 from llmproxy.suite.run.conversations import Conversation
+from llmproxy.suite.run.rejudge import unjudgeable
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.steps import SimulateStep, Simulation
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["judge", "simulate", "upstreams_for"]
+__all__ = ["judge", "simulate", "simulate_again", "upstreams_for"]
 
 
 def upstreams_for(case: Case) -> dict[str, str]:
@@ -88,11 +90,20 @@ async def simulate(stage: Stage, conversation: Conversation, step: SimulateStep)
     finally:
         await user.close()
     await stage.pull()
-    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
-    if criteria:
-        model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
-        return answer, await _judged(stage, conversation, criteria, model, 1, "simulate.criteria")
+    if said.criteria:
+        return answer, await _criteria(stage, conversation, said)
     return answer, [_reached(said, ended=ended)]
+
+
+async def simulate_again(stage: Stage, conversation: Conversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
+    """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
+    assert stage.recorded is not None  # noqa: S101 - for who reads types
+    answer = ""
+    for text in stage.recorded.begin(stage.index, step.kind):
+        answer = (await stage.say(conversation, text, step.timeout)).text
+    if step.simulate.criteria:
+        return answer, await _criteria(stage, conversation, step.simulate)
+    return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
 def _user(stage: Stage, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
@@ -174,6 +185,12 @@ async def judge(stage: Stage, conversation: Conversation | None, said: Judging, 
     return await _judged(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
+async def _criteria(stage: Stage, conversation: Conversation, said: Simulation) -> list[Assertion]:
+    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
+    model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
+    return await _judged(stage, conversation, criteria, model, 1, "simulate.criteria")
+
+
 async def _judged(
     stage: Stage, conversation: Conversation, criteria: Sequence[str], model: str | None, judges: int, name: str
 ) -> list[Assertion]:
@@ -191,7 +208,12 @@ async def _judged(
         wire_before=_wire(stage, conversation),
         wire_unknown=_unknown(stage, conversation),
     )
-    returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))
+    try:
+        returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))
+    except MissError as error:
+        if not stage.rerun:
+            raise
+        raise MissError(explained(error.message, stage.rerun, flag=stage.options.mode_flag, who="the judge")) from error
     await stage.pull()
     if not isinstance(returned, ScenarioResult):
         return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]

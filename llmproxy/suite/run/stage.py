@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.rejudge import RecordedAgent
+    from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["STEP_TIMEOUT", "Done", "Stage", "status_of"]
 
@@ -49,7 +51,8 @@ class Done:
     """All others."""
     message: str = ""
     interactions: Sequence[int] = ()
-    again: Callable[[], tuple[list[Assertion], Sequence[int]]] | None = None
+    recordings: Sequence[str] = ()
+    again: Callable[[], tuple[list[Assertion], Observed]] | None = None
     """Evaluates what is about traffic again, for calls that came after the answer."""
     status: Status | None = None
     """If its assertions do not say so."""
@@ -62,7 +65,8 @@ class Done:
     def look_again(self) -> None:
         """Evaluate once more what is about traffic."""
         if self.again is not None:
-            self.wire, self.interactions = self.again()
+            self.wire, measured = self.again()
+            self.interactions, self.recordings = measured.interactions, measured.recordings
 
 
 def status_of(done: Done) -> Status:
@@ -96,6 +100,8 @@ class Stage:
     """Unix time."""
     rerun: str = ""
     """The command that runs only this case again."""
+    recorded: RecordedAgent | None = None
+    """The agent of a recorded run that is only judged again; None where one is run."""
     wire: Wire = field(default_factory=Wire)
     calls: list[Call] = field(default_factory=list)
     cursor: int = 0
@@ -205,7 +211,8 @@ class Stage:
         return spoken
 
     def _answered(self, conversation: Conversation, spoken: Spoken, start: int) -> None:
-        uses = self.wire.step(start).tools
+        measured = self.wire.step(start)
+        uses = measured.tools
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where} for use in uses
         ]
@@ -219,6 +226,7 @@ class Stage:
                     conversation=conversation.name,
                     ms=spoken.seconds * 1000,
                     tool_calls=calls if number == 0 else (),
+                    recordings=measured.recordings if number == 0 else (),
                     at=self.now(),
                 )
             )

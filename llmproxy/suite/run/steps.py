@@ -20,6 +20,7 @@ from llmproxy.suite.checks.entities.items import Created, VerifyItem, Wait
 from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
 from llmproxy.suite.run.faults import meet_faults
+from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.stage import Done, Stage
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -75,23 +76,26 @@ async def _chat(stage: Stage, step: StepBase) -> Done:
 
 
 async def _simulate(stage: Stage, step: StepBase) -> Done:
-    from llmproxy.suite.run.simulate import simulate
+    from llmproxy.suite.run.simulate import simulate, simulate_again
 
     simulated = cast("SimulateStep", step)
 
     async def say(conversation: Conversation) -> _Answer:
-        return _Answer(*await simulate(stage, conversation, simulated))
+        how = simulate if stage.recorded is None else simulate_again
+        return _Answer(*await how(stage, conversation, simulated))
 
     return await _talk(stage, simulated, say)
 
 
 async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitable[_Answer]]) -> Done:
-    entities = [item.entity for item in step.created or ()]
+    if stage.recorded is not None:
+        stage.recorded.begin(stage.index, step.kind)
+    entities = [item.entity for item in step.created or ()] if stage.recorded is None else []
     before = await asyncio.to_thread(stage.entities.baseline, entities) if entities else None
     conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
     window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
     done = Done()
-    async with meet_faults(stage, step.faults, done):
+    async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
         answer = await say(conversation)
     stage.scope.answered(answer.text)
     if conversation.name:
@@ -115,6 +119,8 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
             from llmproxy.suite.run.simulate import judge
 
             done.rest += await judge(stage, conversation, step.response.judge, "response.judge")
+    if stage.recorded is not None:
+        done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         wanted = [_created(item) for item in step.created or ()]
         done.rest += await asyncio.to_thread(stage.entities.created, before, wanted)
@@ -141,6 +147,8 @@ def _created(item: CreatedItem) -> Created:
 
 
 async def _verify(stage: Stage, step: StepBase) -> Done:
+    if stage.recorded is not None:
+        return Done(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
     wanted = VerifyItem(
         entity=said.entity,
@@ -157,6 +165,8 @@ async def _verify(stage: Stage, step: StepBase) -> Done:
 
 async def _wait(stage: Stage, step: StepBase) -> Done:
     said = cast("WaitStep", step).wait
+    if stage.recorded is not None:
+        return Done(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return Done()
@@ -172,7 +182,8 @@ async def _wait(stage: Stage, step: StepBase) -> Done:
 
 
 async def _setup(stage: Stage, step: StepBase) -> Done:
-    await insert_all(stage, cast("SetupStep", step).setup)
+    if stage.recorded is None:
+        await insert_all(stage, cast("SetupStep", step).setup)
     return Done()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.run.rejudge import RecordedRuns
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
 
@@ -65,6 +66,8 @@ class World:
     """Where paths of `defaults` begin."""
     faults: Mapping[str, Any] | None = None
     """Faults on purpose of every session, in place of the scenarios' own: a sweep's."""
+    recorded: RecordedRuns | None = None
+    """Runs to judge again; None where agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -85,6 +88,12 @@ class World:
         """Wait in a thread; ends early, with an error, when everything is to end."""
         if self.stopped.wait(seconds):
             raise SuiteError("the tests were interrupted")
+
+    def samples(self, case: Case) -> int:
+        """Return how often a case is run, or judged again."""
+        if self.recorded is not None:
+            return self.options.runs or self.recorded.samples(case.id)
+        return self.options.runs or case.scenario.runs
 
     # -- what suites describe
 
@@ -126,6 +135,8 @@ class World:
 
         A scenario that names none may still make its agent write rows, which the next one must not find.
         """
+        if self.recorded is not None:
+            return []
         mapping, _ = self._described("store", self.store, case.suite, case.folder)
         if mapping is None:
             return entities_of(case.scenario)

@@ -8,6 +8,8 @@ compare with. Nothing is opened before somebody asks what was seen: most agents 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ from llmproxy.trace.reading.exchange import OpenedExchange, opened
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.told import interactions
 
-__all__ = ["Observed", "Wire", "read_tools", "recorded_at"]
+__all__ = ["Observed", "Wire", "read_tools", "recorded_at", "reference_of"]
 
 _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
 """Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
@@ -80,6 +82,11 @@ class Observed:
     def unrecorded(self) -> tuple[Seen, ...]:
         """Answers whose content nobody kept (mode passthrough)."""
         return tuple(each for each in self.seen if each.exchange is None and each.answered)
+
+    @property
+    def recordings(self) -> tuple[str, ...]:
+        """What was recorded of each exchange, by :func:`reference_of`; empty for one of which nothing is kept."""
+        return tuple("" if each.call.recording is None else reference_of(each.call.recording) for each in self.seen)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -217,6 +224,17 @@ def _counted(seen: Seen) -> Iterable[ToolUse]:
     if not seen.answered:
         return ()
     return seen.tools if seen.whole else [tool for tool in seen.tools if tool.executed]
+
+
+def reference_of(recording: Mapping[str, Any]) -> str:
+    """Return what names a recording (in its JSON form) in every store that is made of the same cassettes.
+
+    Key and occurrence, and a digest of the answer: after the cassette was recorded anew it names nothing.
+    """
+    known = recording["recorded"]
+    answer = [recording.get(name) for name in ("status", "response_body")]
+    digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
 def _may_call(recording: Mapping[str, Any] | None) -> bool:

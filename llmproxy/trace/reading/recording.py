@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
@@ -48,6 +50,13 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
                 hint=f"llmproxy ls --store {path}",
             )
         yield from build(_of(store, cassette, sample, party))
+
+
+def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
+    """Give the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as :func:`spans_of`."""
+    with closing(Store.open(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
+        for interaction in _of(store, cassette, sample, AGENT):
+            yield to_json(interaction)
 
 
 def _of(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:

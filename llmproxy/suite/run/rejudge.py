@@ -1,0 +1,287 @@
+"""Recorded runs, judged again: the assertions and judges of today over what an agent did then. The agent is not run.
+
+    JSON report            what was said, step by step, and which recordings passed meanwhile
+    the store              those recordings
+    -> an agent that repeats its answers, a session that repeats its traffic; everything else is a run like any other
+
+Judges are asked as ever; what they say is recorded under a name of its own, ``CASSETTE.rejudge``. What only the time of the run could have
+told (rows, what a user simulator would say now, another message of the user) is an error, never a pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmproxy.client.control.told import Call
+from llmproxy.errors import AgentError, MachineError, SettingsError
+from llmproxy.protocol import AGENT, Decision
+from llmproxy.report.events import Assertion, Status
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
+from llmproxy.scenario.values.messages import text_of
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Control, Report
+
+__all__ = ["RecordedAgent", "RecordedRun", "RecordedRuns", "RejudgeSession", "Unjudgeable", "read_runs", "unjudgeable"]
+
+_TALKS = ("chat", "simulate")
+_OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
+"""How a run ended that says something about the agent."""
+
+
+class Unjudgeable(MachineError):
+    """What is recorded of a run does not say what is asked of it."""
+
+    code = "llmproxy_unjudgeable"
+
+
+def unjudgeable(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
+    """Return the assertion that cannot be evaluated without running the agent."""
+    message = f"cannot be judged again: {why}"
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A message of the user, and what came of it."""
+
+    said: str
+    answers: list[Message] = field(default_factory=list)
+    recordings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """A step in which the agent talked."""
+
+    kind: str
+    turns: Sequence[_Turn]
+    late: Sequence[str] = ()
+    """Recordings of calls that came after its last answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """One run of a case, as a report tells it."""
+
+    case: str
+    sample: int
+    run_id: str
+    cassette: str
+    status: str
+    why: str
+    talks: Mapping[int, _Talk]
+    """By index of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRuns:
+    """The runs of a report, and where their recordings are."""
+
+    path: Path
+    runs: Mapping[tuple[str, int], RecordedRun]
+    store: Path
+
+    def samples(self, case: str) -> int:
+        """Return how many runs of a case there are to judge; at least one, which may be missing."""
+        return max((sample for name, sample in self.runs if name == case), default=1)
+
+    def find(self, case: str, sample: int) -> RecordedRun:
+        """Return a run. Raises Unjudgeable where there is none, or where it says nothing about the agent."""
+        run = self.runs.get((case, sample))
+        if run is None:
+            raise Unjudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
+        if run.status not in _OVER:
+            raise Unjudgeable(
+                f"{case}: the recorded run ended as {run.status.replace('_', ' ')}, which says nothing about the agent: {run.why}"
+            )
+        return run
+
+    def calls(self, run: RecordedRun, control: Control) -> dict[str, Call]:
+        """Return what passed in a run, by what a report calls it. Raises Unjudgeable where some of it is gone."""
+        wanted = {
+            name
+            for talk in run.talks.values()
+            for names in (*(t.recordings for t in talk.turns), talk.late)
+            for name in names
+        }
+        if not wanted - {""}:
+            return {}
+        control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
+        from llmproxy.trace.observing.wire import reference_of
+        from llmproxy.trace.reading.recording import lines_of
+
+        found = {
+            reference_of(line): _call(line) for line in lines_of(self.store, cassette=run.cassette, sample=run.sample)
+        }
+        if gone := wanted - {""} - found.keys():
+            raise Unjudgeable(
+                f"{run.case}: {len(gone)} of {len(wanted)} recordings of {self.path} are not in {self.store}:"
+                " it was recorded anew since, or lies elsewhere.",
+                hint="Make a report of what is recorded now: llmproxy test --report json=FILE",
+            )
+        return found
+
+
+def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedRuns:
+    """Read a JSON report; `cases` are those that are selected, None if each says for itself that it is not in there.
+
+    Raises:
+        SettingsError: it is none, or it has none of these cases.
+
+    """
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+        entries = [
+            (each["started"], each["parts"], each["finished"]) for it in tree["scenarios"] for each in it["runs"]
+        ]
+        found = {(run.case, run.sample): run for run in (_run(*entry) for entry in entries)}
+    except OSError as error:
+        raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "llmproxy test --report json=FILE writes one."
+        raise SettingsError(f"--rejudge {path} is no JSON report of a test.", hint=hint) from error
+    if cases is not None and not {case for case, _ in found} & set(cases):
+        there = ", ".join(dict.fromkeys(case for case, _ in found)) or "nothing"
+        raise SettingsError(f"--rejudge {path} is of other suites: it has {there}, and none of what is selected.")
+    return RecordedRuns(path, found, store)
+
+
+def _run(
+    started: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], finished: Mapping[str, Any] | None
+) -> RecordedRun:
+    end = finished or {"status": Status.ENVIRONMENT_ERROR.value, "error": "it did not end"}
+    return RecordedRun(
+        case=str(started["scenario"]),
+        sample=int(started["sample"]),
+        run_id=str(started["run_id"]),
+        cassette=str(started["cassette"]),
+        status=str(end["status"]),
+        why=str(end.get("error") or end.get("reasoning") or ""),
+        talks=_talks(parts),
+    )
+
+
+def _talks(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
+    """Return the talking steps by their index: a step is told after what was said in it."""
+    found: dict[int, _Talk] = {}
+    turns: list[_Turn] = []
+    for part in parts:
+        if part["event"] == "message":
+            message = part["message"]
+            if part.get("author") != "agent":
+                turns.append(_Turn(text_of(message)))
+            else:
+                turns[-1].answers.append(message)
+                turns[-1].recordings += part["recordings"]
+        elif part["event"] == "step" and part["kind"] in _TALKS and turns:
+            known = {name for turn in turns for name in turn.recordings if name}
+            late = [name for name in part["recordings"] if name not in known]
+            found[int(part["index"])] = _Talk(part["kind"], turns, late)
+            turns = []
+    return found
+
+
+# -- what passed -------------------------------------------------------------------------------------------------------
+
+
+def _call(line: Mapping[str, Any]) -> Call:
+    recorded = line["recorded"]
+    given = {name: line.get(name, recorded.get(name)) for name in Call.__dataclass_fields__}
+    return Call.of(
+        given
+        | {
+            "decision": Decision.REPLAY.value,
+            "status": line["status"],
+            "interaction": recorded["id"],
+            "miss": False,
+            "recording": line,
+        }
+    )
+
+
+class RejudgeSession(RunSession):
+    """The session of judges, in which the recorded traffic of the agent is heard as if it came now."""
+
+    def __init__(self, control: Control, opened: Report) -> None:
+        """Nothing was heard yet."""
+        super().__init__(control, opened)
+        self._passed: list[Call] = []
+        self._asked = 0
+
+    def hear(self, calls: Iterable[Call]) -> None:
+        """Let recorded calls of the agent pass."""
+        for call in calls:
+            self._passed.append(replace(call, seq=len(self._passed) + 1, party=AGENT))
+
+    async def calls(self, after: int = 0) -> tuple[Call, ...]:
+        """Return what was heard and what judges asked, as one row."""
+        new = await super().calls(self._asked)
+        self._asked = max((call.seq for call in new), default=self._asked)
+        for call in new:
+            self._passed.append(replace(call, seq=len(self._passed) + 1))
+        return tuple(call for call in self._passed if call.seq > after)
+
+    async def misses(self, after: int = 0) -> tuple[str, ...]:  # noqa: ARG002 - its numbers are not those of the proxy
+        """Return what judges asked and nobody recorded."""
+        return (await self.report()).miss_texts
+
+    async def unattributed(self) -> int:
+        """No agent runs, so nobody calls beside it."""
+        return 0
+
+
+class RecordedAgent(AgentAdapter):
+    """Says what an agent said in a recorded run, to whoever asks the same."""
+
+    uses_session: ClassVar[bool] = True
+    in_process: ClassVar[bool] = False
+    who = "the recorded agent"
+
+    def __init__(self, run: RecordedRun, session: RejudgeSession, calls: Mapping[str, Call]) -> None:
+        """Repeat a run; `calls` are what it asked models, by what the report calls them."""
+        self.run = run
+        self._session, self._calls = session, calls
+        self._turns: list[_Turn] = []
+        self._late: Sequence[str] = ()
+
+    def begin(self, index: int, kind: str) -> Sequence[str]:
+        """Go to a talking step; returns what the user said in it. Raises Unjudgeable where it is not recorded."""
+        talk = self.run.talks.get(index)
+        if talk is None and self.run.status == Status.AGENT_ERROR:
+            raise AgentError(f"in the recorded run: {self.run.why}")
+        if talk is None or talk.kind != kind:
+            was = f"was a `{talk.kind}`" if talk else "was not run"
+            raise Unjudgeable(
+                f"step {index + 1} {was} in the recorded run {self.run.run_id}: it has to be run, not judged again."
+            )
+        self._turns, self._late = list(talk.turns), talk.late
+        return [turn.said for turn in self._turns]
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
+        """Return the recorded answer, its traffic told before. Raises Unjudgeable where the user says something else."""
+        said = text_of(input.messages[-1])
+        turn = self._turns.pop(0) if self._turns else None
+        if turn is None or turn.said != said:
+            then = "nothing" if turn is None else repr(turn.said)
+            raise Unjudgeable(
+                f"the user says {said!r} now and said {then} in the recorded run: what would be answered, nobody recorded."
+            )
+        names = [*turn.recordings, *(() if self._turns else self._late)]
+        self._session.hear(self._calls.get(name, _UNKEPT) for name in names)
+        if not turn.answers:
+            raise AgentError(f"in the recorded run: {self.run.why}")
+        return list(turn.answers)
+
+
+_UNKEPT = Call.of({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
+"""A call that passed unrecorded: it was there, and nobody knows what it said."""
