@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.engine.hits import Hit
-from llmproxy.core.providers.error_shapes import envelope, status_of_miss
+from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
@@ -161,6 +162,16 @@ class Shell:
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, whole_response(status, (*headers, *extra), body, close=close, method=method)
+
+    def refusal_of_mcp(
+        self, error: LLMProxyError, exchange: Exchange, *, close: bool, method: str
+    ) -> tuple[int, bytes]:
+        """Write an error as MCP says it: (status, whole response)."""
+        text = self.engine.redactor.text(str(error))
+        status, headers, body = refuse(exchange.operation, exchange.body or b"", text)
+        extra: Headers = (*exchange.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
+        ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
+        return status, whole_response(status, ours, body, close=close, method=method)
 
     def view(self, asked: ControlAsked) -> Future[Answer]:
         """Answer our page in a browser, soon."""
@@ -321,7 +332,7 @@ def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, m
 
 
 REASONS = {
-    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 302: "Found", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
+    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 302: "Found", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
     413: "Content Too Large", 426: "Upgrade Required", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
     501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
 }  # fmt: skip

@@ -28,6 +28,7 @@ from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls,
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
+from llmproxy.core.engine.talking import Talk, as_kept, hear_reply, say_harmless
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import UnknownArguments
@@ -55,9 +56,9 @@ from llmproxy.core.store.store import Addition, RecordingSlot, Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
-from llmproxy.core.traffic.response_bytes import ClientHttp, Plans, SendingPlan, plan
+from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, Plans, SendingPlan, plan, plan_open
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
-from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Decision, Mode, Plays
+from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
@@ -281,6 +282,8 @@ class Engine:
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
             exchange.operation = known.path
+        if exchange.channel is not Channel.LLM:
+            forking = None  # what is overridden, and where runs part, is told by the requests to the model
         if exchange.decision is Decision.PASS:
             return
         session, store = exchange.session, self.store
@@ -318,18 +321,29 @@ class Engine:
             verdict = self._part(forking, exchange, verdict.reason, len(slots))
         elif session.forking is not None and session.forking.live and verdict.recording is not None:
             session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
+        self._obey(exchange, verdict, slots, store)
+        hear_reply(exchange, key)
+
+    def _obey(
+        self,
+        exchange: Exchange,
+        verdict: Decided[RecordingSlot],
+        slots: Sequence[RecordingSlot],
+        store: Store | None,
+    ) -> None:
+        """Do to an exchange what was decided; `slots` are the recordings of its key."""
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
             self._account(store, exchange, verdict.recording)
-        elif verdict.reason is not None and exchange.route.not_llm:
-            exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
+        elif verdict.reason is not None and (harmless := say_harmless(exchange)):
+            exchange.error = Harmless(harmless)
         elif verdict.reason is not None:
             exchange.error = self._miss(exchange, verdict.reason, len(slots))
         else:
             if not slots:
-                session.recorded_here.add(walker)
+                exchange.session.recorded_here.add(exchange.walker)
             check_upstream(exchange)
             self._reserve(exchange, slots)
 
@@ -564,6 +578,9 @@ class Engine:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
         response = exchange.bound.response if exchange.bound is not None else self._store.response(exchange.slot.id)
+        if exchange.channel is Channel.MCP:
+            exchange.talk = Talk(self._store, exchange, response)
+            response = exchange.talk.response
         self._serve(exchange, exchange.slot)
         return response
 
@@ -576,7 +593,7 @@ class Engine:
         speed, now = exchange.session.speed, self.now()
         if exchange.bound is not None:
             extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
-        if speed or exchange.bound is not None or slot.status in REDIRECTS:
+        if speed or exchange.bound is not None or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             answer = self.answer(exchange)
             if (host := elsewhere(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
@@ -586,6 +603,15 @@ class Engine:
         laid = self._plans.at_once(slot.id, client, now=now, extra=extra, read=self._store.response)
         self._serve(exchange, slot)
         return SendingPlan(((0, laid.data),), laid.close)
+
+    def plan_talk(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
+        """Lay out how an answer of MCP begins that must wait for its client; None for every other. After `plan`."""
+        talk = exchange.talk
+        if talk is None or talk.turns is None or client.method == "HEAD":
+            return None
+        if exchange.bound is not None:
+            extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
+        return plan_open(talk.response, client, now=self.now(), extra=extra)
 
     def plan_broken(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out what the client sees of a call that a fault struck: decided FAULT, or passed and over."""
@@ -641,7 +667,7 @@ class Engine:
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
-        response, redacted = self.redactor.response(response)
+        response, redacted = self.redactor.response(as_kept(exchange, response))
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
         return self._interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)

@@ -14,6 +14,7 @@ from llmproxy.core.engine.accounts import Prices
 from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.keys.memory import Known, Memory
+from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.alike import Alike
 from llmproxy.core.sessions.exchange import Place
@@ -99,7 +100,12 @@ class Hits:
         if place.upstreams != session.upstreams or at_the_head(place, session) is not None:
             return None
         known = self._memory.get(self._memory.digest(place.counted, body), learned)
-        if known is None or not learned.changes_nothing(place.learned, noted=known.noted):
+        # An answer of MCP holds ids of its asker.
+        if (
+            known is None
+            or known.path.startswith(MCP_PREFIX)
+            or not learned.changes_nothing(place.learned, noted=known.noted)
+        ):
             return None
         walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)

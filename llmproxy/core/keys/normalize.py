@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
+from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
 from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
 from llmproxy.core.keys.scrub import Compiled, Rules, Scrub, apply, compiled, substitute
@@ -76,6 +77,12 @@ def canonicalize(
     ready = compiled(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
+    if (
+        not route.known
+        and walk is Walk
+        and (said := mcp.read(request.method.upper(), request.headers, tree)) is not None
+    ):
+        return _of_mcp(request, route, said, ready)
     stream = streams(route, tree if kind == "json" else None)
     walker = walk(made_by, stream=stream)
     if kind == "json":
@@ -99,6 +106,26 @@ def canonicalize(
         tree=tree,
         refs=tuple(dict.fromkeys(walker.refs)),
         variant=f"{route.variant} {path}".strip(),
+    )
+
+
+def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
+    """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
+    tree = None if said.tree is None else apply(said.tree, rules)
+    path = request.target.partition("?")[0]
+    return Canonical(
+        provider=route.provider.name,
+        method=request.method.upper(),
+        operation=said.operation,
+        model=None,
+        stream=False,
+        headers=counted_headers(said.headers, known=False, kind="json", stream=False),
+        query=counted_query(request.target, route.provider, lambda name: name, known=False),
+        kind="empty" if tree is None else "json",
+        body=b"" if tree is None else dump(tree),
+        tree=tree,
+        refs=(),
+        variant=f"{exact_path(request.target, slashes=True) or unquote(path)}".rstrip("/"),
     )
 
 

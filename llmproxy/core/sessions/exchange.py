@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.mcp.turns import Turn
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import Family, Route
@@ -81,6 +82,23 @@ class Place(NamedTuple):
     """How often its client had sent the request before, as it says itself."""
 
 
+class Talking(Protocol):
+    """A recorded answer of MCP on its way to a client of today; see `engine.talking`."""
+
+    response: Response
+    turns: list[Turn] | None
+    """None where nothing has to be waited for."""
+
+    def ask(self, turn: Turn) -> None:
+        """Hear that the client was asked what `turn` waits for."""
+
+    def ready(self, turn: Turn) -> bool | str:
+        """Tell whether a turn's data may go out now; a text: never, and why."""
+
+    def refusal(self, text: str) -> bytes:
+        """Return the end of the answer where it must not be told."""
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request on its way through; the shell carries it from head to end."""
@@ -130,6 +148,8 @@ class Exchange:
     """Why it was refused."""
     repeats: bool = False
     """It is the miss before, asked again without a stream."""
+    talk: Talking | None = None
+    """Of MCP: the recorded answer on its way."""
     note: str = ""
     nearest: int | None = None
     asked: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.key import key_of
@@ -54,6 +54,15 @@ def check_party(value: str | None) -> str:
     return value
 
 
+class Reply(NamedTuple):
+    """What a client of MCP answered to a question of a recorded server's."""
+
+    key: Key | None
+    """Of the recording that it equals; None for an answer that was never recorded."""
+    text: str
+    """Why not."""
+
+
 @dataclass(slots=True)
 class Session:
     """The state of one walk."""
@@ -91,6 +100,8 @@ class Session:
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
     faulting: Faulting | None = None
     """Faults on purpose; None for nearly every session."""
+    questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
+    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.talking`."""
     _last: Walker | None = None
     _missed: Key | None = None
     """Of the last miss that was to be streamed."""

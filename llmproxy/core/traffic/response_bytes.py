@@ -94,6 +94,27 @@ def plan(
     return SendingPlan(tuple(_merged(_at(response.head_offset, speed), head, frames, speed)), close)
 
 
+class OpenPlan(NamedTuple):
+    """How an answer begins whose body is sent in parts, each when its time has come."""
+
+    head: bytes
+    chunked: bool
+    """Each part is an HTTP chunk; the last of length 0 ends it."""
+    close: bool
+    """Close the connection at the end."""
+
+
+def plan_open(
+    response: Response, client: ClientHttp, *, now: float, extra: Headers = (), said: str = "hit"
+) -> OpenPlan:
+    """Lay out the head of a response whose body is sent in parts; parameters as of `plan`."""
+    chunked = not client.http10
+    close = client.http10 or not client.keep_alive
+    response = replace(response, chunked=True)
+    head = _head(response, client, speed=0, now=now, said=said, extra=extra, chunked=chunked, length=None, close=close)
+    return OpenPlan(head, chunked, close)
+
+
 class Laid:
     """An answer laid out at full speed, with the second of its date."""
 

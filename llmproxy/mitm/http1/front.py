@@ -34,7 +34,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.shell import Idle, Shell
-from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Decision
+from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision
 
 log = logging.getLogger(__name__)
 
@@ -222,8 +222,8 @@ class Front(Straight):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if slot.status == SWITCHING or slot.status in REDIRECTS:
-            return False
+        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+            return False  # what waits, or leads on, is the layer's
         laid_out = shell.engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
         self._exchange = None
         for _, piece in laid_out.pieces:

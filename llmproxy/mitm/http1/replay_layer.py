@@ -29,12 +29,14 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 from llmproxy.core.control import table as control
 from llmproxy.core.control.table import ControlAsked
 from llmproxy.core.engine.engine import Exchange
+from llmproxy.core.mcp.turns import LAST_CHUNK, Turn, Wait, framed
 from llmproxy.core.providers.routing import Family
+from llmproxy.core.sessions.exchange import Talking
 from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.redirects import prefix_of
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan
 from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
@@ -45,7 +47,7 @@ from llmproxy.mitm.https.intercept import is_loopback, meant, proxy_user
 from llmproxy.mitm.shell import Ahead, Shell, whole_response
 from llmproxy.mitm.websocket.replay import Socket
 from llmproxy.mitm.websocket.upgrade import UpgradeMissed, UpgradeRefused, check_upgrade, subprotocol_key
-from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, UI_PREFIX, Decision
+from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, UI_PREFIX, Channel, Decision
 from llmproxy.ui.answers import Answer, fields
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,8 @@ class ReplayLayer(layer.Layer):
         self._forwarder: layers.HttpLayer | None = None
         self._wakeup: commands.RequestWakeup | None = None
         self._pieces: deque[tuple[int, bytes]] = deque()
+        self._turns: deque[Turn] = deque()
+        self._opened: OpenPlan | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
         self._socket: Socket | None = None
         self._spent: Connection | None = None
@@ -181,6 +185,8 @@ class ReplayLayer(layer.Layer):
                 yield from self._control(self._head, bytes(self._body))
             elif self._state is LayerState.LINGERING:
                 yield from self._close()
+            elif self._opened is not None and self._exchange is not None and self._exchange.talk is not None:
+                yield from self._talk_on(self._exchange.talk, self._opened)
             elif self._state is LayerState.REPLAYING:
                 yield from self._send_due()
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
@@ -227,6 +233,8 @@ class ReplayLayer(layer.Layer):
     def _is_awaited(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
         client = self.context.client
+        if self._opened is not None:
+            return False  # a stream without an end of its own: who closes it has gone
         asked = self._state in (LayerState.REPLAYING, LayerState.ASKED) or (
             self._forwarding and not self._uploading and not self._switched
         )
@@ -251,6 +259,8 @@ class ReplayLayer(layer.Layer):
         """Close the client's connection. What is released stays so until its hooks came, or the client is disconnected."""
         self._state = LayerState.CLOSED
         self._pieces.clear()
+        self._turns.clear()
+        self._opened = None
         yield commands.CloseConnection(self.context.client)
 
     # --- reading a request -----------------------------------------------------------------------------------------
@@ -443,9 +453,12 @@ class ReplayLayer(layer.Layer):
         family: Family = exchange.family if exchange else self._family
         method = self._head.method if self._head else "POST"
         operation = exchange.operation if exchange else ""
-        status, data = self._shell.refusal(
-            error, family, close=close, method=method, operation=operation, grants=self._grants
-        )
+        if exchange is not None and exchange.channel is Channel.MCP and exchange.body is not None:
+            status, data = self._shell.refusal_of_mcp(error, exchange, close=close, method=method)
+        else:
+            status, data = self._shell.refusal(
+                error, family, close=close, method=method, operation=operation, grants=self._grants
+            )
         self._shell.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
@@ -495,6 +508,11 @@ class ReplayLayer(layer.Layer):
         client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         laid_out = engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""), *self._grants))
         self._answering = True
+        if (
+            opened := engine.plan_talk(exchange, client, extra=((KEY_HEADER, exchange.key or ""), *self._grants))
+        ) is not None:
+            yield from self._begin_talk(exchange, opened)
+            return
         self._close_after = laid_out.close
         if len(laid_out.pieces) == 1 and laid_out.pieces[0][0] == 0:
             yield commands.SendData(self.context.client, laid_out.pieces[0][1])
@@ -504,6 +522,37 @@ class ReplayLayer(layer.Layer):
         self._pieces.extend(laid_out.pieces)
         self._began = engine.clock()
         yield from self._send_due()
+
+    def _begin_talk(self, exchange: Exchange, opened: OpenPlan) -> Commands:
+        """Begin an answer that goes on when its client has done what the recorded one did."""
+        if exchange.talk is None or exchange.talk.turns is None:
+            raise AssertionError("nothing to wait for")
+        self._state, self._opened, self._close_after = LayerState.REPLAYING, opened, opened.close
+        self._turns.extend(exchange.talk.turns)
+        yield commands.SendData(self.context.client, opened.head)
+        yield from self._talk_on(exchange.talk, opened)
+
+    def _talk_on(self, talk: Talking, opened: OpenPlan) -> Commands:
+        """Send what may be sent by now, and look again soon."""
+        due = b""
+        while self._turns and (ready := talk.ready(self._turns[0])):
+            if isinstance(ready, str):
+                self._turns.clear()
+                due += framed(talk.refusal(ready), chunked=opened.chunked)
+                break
+            due += framed(self._turns.popleft().data, chunked=opened.chunked)
+            if self._turns:
+                talk.ask(self._turns[0])
+        if not self._turns and opened.chunked:
+            due += LAST_CHUNK
+        if due:
+            yield commands.SendData(self.context.client, due)
+        if not self._turns:
+            self._opened = None
+            yield from self._replayed()
+        elif self._turns[0].wait is not Wait.FOR_EVER:
+            self._wakeup = commands.RequestWakeup(LOOK)
+            yield self._wakeup
 
     def _strike(self, exchange: Exchange, head: Head) -> Commands:
         """Let the client see what a fault on purpose makes of its answer."""

@@ -1,0 +1,105 @@
+"""What counts of a message of the Model Context Protocol.
+
+A message is told by ``"jsonrpc": "2.0"`` in a body that goes to a path nobody knows, whatever the transport. Its key holds the method and the
+parameters, and none of what only ties messages together or says who asks:
+
+    id, params._meta (progress token, Claude Code's toolUseId, the stateless era's versions)   chance, or the client's version
+    Mcp-Session-Id and the other headers of the transport                                      of the recording
+    protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version; chance
+
+The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the server's, so the recording's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.traffic.interaction import Headers, header, without
+
+ANSWER = f"{MCP_PREFIX}answer"
+"""The client's answer to a request of the server's."""
+STREAM = f"{MCP_PREFIX}stream"
+"""A GET: what the server says unasked."""
+END = f"{MCP_PREFIX}end"
+"""A DELETE: the client ends its session."""
+NOTIFICATION = f"{MCP_PREFIX}notifications/"
+CALL = f"{MCP_PREFIX}tools/call"
+DISCOVER = f"{MCP_PREFIX}server/discover"
+
+_LEFT_OUT = {
+    "initialize": frozenset({"protocolVersion", "clientInfo"}),
+    "notifications/cancelled": frozenset({"requestId", "reason"}),
+    "notifications/progress": frozenset({"progressToken"}),
+}
+"""Parameters that do not count, by method; `_meta` never does."""
+_OF_TRANSPORT = ("accept", "content-type", "last-event-id")
+_NAME = re.compile(r"[\w./:-]{1,128}")
+
+
+class McpMessage(NamedTuple):
+    """What counts of a request to a server."""
+
+    operation: str
+    """``mcp:initialize``, ``mcp:tools/call echo``."""
+    tree: dict[str, Any] | None
+    headers: Headers
+    """Those that may count."""
+
+
+def is_message(tree: object) -> bool:
+    """Tell whether a body is one message of JSON-RPC 2.0."""
+    if not isinstance(tree, dict) or tree.get("jsonrpc") != "2.0":
+        return False
+    return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
+
+
+def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
+    """Return what counts of a request; None for one that is no MCP. `method` is HTTP's."""
+    if isinstance(tree, dict) and is_message(tree):
+        said = tree.get("method")
+        operation = name_of(tree)
+        counted = _asked(said, tree.get("params")) if isinstance(said, str) else _answered(tree)
+        return McpMessage(operation, counted, _kept(headers))
+    streams = "text/event-stream" in (header(headers, "accept") or "")
+    if method == "GET" and streams and _speaks(headers):
+        last = header(headers, "last-event-id")
+        return McpMessage(STREAM, {"lastEventId": last} if last else None, _kept(headers))
+    return McpMessage(END, None, _kept(headers)) if method == "DELETE" and _speaks(headers) else None
+
+
+def name_of(message: dict[str, Any]) -> str:
+    """Return the operation of a message."""
+    said, params = message.get("method"), message.get("params")
+    if not isinstance(said, str):
+        return ANSWER
+    tool = params.get("name") if said == "tools/call" and isinstance(params, dict) else None
+    named = f" {tool}" if isinstance(tool, str) and _NAME.fullmatch(tool) else ""
+    return f"{MCP_PREFIX}{said}{named}"
+
+
+def _asked(method: str, params: object) -> dict[str, Any]:
+    if not isinstance(params, dict):
+        return {"method": method} if params is None else {"method": method, "params": params}
+    gone = _LEFT_OUT.get(method, frozenset())
+    kept = {name: value for name, value in params.items() if name != "_meta" and name not in gone}
+    return {"method": method, "params": kept} if kept else {"method": method}
+
+
+def _answered(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the client's answer; of an error what it says is the client's business, that it is one is not."""
+    if "result" not in tree:
+        error = tree.get("error")
+        return {"answers": tree["id"], "error": error.get("code") if isinstance(error, dict) else None}
+    result = tree["result"]
+    kept = {name: value for name, value in result.items() if name != "_meta"} if isinstance(result, dict) else result
+    return {"answers": tree["id"], "result": kept}
+
+
+def _speaks(headers: Headers) -> bool:
+    return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
+
+
+def _kept(headers: Headers) -> Headers:
+    return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))

@@ -1,0 +1,102 @@
+"""What counts of a message of MCP, and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.mcp import is_message, read
+from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.interaction import Headers, Key, Request
+from llmproxy.core.traffic.json_bytes import dump
+
+TOOLS = {"tools": "http://127.0.0.1:1"}
+JSON: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
+
+
+def key(message: dict[str, Any], headers: Headers = JSON, path: str = "/tools/mcp") -> Key:
+    """Derive the key of a message."""
+    where = route("POST", path, headers, TOOLS)
+    request = Request("POST", where.target, headers, dump({"jsonrpc": "2.0", **message}))
+    return key_of(canonicalize(request, where, Rules(), lambda _: None))
+
+
+def call(id_: object = 1, meta: object = None, **arguments: object) -> dict[str, Any]:
+    """Make a call of a tool."""
+    params: dict[str, Any] = {"name": "echo", "arguments": arguments}
+    return {"id": id_, "method": "tools/call", "params": params if meta is None else params | {"_meta": meta}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (call(1, text="a"), call("7", text="a")),
+        (call(1, text="a"), call(2, {"progressToken": 3, "claudecode/toolUseId": "toolu_1"}, text="a")),
+        (
+            {"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "clientInfo": {"name": "a"}}},
+            {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25", "clientInfo": {"name": "b"}}},
+        ),
+        (
+            {"method": "notifications/cancelled", "params": {"requestId": 4}},
+            {"method": "notifications/cancelled", "params": {"requestId": 9}},
+        ),
+        ({"id": 1, "method": "tools/list"}, {"id": 2, "method": "tools/list", "params": {"_meta": {}}}),
+    ],
+)
+def test_what_ties_messages_together_does_not_count(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Ids, tokens and versions of clients are chance."""
+    assert key(one) == key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (call(text="a"), call(text="b")),
+        (call(text="1"), call(text=1)),
+        (call(text="a"), {"id": 1, "method": "tools/call", "params": {"name": "echo2", "arguments": {"text": "a"}}}),
+        ({"id": 0, "result": {"action": "accept"}}, {"id": 0, "result": {"action": "decline"}}),
+        ({"id": 0, "result": {"action": "accept"}}, {"id": 1, "result": {"action": "accept"}}),
+        ({"id": 0, "result": {}}, {"id": 0, "error": {"code": -1, "message": "no"}}),
+        (
+            {"id": 0, "method": "initialize", "params": {"capabilities": {}}},
+            {"id": 0, "method": "initialize", "params": {"capabilities": {"sampling": {}}}},
+        ),
+    ],
+)
+def test_what_is_asked_and_answered_counts(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Another argument, tool, consent, question or capability is another message."""
+    assert key(one) != key(other)
+
+
+def test_the_transport_does_not_count_and_the_server_does() -> None:
+    """The session's id and the version are the recording's; another path or tenant is another server."""
+    session = (*JSON, ("Mcp-Session-Id", "abc"), ("mcp-protocol-version", "2025-11-25"))
+    assert key(call(), session) == key(call(), ())
+    assert key(call(), path="/tools/other") != key(call())
+    assert key(call(), (*JSON, ("x-tenant", "b"))) != key(call())
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "tree", "operation"),
+    [
+        ("POST", JSON, {"jsonrpc": "2.0", **call()}, "mcp:tools/call echo"),
+        ("POST", JSON, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, "mcp:tools/list"),
+        ("POST", JSON, {"jsonrpc": "2.0", "id": 1, "result": {}}, "mcp:answer"),
+        ("GET", (("Accept", "text/event-stream"), ("Mcp-Session-Id", "a")), None, "mcp:stream"),
+        ("DELETE", (("Mcp-Session-Id", "a"),), None, "mcp:end"),
+        ("GET", (("Accept", "text/event-stream"),), None, None),
+        ("POST", JSON, {"jsonrpc": "1.0", "id": 1, "method": "x"}, None),
+        ("POST", JSON, [{"jsonrpc": "2.0", "id": 1, "method": "x"}], None),
+        ("POST", JSON, {"jsonrpc": "2.0"}, None),
+    ],
+)
+def test_messages_are_told_from_other_bodies(
+    method: str, headers: Headers, tree: object, operation: str | None
+) -> None:
+    """What says jsonrpc 2.0 is a message; a stream and an end are told by the transport's headers."""
+    found = read(method, headers, tree)
+    assert (found and found.operation) == operation
+    assert is_message(tree) is (operation is not None and tree is not None)

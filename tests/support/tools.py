@@ -1,0 +1,42 @@
+"""Servers and clients of tools as processes, by the official SDK (`mcp_server.py`, `mcp_client.py`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.process import clean_env, free_port, listening
+
+HERE = Path(__file__).resolve().parent
+SERVER = (sys.executable, str(HERE / "mcp_server.py"))
+
+
+@contextmanager
+def http_server(log: Path, cwd: Path) -> Iterator[str]:
+    """Run the server over HTTP for the block; give its origin. Each call of a tool adds a line to `log`."""
+    port = free_port()
+    command = [*SERVER, "http", str(port), str(log)]
+    with (log.parent / "server.out").open("wb") as out:
+        server = subprocess.Popen(command, cwd=cwd, env=clean_env(), stdout=out, stderr=out)
+    try:
+        listening(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def use(where: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **plan: Any) -> Any:  # noqa: ANN401 - JSON
+    """Let the client do a plan at a URL, or with a command that speaks stdio; the results of each run."""
+    place = list(where) if len(where) == 1 else ["--", *where]
+    command = [sys.executable, str(HERE / "mcp_client.py"), json.dumps(plan), *place]
+    done = subprocess.run(
+        command, cwd=cwd, env=clean_env(env), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
