@@ -117,7 +117,7 @@ def test_the_go_snippet(px: Proxy, tmp_path: Path) -> None:
     """Run by Go where it is installed."""
     go = shutil.which("go")
     if go is None:
-        pytest.skip("NOT RUN: Go is not installed; the page says so")
+        pytest.skip("NOT RUN: Go is not installed")
     (tmp_path / "go.mod").write_text("module weather\n\ngo 1.21\n")
     (tmp_path / "weather_test.go").write_text(snippet("go", px))
     run(tmp_path, px, go, "test", "./...")

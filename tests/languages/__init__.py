@@ -1,0 +1,1 @@
+"""Programs in other languages, with nothing but what their standard library brings."""
