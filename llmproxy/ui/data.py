@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from llmproxy.core.forks.table import forks
+from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.traffic.interaction import Interaction
@@ -88,12 +89,28 @@ def wanted(query: Query) -> Wanted:
 
 def cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, and whose child it is."""
-    children = {(each.cassette, each.sample): each.describe() for each in forks(store)}
+    children = children_of(store)
     return {
         "store": store.path.name,
         "cassettes": [
-            {**asdict(info), "fork": children.get((info.name, info.sample))} for info in store.cassettes() if info.live
+            {**asdict(info), **children.get((info.name, info.sample), NO_CHILD)}
+            for info in store.cassettes()
+            if info.live
         ],
+    }
+
+
+NO_CHILD = {"fork": None, "parent": None}
+
+
+def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
+    """Return of each recording that is a fork where it parted, and the name of its parent."""
+    return {
+        (each.cassette, each.sample): {
+            "fork": each.describe(),
+            "parent": canonical(f"{each.parent}~{each.parent_sample}"),
+        }
+        for each in forks(store)
     }
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.stand_ins import without_names
-from llmproxy.core.forks.table import forks
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
@@ -23,7 +22,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.ui import rows
 from llmproxy.ui.bodies import body, delta, text_of
 from llmproxy.ui.calls import call, settle
-from llmproxy.ui.data import STORY_BYTES, STORY_CALLS, bounded
+from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, bounded, children_of
 from llmproxy.ui.reading import Reader, Told
 from llmproxy.ui.rows import Wanted
 from llmproxy.ui.story import story
@@ -37,7 +36,7 @@ _DEEPEST = 50
 def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str) -> dict[str, Any]:
     """Return cassettes of a store as the data of a page."""
     maker = _Maker()
-    children = {(each.cassette, each.sample): each.describe() for each in forks(store)}
+    children = children_of(store)
     cassettes = []
     for info in wanted:
         found = [without_names(each) for each in store.interactions(info.name, info.sample)]
@@ -50,7 +49,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str) -> dic
             {
                 **asdict(info),
                 "holder": None,
-                "fork": children.get((info.name, info.sample)),
+                **children.get((info.name, info.sample), NO_CHILD),
                 "rows": list(map(_row, found)),
                 "sums": sums,
                 "strip": strip,

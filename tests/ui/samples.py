@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llmproxy.core.forks.table import Fork, put
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 
@@ -216,6 +217,8 @@ def store(path: Path, *interactions: Interaction) -> Path:
             made.add(each, supersede=False)
         for name in dict.fromkeys(each.cassette for each in found):
             made.end(name, 1, "test", clean=True)
+        if not interactions:
+            put(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
     return path
 
 

@@ -71,6 +71,39 @@ def test_what_changed_is_shown_word_by_word(page: Page) -> None:
     assert page.text(".change ins").endswith("2")
 
 
+def test_two_recordings_stand_side_by_side(page: Page) -> None:
+    """From a fork to its parent, which is offered first; the first difference is in sight, and what is equal folded."""
+    page.js("location.hash = '#/c/forked'")
+    page.see("agent (its parent)", ".head select")
+    page.js(
+        "(() => { const box = document.querySelector('.head select'); box.value = '0'; box.dispatchEvent(new Event('change')); })()"
+    )
+    page.see("3 differences; the first: the tool write_file was called otherwise", ".head")
+    assert page.js("location.hash") == "#/d/agent/forked"
+    page.wait("document.activeElement.matches('.pair.differs.chosen')")
+    assert "return a + b" in page.text(".pair.chosen .side")
+    assert page.text(".pair.chosen ins") == "sum(("
+    page.see("3 equal steps", ".fold.equal")
+    page.click(".pair.chosen .link", "how the requests differ")
+    page.see("The requests are equal", ".pair.chosen")
+    page.press("j")
+    page.see("2 of 3", ".head")
+    page.click(".pair.chosen .link", "how the requests differ")
+    page.see("$.messages[", ".pair.chosen .change")
+    page.press("s")
+    page.see("forked and agent", ".head h1")
+    page.press("Escape")
+    page.wait("location.hash === '#/c/agent'")
+
+
+def test_hostile_recordings_stay_text_side_by_side(page: Page) -> None:
+    """Nothing of theirs is markup, on either side."""
+    page.js("location.hash = '#/d/agent/hostile'")
+    page.see("onerror", ".compare")
+    assert page.js("document.querySelectorAll('#app img, #app script').length") == 0
+    assert not {"\x1b", "\u202e"} & set(page.text())
+
+
 def test_bytes_are_those_of_the_recording(page: Page) -> None:
     """Headers, bodies and the chunks' times; and commands that say what they do."""
     page.js("location.hash = '#/c/agent/1/bytes'")
@@ -137,11 +170,12 @@ def test_it_fits(browser: Browser, viewer: str, tmp_path: Path, width: int, dark
         "#/c/agent/3/time",
         "#/c/agent/3/bytes",
         "#/c/agent/5/use",
+        "#/d/agent/forked",
     ):
         opened.js(f"location.hash = '{at}'")
         opened.wait("!document.querySelector('.pad') && document.querySelector('main')")
         assert opened.js("document.documentElement.scrollWidth") <= width, at
-        nameless = "[...document.querySelectorAll('button, a, input, [role=tab], [role=listbox]')].filter((each) => !(each.innerText || each.ariaLabel || each.title || each.labels?.length))"
+        nameless = "[...document.querySelectorAll('button, a, input, select, [role=tab], [role=listbox]')].filter((each) => !(each.innerText || each.ariaLabel || each.title || each.labels?.length))"
         assert opened.js(f"{nameless}.length") == 0, at
     assert opened.js("getComputedStyle(document.body).backgroundColor") == (
         "rgb(21, 23, 26)" if dark else "rgb(255, 255, 255)"

@@ -90,7 +90,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   const position = useMemo(() => (strip.length ? scale(strip).position : null), [strip]);
   if (error) return html`<${Failure} error=${error} />`;
   return html`<div class="recording">
-    <${Head} cassette=${cassette} sample=${sample} sums=${value?.sums} />
+    <${Head} cassette=${cassette} sample=${sample} sums=${value?.sums} show=${show} />
     ${strip.length > 1 && html`<${Strip} strip=${strip} chosen=${id} choose=${go} />`}
     <div class=${"split" + (listed ? " listed" : "")}>
       <nav class="left" aria-label="calls">
@@ -110,14 +110,31 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   </div>`;
 }
 
-function Head({ cassette, sample, sums }) {
+function Head({ cassette, sample, sums, show }) {
   const about = sums && [
     counted(sums.calls, "call"), sums.failed && `${short(sums.failed)} failed`,
     sums.in !== null || sums.out !== null ? `${short(sums.in)} → ${short(sums.out)} tokens` : "tokens unknown",
     sums.cost !== null && `${money(sums.cost)}${sums.unpriced ? ` and ${counted(sums.unpriced, "call")} of unknown price` : ""}`,
     sums.to > sums.from && duration((sums.to - sums.from) * 1000), day(sums.from),
   ].filter(Boolean).join(" · ");
-  return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p></header>`;
+  return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p><${Beside} cassette=${cassette} sample=${sample} show=${show} /></header>`;
+}
+
+// Which recording to lay beside this one: its parent first, then its other samples.
+function Beside({ cassette, sample, show }) {
+  const { value } = useAsk("cassettes", {});
+  const known = value?.cassettes || [];
+  const own = known.find((each) => each.name === cassette && each.sample === sample);
+  const rank = (each) => (session(each.name, each.sample) === own?.parent ? 0 : each.name === cassette ? 1 : each.parent === session(cassette, sample) ? 2 : 3);
+  const others = known.filter((each) => each !== own).sort((a, b) => rank(a) - rank(b)).slice(0, 200);
+  if (!others.length) return null;
+  const why = ["its parent", "another sample", "its child", ""];
+  const to = (event) => {
+    const other = others[Number(event.currentTarget.value)];
+    if (other) show({ old: { cassette: other.name, sample: other.sample }, now: { cassette, sample } });
+  };
+  return html`<select aria-label="compare with another recording" onChange=${to}><option value="">compare with …</option>
+    ${others.map((each, n) => html`<option key=${n} value=${n}>${visible(session(each.name, each.sample))}${why[rank(each)] && ` (${why[rank(each)]})`}</option>`)}</select>`;
 }
 
 function Row({ row, before, from, position }) {
