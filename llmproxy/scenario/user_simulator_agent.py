@@ -45,8 +45,11 @@ END_TOOL: dict[str, Any] = {
         "description": "End the conversation: the user has what they wanted, or gives up for good.",
         "parameters": {
             "type": "object",
-            "properties": {"message": {"type": "string", "description": "The user's last words, if there are any."}},
-            "required": ["message"],
+            "properties": {
+                "message": {"type": "string", "description": "The user's last words, if there are any."},
+                "goal_reached": {"type": "boolean", "description": "Whether the user has what they wanted."},
+            },
+            "required": ["message", "goal_reached"],
             "additionalProperties": False,
         },
     },
@@ -146,9 +149,10 @@ class UserSimulatorAgent(AgentAdapter):
         for attempt in range(ATTEMPTS):
             answer = await self._asked(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
-            if ending is not None and free:
-                last = _last_words(ending.arguments) or answer.text
-                return Farewell([{"role": "user", "content": last}] if last else [])
+            if ending is not None and tools:
+                last, reached = _last_words(ending.arguments)
+                said: list[Message] = [{"role": "user", "content": last or answer.text}]
+                return Farewell(said if last or answer.text else (), reached=reached)
             if answer.text:
                 return {"role": "user", "content": answer.text}
         raise ModelError(
@@ -204,13 +208,14 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
-def _last_words(arguments: str) -> str:
+def _last_words(arguments: str) -> tuple[str, bool | None]:
+    """Return what the user says at the end, and whether the goal is reached, None if nothing says so."""
     try:
         given = json.loads(arguments or "{}")
-    except ValueError:
-        return ""
-    said = given.get("message") if isinstance(given, dict) else None
-    return said.strip() if isinstance(said, str) else ""
+    except (ValueError, RecursionError):
+        given = None
+    said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
+    return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None
 
 
 def _unconfigured(name: str) -> str:

@@ -199,6 +199,12 @@ def test_last_words_are_heard() -> None:
     assert said(alone(step(say="hi"), raw(beside))[0])[-1] == "bye"
 
 
+def test_nobody_leaves_by_a_tool_that_was_not_offered() -> None:
+    """Before the agent's first answer there is nothing to end, whatever the model calls; it is asked again."""
+    result, requests = alone(END, step(say="hi"), END)
+    assert (roles(result), ["tools" in request for request in requests]) == ("ua", [False, False, True])
+
+
 def test_it_may_be_kept_from_leaving() -> None:
     """Without `may_end` there is no tool, and the conversation takes all its turns."""
     result, requests = alone(step(say="hi"), step(say="more"), may_end=False)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.replies import spoken
 from llmproxy.values import did_you_mean
 
@@ -235,6 +236,9 @@ def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN40
         raise AgentError(f"{who} cannot be imported: {error}") from error
     except FileNotFoundError as error:
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_where(folder)) from error
+    except SystemExit as error:
+        hint = 'What it does as a program belongs below `if __name__ == "__main__":`.'
+        raise AgentError(f"{left(who, error)} while it was imported.", hint=hint) from error
     except Exception as error:
         raise AgentError(f"{who} crashed while it was imported: {type(error).__name__}: {error}") from error
     found: Any = module

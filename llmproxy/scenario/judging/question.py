@@ -3,7 +3,7 @@
     pinned tool -> any tool -> JSON schema -> JSON by request       the way down, where a model refuses to be asked so
     answer -> Ruling                                                one more attempt if it cannot be used
 
-Only the first tool call counts. What is still malformed after the repair is an error; a verdict that lacks something is a verdict in which
+Of several tool calls the first counts; where it decides, the others must say the same. What is still malformed after the repair is an error; a verdict that lacks something is a verdict in which
 that is inconclusive. The way down is the same in every run, so that a replay takes the same steps.
 """
 
@@ -202,8 +202,11 @@ class Question:
 
     def _read(self, answer: Answer) -> Ruling:
         if answer.tool_calls:
-            call = answer.tool_calls[0]
-            return self._ruling(call.name, _parsed(call.arguments))
+            first, *more = [(call.name, _parsed(call.arguments)) for call in answer.tool_calls]
+            if first[0] == FINISH and any(each != first for each in more):
+                problem = "it decides more than once, and not alike"
+                raise _Unusable(problem, f"{INVALID}, {problem}: {_short(_echo(answer))!r}")
+            return self._ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _loaded(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
@@ -265,9 +268,19 @@ def _parsed(arguments: str) -> object:
 
 def _loaded(text: str) -> object:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
         return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of members; a member that stands there twice, with two values, says nothing."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made and made[name] != value:
+            raise ValueError(f"{name} stands there twice")
+        made[name] = value
+    return made
 
 
 def _echo(answer: Answer) -> str:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.client.control.told import never_reached
-from llmproxy.errors import AgentError, LLMProxyError, MissError, UpstreamError
+from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.farewell import Farewell
+from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import messages_of, not_awaitable
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ class Caller:
             if scope.expired() and self.limit is not None:
                 raise self.too_long(agent, self.limit) from error
             raise
+        except SystemExit as error:
+            kind = AgentError if agent.role is AgentRole.AGENT else MachineError
+            raise kind(f"{left(type(agent).__name__, error)} instead of answering.") from error
         except asyncio.CancelledError as error:
             if task is None or task.cancelling():
                 raise

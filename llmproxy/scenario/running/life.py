@@ -26,7 +26,7 @@ from llmproxy.scenario.running.scripted import Scripted
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.checkpoints import added_up
 from llmproxy.scenario.values.context import context_scenario
-from llmproxy.scenario.values.fault import status_of, told
+from llmproxy.scenario.values.fault import left, status_of, told
 from llmproxy.scenario.values.naming import thread_id
 
 if TYPE_CHECKING:
@@ -286,6 +286,8 @@ class Life(Scripted):
             if not scope.expired():
                 raise
             raise self.out_of_time() from error
+        except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
+            raise MachineError(f"{left('a step of the script', error)}.") from error
 
     @property
     def busy(self) -> AgentAdapter | None:

@@ -80,17 +80,23 @@ class Criteria:
         Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not are ignored.
         """
         if isinstance(given, list):
-            given = {str(each.get("id")): each for each in given if isinstance(each, Mapping)}
-        if not isinstance(given, Mapping):
+            pairs = [(each.get("id"), each) for each in given if isinstance(each, Mapping)]
+        elif isinstance(given, Mapping):
+            pairs = list(given.items())
+        else:
             return {}, [f"criteria must be an object with the members {', '.join(self.ids)}"]
-        said = {str(name).strip().lower(): value for name, value in given.items()}
+        said: dict[str, list[object]] = {}
+        for name, value in pairs:
+            said.setdefault(str(name).strip().lower(), []).append(value)
         found, problems = {}, []
         for id_ in self.ids:
             if id_ not in said:
                 problems.append(f"{id_} is missing")
                 continue
-            finding = _read(said[id_])
-            if finding is None:
+            finding, *others = map(_read, said[id_])
+            if any(other is None or finding is None or other.status is not finding.status for other in others):
+                problems.append(f"{id_} is there more than once, with more than one status")
+            elif finding is None:
                 problems.append(f"the status of {id_} is none of {', '.join(Standing)}")
             else:
                 found[id_] = finding

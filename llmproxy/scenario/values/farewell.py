@@ -5,6 +5,8 @@ It is a list of messages like any other, perhaps an empty one; who gets it knows
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmproxy.scenario.types import Message
 
 __all__ = ["Farewell"]
@@ -12,3 +14,8 @@ __all__ = ["Farewell"]
 
 class Farewell(list[Message]):
     """Last messages. The judge is next, and has to decide."""
+
+    def __init__(self, messages: Iterable[Message] = (), *, reached: bool | None = None) -> None:
+        """Leave with these words; `reached`: with what one came for, None if one does not say."""
+        super().__init__(messages)
+        self.reached = reached

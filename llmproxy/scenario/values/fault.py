@@ -13,7 +13,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.scenario.types import AgentRole
 
-__all__ = ["shortened", "status_of", "told"]
+__all__ = ["left", "shortened", "status_of", "told"]
 
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
@@ -27,6 +27,11 @@ def status_of(error: BaseException, role: AgentRole | None) -> Status:
     if role is AgentRole.AGENT:
         return Status.AGENT_ERROR
     return Status.FAILED if role is None and isinstance(error, AssertionError) else Status.ENVIRONMENT_ERROR
+
+
+def left(who: str, error: SystemExit) -> str:
+    """Return what to say of somebody who ended the whole program, which must not end as if all were well."""
+    return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 
 
 def told(error: BaseException) -> str:

@@ -73,5 +73,6 @@ def described(text: str, flag: str) -> Mapping[str, Any]:
     problems.stop()
     value = documents[0][0] if documents else None
     if not isinstance(value, Mapping):
-        raise SuiteError(f"{flag} {text!r} is neither an address nor a mapping such as {{command: [node, agent.mjs]}}")
+        such = "{command: [node, agent.mjs]}" if flag == "--agent" else "{sqlalchemy: 'sqlite:///tasks.db'}"
+        raise SuiteError(f"{flag} {text!r} is neither an address nor a mapping such as {such}")
     return value

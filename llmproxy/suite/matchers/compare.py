@@ -195,6 +195,12 @@ def is_json(operand: object, seen: SeenValue) -> Found:
         return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 
 
+_SILENT = frozenset(
+    {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples"}
+)
+"""Keywords of JSON Schema that refuse nothing."""
+
+
 def _schema(operand: object) -> str:
     if not isinstance(operand, dict):
         return f"takes a JSON Schema, not {kind(operand)}"
@@ -204,7 +210,8 @@ def _schema(operand: object) -> str:
         jsonschema.validators.validator_for(operand, jsonschema.Draft202012Validator).check_schema(operand)
     except jsonschema.SchemaError as error:
         return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
-    return ""
+    says = operand.keys() - _SILENT
+    return "" if says else "this schema holds for every JSON, so it asserts nothing"
 
 
 @matcher(

@@ -30,7 +30,7 @@ from llmproxy.suite.matchers.core import (
     judge,
     one,
 )
-from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, objection_to_path, plain, same, show
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.yaml.places import Problems, YamlPlace, meant, place_of
 
@@ -52,6 +52,7 @@ __all__ = [
     "examine_number",
     "kind",
     "may_be_zero",
+    "objection_to_path",
     "plain",
     "same",
     "show",

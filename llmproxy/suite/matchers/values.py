@@ -48,6 +48,8 @@ _DAY = r"\d{4}-\d{2}-\d{2}"
 _DATE = re.compile(_DAY)
 _INSTANT = re.compile(rf"{_DAY}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d+)?)?\s?(Z|z|[+-]\d{{2}}:?\d{{2}})?)?")
 _INDEX = re.compile(r"\[(\d+)\]")
+_SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
+"""What JSONPath has and a path of ours has not: search, every item, filters, items from the end, quoted names."""
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
@@ -157,10 +159,12 @@ def show(value: object, width: int = 120) -> str:
 def dig(value: object, path: str) -> Any:  # noqa: ANN401
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
-    A key that is spelt like the whole path, or the rest of it, goes first.
+    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the path.
     """
     if path in {"", "$"}:
         return value
+    if path.startswith(("$.", "$[")) and not (isinstance(value, Mapping) and "$" in value):
+        path = path[1:].removeprefix(".")
     if isinstance(value, Mapping):
         if path in value:
             return value[path]
@@ -174,6 +178,12 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401
         head, rest = _first(path)
         return dig(value[int(head)], rest) if head.isdecimal() and int(head) < len(value) else ABSENT
     return ABSENT
+
+
+def objection_to_path(path: str) -> str:
+    """Say why a path cannot be followed; empty if it can. Nothing would lie there, so what is said of nothing would hold."""
+    found = _SEARCHES.search(path)
+    return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 
 
 def _first(path: str) -> tuple[str, str]:

@@ -52,21 +52,27 @@ class Flow:
         self.problems, self.doubts = problems, doubts
         self.values = dict(values or {})
         self.captured: dict[str, YamlPlace | None] = {}
+        self.unread: dict[str, YamlPlace | None] = {}
+        """Variables that are declared further down."""
         self.later: dict[str, YamlPlace | None] = {}
         self.conversations: list[str] = []
         self.talked = False
+        self.answers = False
+        """Whether it is at what a step says about its own answer."""
         self.current: str | None = None
         """Name of the conversation of the last talking step; None if it has none."""
 
     def variables(self, vars_: Mapping[str, Any]) -> None:
         """Take variables in their order; each may name those before it."""
+        self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
-            at = place_of(vars_, name, key=True)
+            at = self.unread[name]
             if not name.isascii() or not name.isidentifier():
                 self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
             self.text(value, place_of(vars_, name))
+            del self.unread[name]
             self.values[name] = value
 
     def scenario(self, scenario: Mapping[str, Any]) -> None:
@@ -182,14 +188,13 @@ class Flow:
         """Go through what is expected of an answer."""
         if not isinstance(response, Mapping):
             return
-        for key, value in response.items():
-            if key == "json":
-                self.fields(value)
-            elif key == "judge":
-                self.text(value, place_of(response, key))
+        self.text(response.get("judge"), place_of(response, "judge"))
+        self.answers = True
+        self.fields(response.get("json"))
         rest = {key: value for key, value in response.items() if key not in {"json", "judge"}}
         for key, value in rest.items():
             self.matcher({key: value}, place_of(response, key))
+        self.answers = False
 
     # -- values
 
@@ -246,6 +251,9 @@ class Flow:
             self.known(found, at)
         elif name in BUILT_IN:
             self.built_in(found, at)
+        elif name in self.unread:
+            message = f"{found.text} is used before it has a value, at {self.unread[name]}"
+            self.problems.add(at, message, "a variable may name those above it")
         elif name in self.later:
             self.problems.add(
                 at,
@@ -272,7 +280,10 @@ class Flow:
 
     def built_in(self, found: Reference, at: YamlPlace | None) -> None:
         """See that a built-in name has a value at this point."""
-        if found.name == "last" and (not self.talked or found.path != ("response",)):
+        if found.name == "last" and self.answers:
+            message = f"{found.text} is this very answer, which is like itself whatever it says"
+            self.problems.add(at, message, "compare it with a variable or a captured row")
+        elif found.name == "last" and (not self.talked or found.path != ("response",)):
             why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]
             self.problems.add(at, f"{found.text}: {why}")
         elif found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):

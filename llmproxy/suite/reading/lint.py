@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmproxy.suite.matchers.table import search
+from llmproxy.suite.matchers.table import COMPARISONS, search
 from llmproxy.suite.matchers.variables import StepError, bare_name
+from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, place_of
 
 __all__ = ["doubtful"]
@@ -23,6 +24,9 @@ _ASSERTING = (
 )
 
 
+_NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
+
+
 def doubtful(scenario: Map, doubts: Problems) -> None:
     """Add what is doubtful in a scenario, as it is written, to `doubts`."""
     steps = _maps(scenario.get("steps"))
@@ -36,6 +40,10 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
         if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
             doubts.add(at, f"${bare} is captured and never used")
     for step in steps:
+        for name in step["tools"] if isinstance(step.get("tools"), Map) else ():
+            if name in _NOT_TOOLS:
+                at = place_of(step["tools"], name, key=True)
+                doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
         for created in _maps(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
@@ -58,7 +66,9 @@ def _asserts(step: Map) -> bool:
             isinstance(step.get("wait"), Map) and "until" in step["wait"]
         )
     simulated = step.get("simulate")
-    return any(key in step for key in _ASSERTING) or (isinstance(simulated, Map) and "criteria" in simulated)
+    return any(step.get(key, False) is not False for key in _ASSERTING) or (
+        isinstance(simulated, Map) and "criteria" in simulated
+    )
 
 
 def _captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
+from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import copies, messages_of, text_of
 from llmproxy.scenario.values.naming import thread_id
+from llmproxy.scenario.values.replies import shown
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -154,6 +156,9 @@ async def speak(
     return Spoken(said, messages, seconds, waited or 0.0)
 
 
+_ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
+
+
 async def _limited(agent: AgentAdapter, given: AgentInput, limit: float | None) -> Any:  # noqa: ANN401 - whatever it returns
     task, scope = asyncio.current_task(), asyncio.timeout(limit)
     try:
@@ -170,7 +175,11 @@ async def _limited(agent: AgentAdapter, given: AgentInput, limit: float | None) 
         if task is None or task.cancelling():
             raise
         raise AgentError(f"{_name(agent)} raised CancelledError, although nobody cancelled it.") from error
-    except Exception as error:
+    except SystemExit as error:
+        raise AgentError(f"{left(_name(agent), error)} instead of answering.", hint=_ANSWERS) from error
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         raise AgentError(f"{_name(agent)} crashed: {type(error).__name__}: {error}") from error
 
 
@@ -182,7 +191,8 @@ def _understood(returned: object, agent: AgentAdapter) -> list[Message]:
     try:
         return messages_of(returned, AgentRole.AGENT, _name(agent))
     except ValueError as error:
-        raise AgentError(str(error)) from error
+        what = type(returned).__name__
+        raise AgentError(f"{_name(agent)} returned {shown(returned)} ({what}).", hint=_ANSWERS) from error
 
 
 def _name(agent: AgentAdapter) -> str:

@@ -21,7 +21,7 @@ from llmproxy.report.events import Finished, Started, Status, Step
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.late import LateCallsError
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.fault import status_of as fault_of, told
+from llmproxy.scenario.values.fault import left, status_of as fault_of, told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.tools import passed, unseen
 from llmproxy.suite.checks.traffic import why_unseen
@@ -138,6 +138,9 @@ class _Run:
                 await self._play(self.open.stage)
         except TimeoutError as late:
             error = self._late(late) if scope.expired() else late
+        except SystemExit as ended:
+            error = MachineError(f"{left('something in the run', ended)}.")
+            error.__cause__ = ended
         except Exception as broken:  # noqa: BLE001 - told, whatever it is
             error = broken
         except BaseException as cancelled:

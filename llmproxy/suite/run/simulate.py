@@ -2,20 +2,22 @@
 
 The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their own parties, so
 they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent. Without criteria a simulation
-passes if the user ended the conversation, which it does when its goal is reached or out of reach.
+passes if the user ended the conversation and says that its goal was reached; who gave up has not reached it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MissError, SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentInput, JudgmentRequest, ScenarioResult
+from llmproxy.scenario.values.farewell import Farewell
 from llmproxy.scenario.values.messages import copies, text_of
 from llmproxy.suite.choose.unrecorded import explained
+from llmproxy.suite.matchers.table import show
 from llmproxy.suite.run.conversations import Conversation
 from llmproxy.suite.run.rejudge import unjudgeable
 
@@ -78,21 +80,25 @@ async def simulate(stage: Stage, conversation: Conversation, step: SimulateStep)
     """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the conversation."""
     said = step.simulate
     user = _user(stage, said)
-    answer, ended = "", False
+    answer, farewell = "", None
     await user.open(stage.session)
     try:
         for turn in range(said.max_turns):
-            text, ended = await _next(stage, conversation, said, user, turn)
-            if text and not ended:
-                answer = (await stage.say(conversation, text, step.timeout)).text
-            if ended:
+            spoken = await _next(stage, conversation, said, user, turn)
+            if isinstance(spoken, Farewell):
+                farewell = spoken
                 break
+            if spoken:
+                answer = (await stage.say(conversation, spoken, step.timeout)).text
     finally:
         await user.close()
     await stage.pull()
+    if not answer:
+        message = "the simulated user ended the conversation before the agent had said anything in this step"
+        return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
         return answer, await _criteria(stage, conversation, said)
-    return answer, [_reached(said, ended=ended)]
+    return answer, [_reached(said, farewell)]
 
 
 async def simulate_again(stage: Stage, conversation: Conversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
@@ -137,18 +143,14 @@ async def _next(
     said: Simulation,
     user: Any,  # noqa: ANN401 - a UserSimulatorAgent
     turn: int,
-) -> tuple[str, bool]:
-    """Return what the user says next, and whether that is the end."""
-    from llmproxy.scenario.values.farewell import Farewell
-
+) -> str | Farewell:
+    """Return what the user says next, or how it takes its leave."""
     if turn == 0 and said.first_message:
-        return stage.scope.interpolate(said.first_message), False
+        return stage.scope.interpolate(said.first_message)
     running = _Running(stage.session, unscripted=True)
     given = _input(conversation, _State(stage.scope.interpolate(said.goal), running, turn))
     returned = await user.call(given)
-    if isinstance(returned, Farewell):
-        return "", True
-    return text_of(returned), False
+    return returned if isinstance(returned, Farewell) else text_of(returned)
 
 
 def _input(conversation: Conversation, state: _State, *, forced: bool = False) -> AgentInput:
@@ -161,16 +163,20 @@ def _input(conversation: Conversation, state: _State, *, forced: bool = False) -
     )
 
 
-def _reached(said: Simulation, *, ended: bool) -> Assertion:
-    turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
-    return Assertion(
-        name="simulate.goal",
-        status=Status.PASSED if ended else Status.FAILED,
-        expected="the user ends the conversation",
-        message=""
-        if ended
-        else f"the simulated user had not ended the conversation after {turns}: the goal was not reached",
-    )
+def _reached(said: Simulation, farewell: Farewell | None) -> Assertion:
+    """Judge a conversation by how its user left it."""
+    made = Assertion(name="simulate.goal", status=Status.FAILED, expected="the user says that the goal was reached")
+    if farewell is None:
+        turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
+        ended = f"the simulated user had not ended the conversation after {turns}: the goal was not reached"
+        return replace(made, message=ended)
+    if farewell.reached:
+        return replace(made, status=Status.PASSED, actual=True)
+    if farewell.reached is None:
+        unclear = "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a judge decide"
+        return replace(made, status=Status.ENVIRONMENT_ERROR, message=unclear)
+    words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
+    return replace(made, actual=False, message=f"the simulated user gave up, the goal was not reached{words}")
 
 
 # -- judges ----------------------------------------------------------------------------------------------------------------
@@ -226,9 +232,11 @@ async def _judged(
         forced=True,
     )
     stage.emit(verdict)
-    return [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)] or [
-        Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge said nothing about any criterion")
-    ]
+    made = [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
+    unsaid = "" if made else "the judge said nothing about any criterion"
+    if all(each.status is Status.PASSED for each in made) and not returned.success:
+        unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
+    return [*made, Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=unsaid)] if unsaid else made
 
 
 _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,22 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.rejudge import RecordedRuns
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
+    from llmproxy.suite.yaml.places import YamlPlace
 
 __all__ = ["World", "entities_of"]
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _placed(place: YamlPlace | None) -> Iterator[None]:
+    """Say in errors of a description where it stands."""
+    try:
+        yield
+    except SuiteError as error:
+        if place is None:
+            raise
+        raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
 def entities_of(scenario: Scenario) -> list[str]:
@@ -114,7 +127,8 @@ class World:
                 )
             from llmproxy.scenario.agents.config import agent_from
 
-            known = self._agents[id(case.suite)] = agent_from(mapping, folder)
+            with _placed(None if self.agent is not None else case.suite.at("agent")):
+                known = self._agents[id(case.suite)] = agent_from(mapping, folder)
         return known.clone()
 
     def store_for(self, case: Case) -> tuple[StoreAdapter, Policy] | None:
@@ -126,7 +140,8 @@ class World:
         """
         if id(case.suite) not in self._stores:
             mapping, folder = self._described("store", self.store, case.suite, case.folder)
-            made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
+            with _placed(None if self.store is not None else case.suite.at("store")):
+                made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 

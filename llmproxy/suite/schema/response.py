@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, examine, is_reference, show
 from llmproxy.suite.schema.types import Node, complain, refuse
-from llmproxy.suite.schema.values import Count, Every, Fields, Flag, Matcher, Text, Times
+from llmproxy.suite.schema.values import Count, Every, Flag, Matcher, PathFields, Text, Times
 from llmproxy.suite.yaml.places import Map, Problems
 
 __all__ = ["Asserting", "Judging", "Response", "ToolExpect"]
@@ -28,7 +28,10 @@ class Asserting(Node):
 
     @model_validator(mode="after")
     def _says_something(self, info: ValidationInfo) -> Asserting:
-        if not frozenset(self._source if self._source is not None else self.given) - self.quiet:
+        if self._source is None and isinstance(info.context, Problems):
+            return self  # a model that holds itself is looked at twice, and knows its place the second time
+        said = frozenset(self._source if self._source is not None else self.given) - self.quiet
+        if not said or (said == {"snapshot"} and getattr(self, "snapshot", None) is False):
             known = [key for key in self.known_keys() if key not in self.quiet]
             complain(info, self.place, "nothing is asserted here", f"takes {', '.join(known)}")
         return self
@@ -81,7 +84,7 @@ class ToolExpect(Asserting):
 
     count: Count | None = None
     """How many calls there are, whatever their input. Without it: at least one."""
-    input: Fields | None = None
+    input: PathFields | None = None
     """Path in the arguments -> matcher; at least one call must match (with ``count: 0``: none may)."""
     every: Every | None = None
     """As `input`, of every call. true: `input` too must hold of every call; false: `output`, `error` and `status` of one only."""
@@ -145,7 +148,7 @@ class Response(Asserting):
     """For the keys above."""
     flags: Text | None = None
     """Of `regex`: letters of i, m, s, x."""
-    json_: Fields | None = Field(default=None, alias="json")
+    json_: PathFields | None = Field(default=None, alias="json")
     """The answer is JSON (a code fence around it is taken off): path -> matcher; `$` is the whole."""
     json_schema: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     """The answer is JSON that keeps to this JSON Schema."""

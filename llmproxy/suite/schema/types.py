@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from llmproxy.suite.matchers.table import kind, show
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, meant, place_of
 
-__all__ = ["Node", "complain", "refuse", "told"]
+__all__ = ["Node", "complain", "described", "refuse", "told"]
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:
@@ -70,7 +70,7 @@ class Node(BaseModel):
             return data
         taken = cls.prepared(data, info)
         if not isinstance(taken, Mapping):
-            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {kind(data)} {show(data, 60)}")
+            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {described(data)}")
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
@@ -103,6 +103,11 @@ class Node(BaseModel):
         )
 
 
+def described(value: object) -> str:
+    """Return what a value is, and the value."""
+    return kind(value) if value is None else f"{kind(value)} {show(value, 60)}"
+
+
 def told(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
     """Add what pydantic refused to `problems`, with its place in `root`; `at` is that of a root which knows none."""
     for each in error.errors(include_url=False):
@@ -130,9 +135,7 @@ def _words(error: ErrorDetails) -> tuple[str, str]:
         "too_short": "at least one item",
     }.get(error["type"])
     if wanted:
-        given = (
-            "an empty list" if error["type"] == "too_short" else f"{kind(error['input'])} {show(error['input'], 60)}"
-        )
+        given = "an empty list" if error["type"] == "too_short" else described(error["input"])
         return f"{where} takes {wanted}, not {given}", "begin each item with `- `" if wanted == "a list" else ""
     return f"{where}: {error['msg']}", ""
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from llmproxy.suite.matchers.table import examine, examine_number, kind, show
+from llmproxy.suite.matchers.table import examine, examine_number, objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
-from llmproxy.suite.schema.types import complain, refuse
-from llmproxy.suite.yaml.places import Problems
+from llmproxy.suite.schema.types import complain, described, refuse
+from llmproxy.suite.yaml.places import Problems, place_of
 
 __all__ = [
     "Capture",
@@ -24,6 +24,7 @@ __all__ = [
     "Matcher",
     "Milliseconds",
     "MocksGiven",
+    "PathFields",
     "Pause",
     "Reason",
     "Share",
@@ -44,7 +45,7 @@ def _text(value: object) -> object:
             raise refuse("takes a text that is not empty")
         return value
     hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
-    raise refuse(f"takes a text, not {kind(value)} {show(value, 60)}", hint)
+    raise refuse(f"takes a text, not {described(value)}", hint)
 
 
 def _texts(value: object) -> object:
@@ -55,7 +56,7 @@ def _flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
-    raise refuse(f"takes true or false, not {kind(value)} {show(value, 60)}", hint)
+    raise refuse(f"takes true or false, not {described(value)}", hint)
 
 
 def _reason(value: object) -> object:
@@ -72,14 +73,14 @@ def _times(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
-    raise refuse(f"takes a whole number from 1, not {kind(value)} {show(value, 60)}", hint)
+    raise refuse(f"takes a whole number from 1, not {described(value)}", hint)
 
 
 def _share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
-    raise refuse(f"takes a number above 0, up to 1, not {kind(value)} {show(value, 60)}", hint)
+    raise refuse(f"takes a number above 0, up to 1, not {described(value)}", hint)
 
 
 def _milliseconds(least: float) -> Callable[[object], object]:
@@ -91,9 +92,7 @@ def _milliseconds(least: float) -> Callable[[object], object]:
             made = float(value)
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
-            raise refuse(
-                f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {kind(value)} {show(value, 60)}'
-            )
+            raise refuse(f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {described(value)}')
         return made
 
     return read
@@ -135,12 +134,22 @@ def _fields(value: object) -> object:
     return value
 
 
+def _paths(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Mapping):
+        for path in value:
+            if objection := objection_to_path(str(path)):
+                complain(
+                    info, place_of(value, path, key=True), objection, "it is like task.tags[0].name; $ is the whole"
+                )
+    return _fields(value)
+
+
 def _every(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
-        raise refuse(f"takes a mapping of paths to matchers, true or false; not {kind(value)} {show(value, 60)}")
-    for each in cast("Mapping[str, object]", _fields(value)).values():
+        raise refuse(f"takes a mapping of paths to matchers, true or false; not {described(value)}")
+    for each in cast("Mapping[str, object]", _paths(value, info)).values():
         _matcher(each, info)
     return value
 
@@ -207,7 +216,9 @@ Matcher = Annotated[Any, BeforeValidator(_matcher), WithJsonSchema({"$comment": 
 Count = Annotated[Any, BeforeValidator(_count), WithJsonSchema({"$comment": "Count"})]
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_fields)]
-"""Column or path -> matcher; at least one."""
+"""Column -> matcher; at least one."""
+PathFields = Annotated[dict[str, Matcher], BeforeValidator(_paths)]
+"""Path in JSON -> matcher; at least one."""
 FaultsGiven = Annotated[
     Any,
     BeforeValidator(_faults),

@@ -74,7 +74,7 @@ def _file(name: str, folder: Path, where: str) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
         raise SuiteError(f"{where}: {path} could not be imported: {type(error).__name__}: {error}") from error
     return module
@@ -84,7 +84,7 @@ def _module(name: str, folder: Path, where: str) -> ModuleType:
     sys.path.insert(0, str(folder.resolve()))
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SuiteError(f"{where}: {name} could not be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(folder.resolve()))

@@ -8,6 +8,7 @@ each of their members was written; whoever holds one can say so at run time as w
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -161,6 +162,16 @@ def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPl
     return found
 
 
+def _lookalikes(word: str) -> str:
+    """Name the characters that nobody types on purpose; they look like others, or like nothing."""
+    odd = [
+        f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
+        for each in word
+        if not each.isascii()
+    ]
+    return f" It holds {', '.join(odd[:3])}." if odd else ""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known."""
     names = list(known)
@@ -168,7 +179,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     plain = word.casefold().replace("_", "").replace("-", "")
     near = difflib.get_close_matches(plain, folded, n=1, cutoff=0.7)
     if near:
-        return f"did you mean `{folded[near[0]]}`?"
+        return f"did you mean `{folded[near[0]]}`?{_lookalikes(word) if folded[near[0]].isascii() else ''}"
     if not names:
         return ""
     return "known here: " + ", ".join(sorted(set(names))[:30])

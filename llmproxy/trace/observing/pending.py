@@ -31,7 +31,7 @@ class Waiting:
         self._answers = 0
         self._ids: dict[str, int] = {}
         self._run: dict[_Mark, int] = {}
-        """Calls of whole answers whose results came, and the number of the latest such answer."""
+        """Calls whose results came, and the number of the latest such answer."""
 
     def add(
         self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, asked: str | None, cut: bool = False
@@ -49,14 +49,13 @@ class Waiting:
         if found is None:
             return None
         self._calls.remove(found)
-        if not found.cut:
-            self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
+        self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
         return found.tool
 
     def _candidates(self, conversation: RecordedConversation, call_id: str | None, told: NewResult) -> Iterator[_Call]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
-        # What an answer that was cut off asked for is over once the same call of the answer that replaced it was run.
+        # What an answer that was cut off asked for is over once the same call of a later one was run.
         waiting = [each for each in self._calls if not (each.cut and self._run.get(each.mark, 0) > each.answer)]
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
@@ -128,7 +127,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
     if answered:
         start = answered[-1] + 1
     asked = _calls_before(messages, start)
-    together = tuple(each for each in asked if not each.hosted)
+    together = tuple(asked)
     by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
     left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
     for place in range(start, len(messages)):
@@ -144,8 +143,8 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
 
 
 def _calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
-    """Return the calls of the answer that ends before `end`; in some dialects each of its calls is a message of its own."""
+    """Return what the answer that ends before `end` asked the agent for; in some dialects each call is a message of its own."""
     first = end
     while first and messages[first - 1].role == "assistant":
         first -= 1
-    return [call for message in messages[first:end] for call in message.tool_calls]
+    return [call for message in messages[first:end] for call in message.tool_calls if not call.hosted]

@@ -144,7 +144,9 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _HistoryL
     parent = _parent(sent, system, family, writers)
     if parent is None or parent.exchange is None:
         return _rootless(sent, earlier, continues=False)
-    change = changes(_expected(parent), sent, before=system_of(parent.exchange.messages), after=system)
+    written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
+    before = system_of(parent.exchange.messages)
+    change = changes(_expected(parent), sent, before=before, after=system, written=written)
     proof = _is_summary(change, writers)
     anchored = _anchored(_expected(parent), sent)
     if proof and not anchored and not change.grown and any(each in alike for each in writers):

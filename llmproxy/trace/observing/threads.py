@@ -135,10 +135,12 @@ def common(one: Sequence[Item], other: Sequence[Item]) -> int:
     return head + tail
 
 
-def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "") -> ThreadChange:
+def changes(
+    expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "", written: Sequence[str] = ()
+) -> ThreadChange:
     """Compare what was expected in a request (without what is new) with its messages.
 
-    `before` and `after` are the system prompts.
+    `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for this request.
     """
     kept_back = _new_at_end(sent)
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
@@ -155,7 +157,7 @@ def changes(expected: Sequence[Item], sent: Sequence[Item], *, before: str = "",
         if tag == "insert":
             new += body[j1:j2] if i1 == len(expected) else []
             continue
-        missing, inserted, parts = _paired(expected[i1:i2], body[j1:j2])
+        missing, inserted, parts = _paired(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
             gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _slides(expected, i1, i2)))
@@ -191,7 +193,9 @@ def _new_at_end(sent: Sequence[Item]) -> int:
     return count or (1 if sent and sent[-1].role == "user" else 0)
 
 
-def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item], list[Item], int]:
+def _paired(
+    expected: Sequence[Item], sent: Sequence[Item], written: Sequence[str]
+) -> tuple[list[Item], list[Item], int]:
     """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were pruned."""
     gone: dict[int, Item] = {}
     reworded: dict[int, int] = {}
@@ -218,7 +222,7 @@ def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item],
         used.add(found)
         at = found + 1
         pruned += _lost(item, sent[found])
-        if item.role == "user" and _timeless([item.text]) != _timeless([sent[found].text]):
+        if item.role == "user" and _is_reworded(item, sent[found], written):
             reworded[number] = found
     # One summary may be much like the one before it: with what it stands for it is no edit.
     for number in (each for each in reworded if {each - 1, each + 1} & gone.keys()):
@@ -226,6 +230,13 @@ def _paired(expected: Sequence[Item], sent: Sequence[Item]) -> tuple[list[Item],
         used.discard(reworded[number])
     missing = [gone[number] for number in sorted(gone)]
     return missing, [item for j, item in enumerate(sent) if j not in used], pruned
+
+
+def _is_reworded(item: Item, sent: Item, written: Sequence[str]) -> bool:
+    """Tell whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
+    if any(text in sent.alike and text not in item.alike for text in written):
+        return True
+    return _timeless([item.text]) != _timeless([sent.text])
 
 
 def _joins(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:

@@ -257,6 +257,19 @@ def test_only_the_first_tool_call_counts() -> None:
     assert put(step(call=both), forced=False)[0].goes_on
 
 
+def test_who_passes_and_fails_has_decided_nothing() -> None:
+    """Two verdicts that differ, in two calls or in one object, are asked for again; two that are alike are one."""
+    passed, failed = ({"criteria": {"c1": {"status": word}}, "reasoning": ""} for word in ("passed", "failed"))
+    twice = [{"name": "finish_test", "arguments": each} for each in (passed, failed)]
+    ruling, provider = put(step(call=twice), finish("failed"))
+    assert (ruling.findings["c1"].status, len(provider.requests)) == (Standing.FAILED, 2)
+    assert "decides more than once" in bodies(provider)[1]["messages"][-1]["content"]
+    torn = '{"criteria": {"c1": {"status": "failed"}, "c1": {"status": "passed"}}, "reasoning": ""}'
+    with pytest.raises(JudgeError):
+        put(called("finish_test", torn), called("finish_test", torn))
+    assert len(put(step(call=[twice[0], twice[0]]))[1].requests) == 1
+
+
 def test_a_verdict_in_the_text_is_read() -> None:
     """Models that write the arguments instead of calling are understood without another call."""
     ruling, provider = put(raw({"content": f"<think>hm {{}}</think>Here you are: {JSON_VERDICT}"}), forced=False)

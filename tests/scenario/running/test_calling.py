@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from llmproxy.errors import AgentError, MissError, UpstreamError
+from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, ScenarioResult
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller
 from tests.scenario.people import Agent, Judge, Person, User
@@ -193,3 +193,10 @@ def test_roles_are_told_in_words() -> None:
     assert "Agent (Agent) gave no answer in 5 s." in str(caller.too_long(Agent(), 5))
     assert "It blocks its thread" in str(caller.too_long(User(), 5, blocked=True))
     assert AgentRole.USER.value == "User"
+
+
+@pytest.mark.parametrize(("who", "error"), [(Agent, AgentError), (Judge, MachineError), (User, MachineError)])
+def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], error: type[Exception]) -> None:
+    """With the status 0 it would look as if all were well."""
+    with pytest.raises(error, match=r"called sys.exit\(0\) instead of answering"):
+        call(who(SystemExit(0)))

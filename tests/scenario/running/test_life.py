@@ -22,7 +22,7 @@ from llmproxy.report.events import Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
 from llmproxy.scenario.proxy.session import RunSession
 from tests.provider import Provider, step
-from tests.scenario.people import Ear, Judge, User, executor, finished, said
+from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, said
 from tests.support import Proxy, free_port, proxy
 from tests.support.proxy import DIRECT
 
@@ -265,6 +265,15 @@ def test_a_proxy_that_is_not_there_is_an_error_of_the_environment() -> None:
     with pytest.raises(MachineError, match="no llmproxy answers"):
         asyncio.run(executor(user, proxy=f"http://127.0.0.1:{free_port()}", ear=ear).run())
     assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
+
+
+def test_a_step_that_calls_sys_exit_ends_no_program() -> None:
+    """A script that tests with `asyncio.run(scenario.run(...))` would end with 0."""
+    ear = Ear()
+    script = [scenario.user("hi"), lambda _state: (_ for _ in ()).throw(SystemExit(0)), scenario.succeed()]
+    with pytest.raises(MachineError, match=r"a step of the script called sys.exit\(0\)"):
+        asyncio.run(executor(Agent(), script=script, handlers=[ear]).run())
+    assert finished(ear).status is Status.ENVIRONMENT_ERROR
 
 
 def test_a_mode_without_a_proxy_is_refused() -> None:

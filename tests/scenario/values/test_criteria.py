@@ -67,6 +67,16 @@ def test_the_short_form_and_the_list_are_understood() -> None:
     assert statuses(two, [{"id": "c2", "status": "passed"}, {"id": "c1", "status": "failed"}]) == ["failed", "passed"]
 
 
+@pytest.mark.parametrize("other", ["failed", "maybe", None])
+def test_a_criterion_with_two_statuses_has_none(other: object) -> None:
+    """In a list, or under names that are one: the last word is no better than the first."""
+    one = Criteria(["first"])
+    twice = [{"id": "c1", "status": other}, {"id": "c1", "status": "passed"}]
+    for answer in (twice, twice[::-1], {"C1": other, "c1": "passed"}):
+        assert one.read(answer) == ({}, ["c1 is there more than once, with more than one status"])
+    assert statuses(one, [{"id": "c1", "status": "passed"}] * 2) == ["passed"]
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -97,6 +97,8 @@ def test_values_become_those_of_json(value: object, made: object) -> None:
         ("a.b", ABSENT),
         ("nothing", None),
         ("b.d.one", ABSENT),
+        ("$.b.d[1].e", 4),
+        ("$.q", ABSENT),
     ],
 )
 def test_paths_lead_into_json(path: str, found: object) -> None:

@@ -71,7 +71,7 @@ BAD = [
     ("vars: {n: 1}\nsteps: [{verify: {entity: t, count: 1, as: $n}}]", "$n is a variable already"),
     ("vars: {userId: 1}\nsteps: [{chat: x}]", "`userId` is built in"),
     ("vars: {a-b: 1}\nsteps: [{chat: x}]", "`a-b` is no name for a variable"),
-    ("vars: {a: '${b}', b: 1}\nsteps: [{chat: x}]", "${b}: nothing is called $b"),
+    ("vars: {a: '${b}', b: 1}\nsteps: [{chat: x}]", "${b} is used before it has a value, at f:1:19"),
     ("vars: {u: {name: x}}\nsteps: [{chat: $u.nam}]", "did you mean `name`?"),
     ("vars: {u: 5}\nsteps: [{chat: $u.name}]", "$u is 5 and has no fields"),
     ("steps: [{chat: $last.response}]", "the agent has said nothing yet"),

@@ -30,7 +30,7 @@ def played(tmp_path: Path) -> Iterator[str]:
     """Run a proxy that records from a provider who plays the user: one question, then the end."""
     steps = [
         step(say="Where is my order?"),
-        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks"}}], times=None),
+        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}], times=None),
     ]
     with Provider(steps, check=False) as p, proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
         yield px.url
@@ -59,6 +59,43 @@ def test_a_goal_that_is_not_reached_is_a_failure(
     found = rig.run(rig.cases_of(tmp_path, text(agent, simulated)), proxy=played)
     assert (found.statuses, "was not reached" in found.why) == (["failed"], True)
     assert found.told.said[0] == "Hello"
+
+
+def test_a_judge_that_contradicts_itself_passes_nobody(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All criteria passed, and its own verdict is a failure: that is no verdict."""
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    arguments = {"criteria": {"c1": {"status": "passed"}}, "reasoning": "r", "verdict": "failure"}
+    verdict = step(call=[{"name": "finish_test", "arguments": arguments}], times=None)
+    judged = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
+    with Provider([verdict], check=False) as p, proxy("record", tmp_path / "j.db", upstreams={"openai": p.url}) as px:
+        found = rig.run(rig.cases_of(tmp_path, judged), proxy=px.url)
+    assert (found.statuses, "own verdict was 'failure'" in found.why) == (["environment_error"], True), found.why
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        (
+            {"message": "Never mind.", "goal_reached": False},
+            "failed",
+            'gave up, the goal was not reached: "Never mind."',
+        ),
+        ({"message": ""}, "environment_error", "did not say whether the goal was reached"),
+        ({"message": "", "goal_reached": "yes"}, "environment_error", "did not say whether the goal was reached"),
+    ],
+)
+def test_who_gives_up_has_not_reached_the_goal(
+    tmp_path: Path, agent: str, end: dict[str, object], status: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conversation is over either way; what it came to, the user says."""
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    steps = [step(say="Where is my order?"), step(call=[{"name": "end_conversation", "arguments": end}])]
+    with Provider(steps, check=False) as p, proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+        cases = rig.cases_of(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"))
+        found = rig.run(cases, proxy=px.url)
+    assert (found.statuses, words in found.why) == ([status], True), found.why
 
 
 def test_a_judge_needs_a_conversation(tmp_path: Path, agent: str) -> None:
@@ -105,7 +142,7 @@ def test_a_simulated_and_judged_conversation_is_replayed_whole(
     finding = {"evidence": "Your order 17 is on its way.", "reason": "It said so.", "status": "passed"}
     script = [
         step(say="Where is my order?"),
-        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks"}}]),
+        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}]),
         step(call=[{"name": "finish_test", "arguments": {"criteria": {"c1": finding}, "reasoning": "r"}}], times=None),
     ]
     simulated = "{simulate: {goal: find out where my order is, maxTurns: 4}}"

@@ -84,6 +84,24 @@ def _call(name: str, number: int, call_id: str) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": f'{{"n": {number}}}'}
 
 
+def test_a_result_is_no_hosted_call_s() -> None:
+    """Two answers in a row, of which the first only searched the web: servers that number anew give both the same id."""
+    chats = Chats()
+    search = {"type": "server_tool_use", "id": "c0", "name": "web_search", "input": {}}
+    use = {"type": "tool_use", "id": "c0", "name": "f", "input": {"n": 1}}
+    told = [user("a"), {"role": "assistant", "content": [search]}]
+    _messages(chats, told[:1], [search])
+    _messages(chats, told, [use])
+    returned = {"type": "tool_result", "tool_use_id": "c0", "content": "one"}
+    _messages(chats, [*told, {"role": "assistant", "content": [use]}, {"role": "user", "content": [returned]}], [])
+    assert outputs(chats) == [(None, None), (1, "one")]
+
+
+def _messages(chats: Chats, messages: list[dict[str, Any]], content: list[dict[str, Any]]) -> None:
+    value = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
+    chats.add("anthropic", "messages", "/v1/messages", {"model": "m", "messages": messages}, value)
+
+
 def test_one_result_for_two_calls_of_a_name_without_ids_is_nobodys() -> None:
     """Which of them was run, nobody knows."""
     chats = Chats()
@@ -119,3 +137,14 @@ def test_what_was_asked_for_again_is_over_for_the_answer_that_was_cut_off() -> N
     chats.chat([user("a"), ask, result("one", "c0")], said("ok"))
     chats.chat([ask, result("one", "c0"), user("b")], said("fine"))
     assert outputs(chats) == [(1, "one")]
+
+
+def test_of_two_answers_that_were_cut_off_the_later_is_meant() -> None:
+    """Its client left when it had heard enough; a shortened history does not make the earlier one heard as well."""
+    chats = Chats()
+    ask = asks(call("f", {"n": 1}, "c0"))
+    for _ in range(2):
+        chats.chat([user("a")], ask, ending="cut")
+    chats.chat([user("a"), ask, result("one", "c0")], said("ok"))
+    chats.chat([ask, result("one", "c0"), user("b")], said("fine"))
+    assert [(use.seq, use.output) for use in chats.wire.step(0).tools] == [(2, "one")]

@@ -288,11 +288,12 @@ def test_a_request_goes_on_from_one_with_the_same_summary() -> None:
     assert verdict(found.condenser) == (False, "proven")
 
 
-def test_a_summary_that_is_much_like_the_one_before_is_no_edit_of_it() -> None:
+@pytest.mark.parametrize(("once", "twice"), [("once", "twice"), ("in 2 messages", "in 12 messages")])
+def test_a_summary_that_is_much_like_the_one_before_is_no_edit_of_it(once: str, twice: str) -> None:
     """What followed the old one is gone with it: nobody dropped that."""
     chats = Chats()
     long = "They spoke of bread and butter and milk and honey and apples and of the price of salt in the town of Ulm"
-    old, new = f"{long}, once.", f"{long}, twice."
+    old, new = f"{long}, {once}.", f"{long}, {twice}."
     history = [SYSTEM, user(f"Earlier: {old}"), user("Buy milk"), said("Milk is bought."), user("And bread")]
     chats.chat([SYSTEM, user("Buy salt")], said("Salt is bought."))
     chats.chat([user("Summarize: Buy salt\nSalt is bought.")], said(old), tools=())
