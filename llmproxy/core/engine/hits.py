@@ -107,6 +107,9 @@ class Hits:
             or not learned.changes_nothing(place.learned, noted=known.noted)
         ):
             return None
+        derived = store.derived.get((session.cassette, session.sample))
+        if derived is not None and derived.before:
+            return None  # recordings of an older version come before those of this key
         walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
         if walker == session.first and session.starts_again(walker, len(playable(session.policy, slots))):

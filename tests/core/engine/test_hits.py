@@ -15,8 +15,10 @@ from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.derived import Derived
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
-from llmproxy.protocol import Decision, Exhausted, Mode
+from llmproxy.protocol import AGENT, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 
 CLIENT = ClientHttp()
@@ -131,7 +133,18 @@ def record(made: Engine, place: Place) -> Place:
     return place
 
 
-@pytest.mark.parametrize("change", [refuse, slow, learn, elsewhere, upstream, record], ids=lambda each: each.__name__)
+def older(made: Engine, place: Place) -> Place:
+    """Have recordings of an older version whose key cannot be derived anew: they come first, under another key."""
+    store = made.store
+    assert store is not None
+    store.derived[("default", 1)] = Derived("rules", before={(AGENT, Key("v1:0")): [1]})
+    return place
+
+
+CHANGES = [refuse, slow, learn, elsewhere, upstream, record, older]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
 def test_whatever_is_no_plain_hit_is_left_alone(change: Any, store: Path) -> None:  # noqa: ANN401 - any of those above
     """Nothing is counted, so that the long way can say what it is."""
     with engine(store, Mode.REPLAY) as made:
