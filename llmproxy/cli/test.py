@@ -77,6 +77,9 @@ def run_tests(
     baseline: Path = typer.Option(
         None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."
     ),
+    trend: bool = typer.Option(
+        False, "--trend", help="Run nothing: show how the last tests went, what got worse first."
+    ),
     rejudge: Path = typer.Option(
         None, "--rejudge", metavar="REPORT", help="Judge the runs of a JSON report again; the agent is not run."
     ),
@@ -101,6 +104,8 @@ def run_tests(
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
         max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=rejudge, agent=agent, store=entity_store, as_json=as_json,
     )  # fmt: skip
+    if trend:
+        raise typer.Exit(asked.trend())
     with _interruptible():
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
 
@@ -196,13 +201,33 @@ class TestAsked:
             return self.sweep(cases, settings, env)
         against = self.against([case.id for case in cases])
         shown = console(verbose=settings.settings.verbose)
+        kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
         try:
-            tested = self.run(cases, settings, [shown, *against, *reports], env)
+            tested = self.run(cases, settings, [shown, *against, *kept, *reports], env)
         finally:
             shown.close()
         if self.rejudge is None:
             remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
+
+    def trend(self) -> int:
+        """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
+        from llmproxy.report.trend import read_tests, trend_lines
+
+        path = state_path(gather(self.flags))
+        tests = read_tests(path)
+        known = set(self.ids)
+        if self.paths != (".",):
+            from llmproxy.suite.reading.load import load
+
+            known |= {case.id for case in load(self.paths).scenarios}
+        lines = trend_lines(tests, lambda name: not known or name in known)
+        for line in lines:
+            typer.echo(line)
+        if not lines:
+            what = f"none of the last {len(tests)} tests ran what was asked for" if tests else "no test is kept yet"
+            typer.echo(f"llmproxy: no trend: {what} ({path}); each `llmproxy test` is kept", err=True)
+        return Exit.OK if lines else Exit.NOTHING
 
     def against(self, cases: Sequence[str]) -> list[Handler]:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
@@ -284,11 +309,10 @@ class TestAsked:
         from llmproxy.suite.run.runner import run_cases
 
         world = self._world(proxy, handlers, mode)
-        store = Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 
-            world.recorded = read_runs(self.rejudge, [case.id for case in cases], store)
+            world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
         notes = [] if world.recorded else refuse_costs(settings.settings.store, cases, world.options)
         try:
             return asyncio.run(_until_signal(run_cases(world, cases, notes)))
@@ -416,6 +440,24 @@ async def _until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def store_of(settings: LoadedSettings) -> Path:
+    """Return the database of recordings."""
+    return Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
+
+
+def state_path(settings: LoadedSettings) -> Path:
+    """Return the database of what is known beside the recordings."""
+    store = store_of(settings)
+    return store.with_name(f"{store.name}.state.db")
+
+
+def trend_of(settings: LoadedSettings) -> Handler:
+    """Return who keeps the test for --trend."""
+    from llmproxy.report.trend import Trend
+
+    return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def console(*, verbose: bool) -> Handler:

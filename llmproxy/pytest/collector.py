@@ -16,6 +16,8 @@ from llmproxy.errors import Exit
 from llmproxy.pytest.scenario_runs import SCENARIOS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from llmproxy.pytest.shared import SharedWalk
@@ -25,6 +27,8 @@ __all__ = ["ATTRIBUTE", "Collector", "is_shown", "miss_sections"]
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""
+_INTERRUPTED = 2
+"""Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
 _LISTED = 5
 """Remarks that are written without -v."""
 
@@ -41,6 +45,8 @@ class Collector:
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
         self._handlers = handlers
+        self.state: Callable[[], Path] | None = None
+        """Returns the state database, in which suites are kept for their trend; None where this process keeps none."""
         self._lost: list[str] = []
         self._since = time.time()
 
@@ -57,7 +63,9 @@ class Collector:
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the reports of scenarios that were asked for."""
+        """Write the reports of scenarios that were asked for; keep what suites came to for ``llmproxy test --trend``."""
+        if self.rows and self.state is not None:
+            self._keep(self.state(), int(exitstatus))
         if not self._handlers:
             return
         from llmproxy.report.events import Completed, Selected
@@ -82,6 +90,15 @@ class Collector:
                 self._lost.append(f"a report could not be written: {error.strerror or error}")
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
+
+    def _keep(self, path: Path, exitstatus: int) -> None:
+        from llmproxy.report.events import Completed, Selected
+        from llmproxy.report.trend import Trend
+
+        kept = Trend(path, self._lost.append)
+        kept.handle(Selected(title="pytest", scenarios=len(self.rows), runs=len(self.rows), at=self._since))
+        code = Exit.INTERRUPTED if exitstatus == _INTERRUPTED else exitstatus
+        kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=self.rows))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""

@@ -121,7 +121,16 @@ def pytest_configure(config: pytest.Config) -> None:
     scenarios.cassette_of = lambda item: _asked(item).cassette
     scenarios.faults_of = lambda item: _asked(item).faults
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
-    config.pluginmanager.register(Collector(_texts, report_handlers(config)), "llmproxy-summary")
+    collector = Collector(_texts, report_handlers(config))
+    if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
+        collector.state = lambda: _bench(config, run).state(os.environ)
+    config.pluginmanager.register(collector, "llmproxy-summary")
+
+
+def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
+    from llmproxy.pytest.suite_bench import SuiteBench
+
+    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
 
 
 def _texts() -> object:
@@ -190,12 +199,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
             parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
         return None
-    from llmproxy.pytest.suite_bench import SuiteBench
     from llmproxy.pytest.suite_items import SuiteFile
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
-        run.bench = SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+        run.bench = _bench(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext

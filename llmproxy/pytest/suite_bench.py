@@ -88,6 +88,11 @@ class SuiteBench:
         known = settings({}, env, self.root)
         return self.folder() / STORE.name if known.sources["store"] == "default" else known.settings.store
 
+    def state(self, env: Mapping[str, str]) -> Path:
+        """Return the database of what is known beside the recordings."""
+        store = self.store(env)
+        return store.with_name(f"{store.name}.state.db")
+
     def folder(self) -> Path:
         """Return the folder of what nobody commits."""
         made = self.root / STORE.parent

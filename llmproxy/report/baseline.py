@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event
 
-__all__ = ["Baseline", "compared", "read_baseline"]
+__all__ = ["Baseline", "compared", "rank", "read_baseline"]
 
 _ORDER = ("worse", "missing", "new", "better")
 _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_error")
@@ -77,14 +77,14 @@ def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str,
 def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if old is None or new is None:
         return ("new", f"{name}: {_told(new or {})}") if old is None else ("missing", f"{name}: was {_told(old)}")
-    order = _rank(new) - _rank(old)
+    order = rank(new) - rank(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _overlap(old, new) else ""
     return ("worse" if order > 0 else "better", f"{name}: {_told(old)} -> {_told(new)}{chance}")
 
 
-def _rank(row: Mapping[str, Any]) -> float:
+def rank(row: Mapping[str, Any]) -> float:
     """Return how bad a row is: by its rate, else by its status; a rate says nothing where something could not be judged."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:

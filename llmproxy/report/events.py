@@ -228,7 +228,10 @@ class Completed:
     seconds: float
     notes: Sequence[str] = ()
     scenarios: Sequence[Mapping[str, Any]] = ()
-    """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval}."""
+    """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval, cost_usd, latency_ms}.
+
+    Cost (US dollars) and latency (milliseconds) are the agent's for a run, as recorded; None where that is not known.
+    """
 
 
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed

@@ -15,6 +15,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.parts.suites import CASSETTES, STORE
+from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"
@@ -57,6 +58,24 @@ def test_it_runs_what_is_in_the_folder(folder: Path) -> None:
     again = run(folder, "t.suite.yaml", "--last-failed")
     assert "good" not in again.stdout
     assert again.returncode == 1
+
+
+def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
+    """Of `llmproxy test` and pytest alike, what got worse first; without any test it says so, and runs nothing."""
+    none = run(folder, "--trend")
+    assert (none.returncode, "no test is kept yet" in none.stderr) == (5, True)
+    run(folder, "--id", "good")
+    (folder / "agent.py").write_text("def answer(message):\n    return 'no'\n")
+    assert pytest_run.run(folder, "t.suite.yaml").ret == 1
+    shown = run(folder, "--trend")
+    assert shown.returncode == 0, shown.stderr
+    head, *lines = shown.stdout.splitlines()
+    assert (head[:16], head[-7:]) == ("the last 2 tests", "1 worse")
+    assert lines[:2] == ["  .F  good  passed 1 of 2  worse", "   F  bad   passed 0 of 1"]
+    only = run(folder, "--trend", "--id", "bad")
+    assert ("good" not in only.stdout, "bad" in only.stdout) == (True, True)
+    gone = run(folder, "--trend", "--id", "gone")
+    assert (gone.returncode, "none of the last 2 tests ran what was asked for" in gone.stderr) == (5, True)
 
 
 @pytest.mark.parametrize(

@@ -38,3 +38,18 @@ def test_several_runs_show_how_sure_the_rate_is() -> None:
         "  failed  b  1 of 5 runs passed (95 % interval 4% to 62%)",
         "  passed  a  5 of 5 runs passed (95 % interval 57% to 100%)",
     ]
+
+
+def test_cells_are_side_by_side_with_cost_and_latency() -> None:
+    """What ended otherwise than most is marked; what nobody knows is left out."""
+    cells = [
+        row("w[a,short]") | {"cost_usd": "0.00210", "latency_ms": 840.0},
+        row("w[a,long]") | {"cost_usd": "0.0014", "latency_ms": None},
+        row("w[b,short]", "failed", passed=0) | {"cost_usd": None, "latency_ms": 1200.0},
+    ]
+    assert table(cells) == [
+        "w: 3 cases, 1 not passed; * not as most are (passed)",
+        "* failed  b,short           1.20 s",
+        "  passed  a,short  $0.0021  0.84 s",
+        "  passed  a,long   $0.0014",
+    ]

@@ -266,6 +266,11 @@ class Journal:
             log.warning(self.note)
 
 
+def open_state(path: Path) -> sqlite3.Connection:
+    """Open the state database at `path`, made where there is none, for who keeps something beside the journal. Raises sqlite3.Error, OSError."""
+    return _prepare(path)
+
+
 def _prepare(path: Path) -> sqlite3.Connection:
     """Open the file, make or check its tables, drop what is old."""
     _check_writable(path)

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
 from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
+from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.one import Ran
@@ -41,11 +44,30 @@ def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]
         "pass_all": None if rate is None else passed == counted,
         "min_pass_rate": least,
     }
+    made |= {"cost_usd": _mean_cost(ran), "latency_ms": _mean_latency(ran)}
     if len(ran) > 1:
         made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
         made["errors"] = _distinct(ran)
         made["told"] = _told(made, counted) + _recorded(ran)
     return made
+
+
+def _mean_cost(ran: Sequence[Ran]) -> str | None:
+    """Return US dollars that the agent's calls cost in a run, on average: as recorded where they were replayed. None if one is not known."""
+    judged = [each for each in ran if each.status in _COUNTED]
+    costs = [
+        None if each.wire is None or AGENT not in each.wire.parties else each.wire.parties[AGENT].cost
+        for each in judged
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
+
+
+def _mean_latency(ran: Sequence[Ran]) -> float | None:
+    """Return milliseconds that the agent's calls of models took in a run, on average, as recorded. None if one is not known."""
+    times = [latency_of(each.calls) for each in ran if each.status in _COUNTED]
+    known = [each for each in times if each is not None]
+    return sum(known) / len(known) if known and len(known) == len(times) else None
 
 
 def _status(counts: Counter[Status], rate: float | None, least: float) -> Status:

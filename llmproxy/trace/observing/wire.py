@@ -29,7 +29,7 @@ from llmproxy.trace.reading.exchange import OpenedExchange, opened
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.told import interactions
 
-__all__ = ["Observed", "Wire", "read_tools", "recorded_at", "reference_of"]
+__all__ = ["Observed", "Wire", "latency_of", "read_tools", "recorded_at", "reference_of"]
 
 _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
 """Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
@@ -40,6 +40,20 @@ def recorded_at(calls: Iterable[WireCall]) -> float | None:
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
+
+
+def latency_of(calls: Iterable[WireCall], party: str = AGENT) -> float | None:
+    """Return how long a party's calls of models took together, in milliseconds, as they were recorded.
+
+    None where there are none, or where nobody recorded one of them: a replay's own pace says nothing.
+    """
+    ends = [_recorded_ms(call.recording) for call in calls if call.party == party]
+    return None if not ends or None in ends else sum(each for each in ends if each is not None)
+
+
+def _recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
+    chunks = str(((recording or {}).get("recorded") or {}).get("chunks") or "").split()
+    return int(chunks[-1].partition(":")[0]) / 1000 if chunks else None
 
 
 @dataclass(frozen=True, slots=True)

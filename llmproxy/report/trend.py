@@ -1,0 +1,190 @@
+"""The last tests side by side: what each scenario came to, test after test, kept in ``<store>.state.db``.
+
+    Selected, Completed -> a row for the test, a row for each of its scenarios
+    the last so many tests -> lines, what got worse first
+
+A test that was interrupted says too little and is not kept. The database is nobody's evidence: `--report json=FILE` is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from llmproxy.core.sessions.journal import open_state
+from llmproxy.errors import CassetteCorrupt, Exit
+from llmproxy.report.amounts import counted
+from llmproxy.report.baseline import rank
+from llmproxy.report.events import Completed, Event, Selected
+from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
+
+__all__ = ["KEPT", "KeptTest", "Trend", "keep", "read_tests", "trend_lines"]
+
+KEPT = 200
+"""Tests that are kept."""
+SHOWN = 10
+"""Tests that are shown."""
+BUSY_SECONDS = 2.0
+_TABLES = (
+    (
+        "CREATE TABLE IF NOT EXISTS tests (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, title TEXT NOT NULL, mode TEXT NOT NULL,"
+        " exit_code INTEGER NOT NULL, seconds REAL NOT NULL)"
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS test_rows (test INTEGER NOT NULL, scenario TEXT NOT NULL, status TEXT NOT NULL, runs INTEGER NOT NULL,"
+        " passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
+    ),
+)
+_WORDS = Words(
+    name="state database",
+    takes="test",
+    elsewhere="use another --store",
+    damaged="Remove it: it holds what `llmproxy why` and `--trend` tell, and no recording.",
+    unreadable="Remove it: it holds what `llmproxy why` and `--trend` tell, and no recording.",
+)
+_MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
+_LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTest:
+    """One test."""
+
+    at: float
+    """When it began, Unix time."""
+    title: str
+    exit_code: int
+    rows: Mapping[str, Mapping[str, Any]]
+    """Scenario -> status, runs, passed, rate, cost_usd, latency_ms."""
+
+
+class Trend:
+    """Keeps a test when it is over."""
+
+    def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
+        """Keep it in the database at `path`; `lost` hears why that was not possible."""
+        self._path, self._lost = path, lost
+        self._selected = Selected(title="", scenarios=0, runs=0)
+
+    def handle(self, event: Event) -> None:
+        """Wait for the end."""
+        if isinstance(event, Selected):
+            self._selected = event
+        elif isinstance(event, Completed) and event.scenarios and event.exit_code != Exit.INTERRUPTED:
+            try:
+                keep(self._path, self._selected, event)
+            except (sqlite3.Error, OSError) as error:
+                self._lost(f"this test is not in the trend: {self._path}: {error}")
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+
+def keep(path: Path, selected: Selected, completed: Completed) -> None:
+    """Add a test. Raises sqlite3.Error and OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(open_state(path)) as conn, immediate(conn):
+        for table in _TABLES:
+            conn.execute(table)
+        test = conn.execute(
+            "INSERT INTO tests (at, title, mode, exit_code, seconds) VALUES (?, ?, ?, ?, ?)",
+            (selected.at, selected.title, selected.mode, completed.exit_code, completed.seconds),
+        ).lastrowid
+        names = ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")
+        rows = [(test, *(row.get(name) for name in names)) for row in completed.scenarios]
+        conn.executemany("INSERT INTO test_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        conn.execute("DELETE FROM tests WHERE id <= (SELECT max(id) FROM tests) - ?", (KEPT,))
+        conn.execute("DELETE FROM test_rows WHERE test NOT IN (SELECT id FROM tests)")
+
+
+def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
+    """Return the last tests, oldest first; none where no test was kept.
+
+    Raises:
+        CassetteCorrupt: the database is damaged, or none.
+
+    """
+    with translated(path, _WORDS, writing=False):
+        state = peek(path)
+        if state in (FileState.ABSENT, FileState.EMPTY):
+            return []
+        if state not in (FileState.ROLLBACK, FileState.WAL):
+            raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
+        with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+            if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:
+                return []
+            tests = conn.execute(
+                "SELECT id, at, title, exit_code FROM tests ORDER BY id DESC LIMIT ?", (limit,)
+            ).fetchall()
+            found = []
+            for id_, at, title, code in reversed(tests):
+                rows = conn.execute(
+                    "SELECT scenario, status, runs, passed, rate, cost_usd, latency_ms FROM test_rows WHERE test = ?",
+                    (id_,),
+                )
+                names = [each[0] for each in rows.description]
+                made = [dict(zip(names, row, strict=True)) for row in rows]
+                found.append(KeptTest(at, title, code, {row["scenario"]: row for row in made}))
+            return found
+
+
+def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
+    """Return a table of tests, oldest first: a line for each scenario, those that got worse first."""
+    names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
+    if not names:
+        return []
+    lines = sorted((_line(name, tests) for name in names), key=lambda line: line[0])
+    worse = sum(order == 0 for order, _, _ in lines)
+    wide = max(len(name) for _, name, _ in lines)
+    head = f"the last {counted(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest at the right; {worse} worse"
+    marks = ["".join(_mark(test.rows.get(name)) for test in tests) for _, name, _ in lines]
+    return [
+        head,
+        *(f"  {mark}  {name:<{wide}}  {text}".rstrip() for mark, (_, name, text) in zip(marks, lines, strict=True)),
+        _LEGEND,
+    ]
+
+
+def _line(name: str, tests: Sequence[KeptTest]) -> tuple[int, str, str]:
+    """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
+    rows = [test.rows[name] for test in tests if name in test.rows]
+    last, before = rows[-1], rows[-2] if len(rows) > 1 else None
+    step = 0 if before is None else rank(last) - rank(before)
+    good = sum(row["status"] == "passed" for row in rows)
+    word = "worse" if step > 0 else "better" if step < 0 else ""
+    told = [f"passed {good} of {len(rows)}", word, _cost(before, last), _latency(before, last)]
+    return (
+        (0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2),
+        name,
+        "  ".join(filter(None, told)),
+    )
+
+
+def _mark(row: Mapping[str, Any] | None) -> str:
+    return " " if row is None else _MARKS.get(str(row["status"]), "?")
+
+
+def _cost(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
+    return _change(before, last, "cost_usd", lambda value: f"${Decimal(value):.6f}".rstrip("0").rstrip("."))
+
+
+def _latency(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
+    return _change(before, last, "latency_ms", lambda value: f"{float(value) / 1000:.1f} s")
+
+
+def _change(before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]) -> str:
+    """Return a figure, with what it was where that was another one; empty where it is not known."""
+    if last[name] is None:
+        return ""
+    old, new = None if before is None or before[name] is None else shown(before[name]), shown(last[name])
+    return new if old in (None, new) else f"{old} -> {new}"
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
