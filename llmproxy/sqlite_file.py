@@ -15,6 +15,7 @@ that must read raw bytes (`copy`) keeps its descriptor until the last connection
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import threading
 from collections import Counter
@@ -256,7 +257,7 @@ def immediate(conn: sqlite3.Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How errors speak of one kind of database; hints may name the {path}."""
+    """How errors speak of one kind of database; hints may name the {path}, and as a shell takes it: {typed}."""
 
     name: str
     """``store``, ``cache``."""
@@ -284,7 +285,9 @@ def translate(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) 
         hint = f"Close the program that holds it (sqlite3, a database browser), or {words.elsewhere}."
         return CassetteBusy(f"{what} is locked by another program ({error}).", hint=hint)
     if code in DAMAGED:
-        return words.corrupt(f"{what} is damaged: {error}.", hint=words.damaged.format(path=path))
+        return words.corrupt(
+            f"{what} is damaged: {error}.", hint=words.damaged.format(path=path, typed=shlex.quote(str(path)))
+        )
     if code in READ_ONLY and writing:
         hint = f"Check the permissions of the file and its folder, or {words.elsewhere}."
         return StoreReadOnly(f"{what} cannot be written to: {error}.", hint=hint)
@@ -292,7 +295,9 @@ def translate(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) 
         return RecordingError(f"{what} did not take the {words.takes}: {error}.", hint="Check the free space.")
     if code in READ_ONLY:
         return MachineError(f"{what} cannot be opened: {error}.")
-    return words.corrupt(f"{what} cannot be read: {error}.", hint=words.unreadable.format(path=path))
+    return words.corrupt(
+        f"{what} cannot be read: {error}.", hint=words.unreadable.format(path=path, typed=shlex.quote(str(path)))
+    )
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
             Diagnosis(
                 DoctorVerdict.BAD,
                 error.message,
-                ("llmproxy start --mode replay", "or say where it is: export LLMPROXY_URL=http://..."),
+                (_start_at(url), "or say where it is: export LLMPROXY_URL=http://..."),
             )
         )
     found += [*variables(env, url), *no_proxy(env, url)]
@@ -159,6 +159,15 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     ]
     arrived = any(report.calls for report in reports)
     return [*found, *processes(witness.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
+
+
+def _start_at(url: str) -> str:
+    """Return the command after which a proxy answers at `url`."""
+    from llmproxy.core.misses.again import Again
+    from llmproxy.protocol import DEFAULT_PORT
+
+    _, port = _place(url)
+    return Again(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
 
 def _place(url: str) -> Address:

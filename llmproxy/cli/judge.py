@@ -123,7 +123,7 @@ def _show(found: Calibration, *, as_json: bool) -> None:
     for text in found.lines():
         say(text if text.startswith(" ") else line(text))
     if found.missed:
-        say("  to record what is missing: llmproxy start --mode auto, then the same again")
+        say("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:
         say(f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}")
     if len(found.disagreements) > _SHOWN:

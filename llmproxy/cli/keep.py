@@ -13,6 +13,7 @@ from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.naming import find, is_number
 from llmproxy.cli.parts.opening import STORE, opened, store_path
 from llmproxy.cli.parts.printing import line, say, size
+from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError
 from llmproxy.report.amounts import counted
 
@@ -164,7 +165,9 @@ def _with_id(rows: Collection[RowSummary], id_: int, database: Store) -> RowSumm
     for row in rows:
         if row.id == id_:
             return row
-    raise CassetteNotFound(f"There is no interaction {id_} in {database.path}.", hint="Their numbers: llmproxy ls")
+    raise CassetteNotFound(
+        f"There is no interaction {id_} in {database.path}.", hint=f"Their numbers: {look('ls', database.path)}"
+    )
 
 
 def rename(

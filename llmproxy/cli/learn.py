@@ -18,6 +18,7 @@ import typer
 
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 
@@ -66,7 +67,7 @@ def learn(
     loaded = gather(flags)
     if not loaded.settings.store.exists() and loaded.settings.cassette_dir is None:
         raise CassetteNotFound(
-            f"There is no store {loaded.settings.store}.", hint="Record first: llmproxy run --mode record"
+            f"There is no store {loaded.settings.store}.", hint=f"Record first: {record_first(loaded)}"
         )
     if drop:
         _drop(loaded, drop)

@@ -21,6 +21,7 @@ from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.replayed import ReplayEnding, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
@@ -78,7 +79,8 @@ def replay(
     mode = flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         raise SettingsError(
-            f"--mode {mode}: `llmproxy replay` replays.", hint="Record with `llmproxy run --mode record`."
+            f"--mode {mode}: `llmproxy replay` replays.",
+            hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
         )
     asked = ReplayAsked(flags, tuple(command), typed(override_tool, override_llm), live, from_, as_, intercept)
     raise typer.Exit(execute(asked, os.environ))
@@ -167,13 +169,9 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked) -> Report:
 
 
 def _nothing(loaded: Loaded) -> CassetteNotFound:
-    from llmproxy.core.misses.again import Again
-    from llmproxy.settings import shown_path
-
     name, store = loaded.settings.cassette, loaded.settings.store
-    again = Again("llmproxy run", " -- COMMAND", loaded.typed(environment=False))
-    record = again.command("record", name, store=shown_path(store))
-    return CassetteNotFound(f"nothing is recorded in cassette {name!r} of {store}.", hint=f"Record it first: {record}")
+    hint = f"Record it first: {record_first(loaded)}"
+    return CassetteNotFound(f"nothing is recorded in cassette {name!r} of {store}.", hint=hint)
 
 
 # --- fork ------------------------------------------------------------------------------------------------------------

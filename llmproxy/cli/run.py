@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.recording import record_first
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -207,9 +208,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
 
     kinds = asked_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
-        raise SettingsError(
-            "a sweep replays: leave --mode out.", hint="Record first: llmproxy run --mode record -- COMMAND"
-        )
+        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_first(loaded)}")
     child.find(asked.command, env)
     if asked.as_json is not None:
         write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
@@ -236,6 +235,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
                 stdin=given_input(),
                 tell=teller(),
                 started_by=asked.typed,
+                record=record_first(loaded),
             )
         )
         typed = " ".join([asked.typed, "--faults FAULT", *_chosen(loaded), "--", shlex.join(asked.command)])
@@ -440,6 +440,8 @@ class RunEnding:
     def tell(self, code: int, log: str, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
         from llmproxy.client.control.summary import first_lines, one_line
+        from llmproxy.core.traffic.advice import look
+        from llmproxy.settings import shown_path
 
         if self.trouble or self.report is None:
             _say(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
@@ -447,14 +449,13 @@ class RunEnding:
         sums: list[str] = _SUMMARY.findall(log)
         line = sums[-1] if sums else one_line(self.report)
         store = self.loaded.settings.store
-        where = f", store {store.name if store.parent == Path.cwd() else store}" if self.report.recorded else ""
+        where = f", store {shown_path(store)}" if self.report.recorded else ""
         _say(f"llmproxy: {line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
         _say(*first_lines(self.misses, prefix="  miss: "))
         _say(*first_lines(self.refused, prefix="  refused: "))
         _say(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
-            typed = f" --store {shlex.quote(str(store))}" if self.loaded.sources["store"].startswith("flag") else ""
-            _say(f"  `llmproxy why{typed}` says what each asked for and which recording is nearest.")
+            _say(f"  `{look('why', shown_path(store))}` says what each asked for and which recording is nearest.")
         used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
             _say(*never_used(plan, self.proxy.url, self.command))
@@ -487,16 +488,18 @@ class RunEnding:
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
         from llmproxy.cli.parts.varying import compare
+        from llmproxy.core.misses.again import Again
+        from llmproxy.settings import shown_path
 
-        cassette = self.loaded.settings.cassette
+        settings = self.loaded.settings
+        learn = Again(f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.typed(environment=False))
+        typed = learn.command("", store=shown_path(settings.store))
         try:
             number = len(compare(self.loaded).lessons)
         except LLMProxyError:
             return []
         return (
-            [
-                f"llmproxy: {number} value{'s vary' if number > 1 else ' varies'} from run to run: llmproxy learn {shlex.quote(cassette)}"
-            ]
+            [f"llmproxy: {number} value{'s vary' if number > 1 else ' varies'} from run to run: {typed}"]
             if number
             else []
         )

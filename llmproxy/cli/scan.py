@@ -35,7 +35,7 @@ How to take them out:
        llmproxy scan clean.db
      then put clean.db in the place of the store, and delete the folder's and the store's old files ({beside}).
      A cassette file:  llmproxy import FILE --store clean.db ; llmproxy export FILE --store clean.db --cassette NAME --format review --force
-     Or delete and record again:  llmproxy prune --cassette NAME
+     Or delete and record again:  llmproxy prune --cassette NAME{store}
   3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
 
 
@@ -75,7 +75,7 @@ def scan(
     if not total:
         say(f"No secrets in {looked} files." if looked != 1 else f"No secrets in {given[0]}.")
         return
-    from llmproxy.core.misses.again import store_words
+    from llmproxy.core.traffic.advice import store_words
 
     first = str(stores[0]) if stores else str(given[0])
     say(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))

@@ -104,13 +104,14 @@ def _cassette(path: Path, name: str) -> str:
 
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.advice import look
 
     cassette, sample = split_name(name)
     with Store.open(path, writable=False, now=time.time) as database:
         if not database.has(cassette, sample):
             names = ", ".join(dict.fromkeys(info.name for info in database.cassettes())) or "none"
             raise CassetteNotFound(
-                f"there is no file and no cassette {name}; {path} holds: {names}.", hint=f"llmproxy ls --store {path}"
+                f"there is no file and no cassette {name}; {path} holds: {names}.", hint=look("ls", path)
             )
     return quote(name, safe="")
 

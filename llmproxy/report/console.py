@@ -14,9 +14,9 @@ from datetime import tzinfo
 from shlex import quote
 from typing import TextIO
 
-from llmproxy.core.misses.again import store_words
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Decision
+from llmproxy.core.traffic.advice import look
+from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Decision
 from llmproxy.report.amounts import counted, dollars
 from llmproxy.report.live_line import clean, heads, line, paint, steps
 
@@ -61,11 +61,11 @@ class Console:
         self._colour, self._quiet, self._verbose = colour, quiet, verbose
         self._lines = 0
         self._gone = False
-        self._store = ""
+        self._store = DEFAULT_STORE
 
     def started(self, info: ProxyStarted) -> None:
         """Say where it listens, and what to type."""
-        self._store = store_words(info.store)
+        self._store = info.store
         if not self._quiet:
             self._write(*started_lines(info))
 
@@ -124,8 +124,8 @@ def started_lines(info: ProxyStarted) -> list[str]:
     return lines
 
 
-def summary_lines(summary: Summary, store: str = "") -> list[str]:
-    """Return the sum in one line, and one more for each thing that somebody must look at; `store` as a command names it."""
+def summary_lines(summary: Summary, store: str = DEFAULT_STORE) -> list[str]:
+    """Return the sum in one line, and one more for each thing that somebody must look at; `store` is its path as it is shown."""
     hits = counted(summary.hits, "hit") + (
         f" ({summary.bound:,} bound: {clean(', '.join(summary.bound_names), None)})" if summary.bound else ""
     )
@@ -135,7 +135,7 @@ def summary_lines(summary: Summary, store: str = "") -> list[str]:
     counts += [f"{counted(summary.faults, 'fault')} on purpose"] if summary.faults else []
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
-        lines.append(f"`llmproxy why{store}` says what each miss asked for and which recording is nearest.")
+        lines.append(f"`{look('why', store)}` says what each miss asked for and which recording is nearest.")
     if summary.served_failures:
         what = counted(summary.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from llmproxy.core.control.table import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
@@ -81,8 +82,8 @@ class Viewer:
             seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
             return lambda *_: live.told(seen)
         if question == "miss":
-            misses = engine.journal.misses()
-            return lambda *_: _missed(misses, query)
+            misses, all_of_them = engine.journal.misses(), look("why", path)
+            return lambda *_: _missed(misses, query, all_of_them)
         return lambda asked, given: _answer(path, asked, given)
 
 
@@ -95,14 +96,14 @@ def _answer(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: A
         return data.answer(store, question, query)
 
 
-def _missed(misses: Any, query: Mapping[str, str]) -> Any:  # noqa: ANN401 - plain values
+def _missed(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
         raise data.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
     found = live.missed(misses, at, query.get("session", ""), query.get("key", ""))
     if found is None:
-        raise data.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint="llmproxy why")
+        raise data.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     return found
 
 

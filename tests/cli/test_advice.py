@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,16 @@ def test_the_command_of_a_miss_records_what_was_missing(tmp_path: Path, how: str
         assert [seen.header("authorization") for seen in provider.requests] == [f"Bearer {KEY}"]
         assert [path.suffix for path in files.iterdir()] == [".yaml"]
     assert "gateway" not in store.with_name("x y.db.state.db").read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize("command", [["learn", "trip"], ["replay", "--mode", "record", "--cassette", "trip"]])
+def test_what_records_a_cassette_first_keeps_what_was_typed(tmp_path: Path, command: list[str]) -> None:
+    """Where nothing is recorded the command that records it is named with the gateway, the port and the store."""
+    typed = ["--store", "my x.db", "--port", "9123", "--upstream", "openai=http://127.0.0.1:9/v1"]
+    words = [sys.executable, "-m", "llmproxy", *command, *typed, "--", "true"]
+    env = clean_env({"CI": ""})
+    said = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False).stderr
+    found = re.search(r"llmproxy run --mode record (.*)", said)
+    assert found is not None, said
+    kept = shlex.split(found[1])
+    assert kept[: kept.index("--")] == ["--cassette", "trip", *typed]

@@ -276,9 +276,13 @@ class Importer:
                 f"{total['replaced']} older recordings of the same requests were replaced; nothing is doubled."
             )
         if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
+            from llmproxy.core.misses.again import Again
+            from llmproxy.settings import shown_path
+
+            again = Again(options=tuple(("upstream", f"{name}=URL") for name in dict.fromkeys(strangers)))
             lines.append(
                 f"Not in the provider table, imported as OpenAI-compatible or plain HTTP: {', '.join(strangers)}."
-                f" To replay by base URL: llmproxy start --upstream {strangers[0]}=URL"
+                f" To replay by base URL: {again.command('replay', store=shown_path(store))}"
             )
         lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
         if len(self.skipped) > _SKIPPED:

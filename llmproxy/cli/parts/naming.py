@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.cli.parts.printing import line
+from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.values import did_you_mean
 
@@ -42,7 +43,7 @@ def find(store: Reading, typed: str) -> Named:
     if (name, sample) in known:
         return Named(name, sample)
     near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
-    raise CassetteNotFound(f"there is no cassette {line(typed)} in {store.path}{near}", hint=_there_is(names))
+    raise CassetteNotFound(f"there is no cassette {line(typed)} in {store.path}{near}", hint=_there_is(names, store))
 
 
 def number_of(typed: str, wanted: str) -> int:
@@ -51,11 +52,11 @@ def number_of(typed: str, wanted: str) -> int:
         return int(typed)
     raise SettingsError(
         f"{wanted} takes the number of an interaction, and {typed!r} is none.",
-        hint=f"The column id of: llmproxy ls --cassette {line(typed)}",
+        hint=f"It is in the column id of `ls --cassette {line(typed)}`.",
     )
 
 
-def _there_is(names: Sequence[str]) -> str:
+def _there_is(names: Sequence[str], store: Reading) -> str:
     shown = ", ".join(line(name) for name in names[:8])
-    more = f", and {len(names) - 8} more: llmproxy ls" if len(names) > 8 else ""
+    more = f", and {len(names) - 8} more: {look('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."

@@ -93,14 +93,17 @@ class ReplayEnding:
         path = f", first at {fork['path']}" if fork["path"] else ""
         if fork["cassette"] is None:
             return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
-        from llmproxy.core.misses.again import store_words
+        from llmproxy.core.misses.again import Again
+        from llmproxy.core.traffic.advice import look
         from llmproxy.settings import shown_path
 
-        child, store = shlex.quote(fork["cassette"]), store_words(shown_path(self.loaded.settings.store))
+        store = shown_path(self.loaded.settings.store)
+        again = Again("llmproxy replay", f" -- {shlex.join(self.command)}", self.loaded.typed(environment=False))
+        compared = look(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
-            f"recorded {report.recorded} new; replay it: llmproxy replay --cassette {child}{store} -- {shlex.join(self.command)}",
-            f"compare: llmproxy diff {shlex.quote(said['parent'])} {child}{store}",
+            f"recorded {report.recorded} new; replay it: {again.command('', fork['cassette'], store=store)}",
+            f"compare: {compared}",
         ]
 
     def unmatched(self, said: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from llmproxy.cli.parts.bindings import merges_of, say_merges
 from llmproxy.cli.parts.opening import opened
 from llmproxy.cli.parts.printing import line, say
 from llmproxy.cli.parts.progress import Working
-from llmproxy.core.misses.again import store_words
+from llmproxy.core.traffic.advice import look
 from llmproxy.report.amounts import counted
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class Verifier:
             say(
                 f"{len(older)} interactions have keys of an older version; replay derives today's whenever it opens their cassette."
             )
-            say(f"To make them last: llmproxy verify --rekey{store_words(str(path))}")
+            say(f"To make them last: {look('verify --rekey', path)}")
         if changed:
             say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
             _groups("one key now (they would answer each other's requests)", merges(found))
             _groups("different keys now (they were one request before)", splits(found))
-            typed = f"llmproxy verify --rekey{store_words(str(path))}"
+            typed = look("verify --rekey", path)
             say("Replay will not find them" + (" until now." if self.rekey else f". Re-key them: {typed}"))
         return len(changed)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.cli.parts.naming import find
 from llmproxy.cli.parts.opening import opened
 from llmproxy.cli.parts.printing import dump, line, paragraphs, say
+from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
 from llmproxy.report.amounts import counted, dollars, duration, number, when
 
@@ -35,7 +36,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         if single:
             raise SettingsError(
                 f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
-                hint=f"Its numbers: llmproxy ls --cassette {line(named.cassette)}",
+                hint=f"Its numbers: {look(f'ls --cassette {quoted(named.cassette)}', database.path)}",
             )
         samples = [
             info.sample

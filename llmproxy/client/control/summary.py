@@ -84,7 +84,7 @@ def first_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
         first = brief(text)
         firsts[first] = firsts.get(first, 0) + 1
     lines = [f"{prefix}{text}" + (f" ({number} times)" if number > 1 else "") for text, number in firsts.items()]
-    more = [f"{prefix}... and {len(lines) - SHOWN} more: llmproxy why"] if len(lines) > SHOWN else []
+    more = [f"{prefix}... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return lines[:SHOWN] + more
 
 

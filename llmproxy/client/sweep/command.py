@@ -59,6 +59,8 @@ class Swept:
     stdin: bytes | None = None
     tell: Callable[[str], None] = lambda _: None
     started_by: str = ""
+    record: str = ""
+    """The command that records what is missing."""
 
 
 class Sweep:
@@ -110,8 +112,7 @@ class Sweep:
         if missed is not None:
             error = NoSweep(
                 f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare with.",
-                hint=missed.note.partition("\n")[0]
-                + "\nRecord it first: llmproxy run --mode record -- COMMAND; then `llmproxy why`",
+                hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {self._swept.record}",
             )
             error.exit_code = Exit.MISS
             raise error

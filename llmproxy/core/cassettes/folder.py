@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,12 +30,11 @@ from llmproxy.core.cassettes.formats import Source, conflicts, open_source, reco
 from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
-from llmproxy.core.misses.again import store_words
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.varying import put_slots, slots_of
-from llmproxy.core.traffic.differences import printable
+from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 
@@ -350,8 +348,8 @@ def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] |
 
 def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
-    named = f"--cassette {shlex.quote(printable(cassette))}{store_words(str(store.path))}"
-    hint = f"It is in the store: llmproxy export {named} FILE, or start again and the file wins."
+    kept = look(f"export FILE --cassette {quoted(cassette)} --format review", store.path)
+    hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)
     if not review.recognises(source):
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)

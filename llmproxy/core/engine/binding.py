@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from shlex import quote
 
 from llmproxy.core.bindings import (
     Bindings,
@@ -158,7 +157,7 @@ class Binder:
                 more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
                 return (
                     f"recording #{id_} would be a hit if what tools made were slots ({named}{more}): "
-                    f"llmproxy learn {quote(session.cassette)} -- COMMAND"
+                    f"{self._config.learn_command(session.cassette)}"
                 )
         return ""
 

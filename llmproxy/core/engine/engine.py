@@ -835,7 +835,7 @@ class Engine:
         store, cassette = self.store, self.config.cassette
         if self.config.mode not in OFFLINE:
             return []
-        shown = self.config.shown or str(self.config.store)
+        shown = self.config.store_words
         if store is None:
             record = self.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
@@ -843,7 +843,7 @@ class Engine:
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
         if "coding-agents" in self.config.rules.packs:
             return [
-                f"the pack coding-agents stays as it is; `llmproxy learn {cassette} -- COMMAND` does more, and needs no rule"
+                f"the pack coding-agents stays as it is; `{self.config.learn_command(cassette)}` does more, and needs no rule"
             ]
         return []
 

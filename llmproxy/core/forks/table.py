@@ -8,18 +8,16 @@ results of tools are kept there, and are swapped again whenever the child is rep
 from __future__ import annotations
 
 import json
-import shlex
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.forks.overrides import Overrides, read
-from llmproxy.core.misses.again import store_words
 from llmproxy.core.store import leases, rows
 from llmproxy.core.store.connect import translate
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.traffic.differences import printable
+from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -191,7 +189,7 @@ def reserve(store: Store, parent: str, wanted: str | None, holder: str, taken: C
     """
     if wanted is not None:
         if wanted in taken or store.has(wanted, 1):
-            gone = f"llmproxy prune --cassette {shlex.quote(printable(wanted))}{store_words(str(store.path))}"
+            gone = look(f"prune --cassette {quoted(wanted)}", store.path)
             hint = f"Take another name with --as, or throw it away: {gone}"
             raise CassetteExists(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
         store.begin(wanted, 1, exclusive=True, holder=holder)
@@ -237,7 +235,7 @@ def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str |
         there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"
         raise CassetteNotFound(
             f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.",
-            hint=f"llmproxy ls --store {store.path}",
+            hint=look("ls", store.path),
         )
     taken = found if at is None else found[:at]
     name = reserve(store, parent[0], wanted, holder)

@@ -7,18 +7,19 @@ the agent would ask nobody, without ``--cassette-dir`` the recording would not r
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from llmproxy.core.traffic.differences import printable
+from llmproxy.core.traffic.advice import quoted
 from llmproxy.protocol import DEFAULT_STORE, PYTEST
 
-__all__ = ["Again", "store_words"]
+__all__ = ["Again"]
 
 LONGEST = 700
 """Characters of all options; a command that would be cut somewhere is worse than one that says that it is not whole."""
+_OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
+"""Options of the proxy that runs, which another one beside it does not share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +43,30 @@ class Again:
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
-        """Return the command; `upstreams` are those of a session, which the proxy itself was not told."""
+        """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not told."""
         if self.start == PYTEST:  # its plugin knows cassette, store and upstreams; what it takes is the mode
             return f"pytest --llmproxy-mode {mode}"
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
-        named = [("mode", mode)] + ([("cassette", cassette)] if cassette else [])
+        named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
         named += [("store", store)] if store != DEFAULT_STORE else []
         kept = " ".join(self._spell(name, value) for name, value in self.options + of_session)
         if len(kept) > LONGEST:
             kept = "... (and the options that it runs with: see `llmproxy settings`)"
-        before = " ".join(f"{name}={_quote(_without_password(value))}" for name, value in self.variables)
+        before = " ".join(f"{name}={quoted(_without_password(value))}" for name, value in self.variables)
         words = [before, self.start, *(self._spell(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
+    def by(self, start: str, rest: str = " -- COMMAND") -> Again:
+        """Return how another command, which has a proxy of its own, is started with the same options."""
+        if self.start == PYTEST:
+            return Again(start, rest)
+        return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
+
     def _spell(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
         if self.start.startswith("mitm"):
-            return f"--set {_quote(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
+            return f"--set {quoted(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
         key = name.replace("_", "-")
-        return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {_quote(value)}"
-
-
-def store_words(store: str) -> str:
-    """Return `` --store PATH`` for a command that looks into a store; nothing for the default one."""
-    return "" if store == DEFAULT_STORE else f" --store {_quote(store)}"
-
-
-def _quote(text: str) -> str:
-    return shlex.quote(printable(text))
+        return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {quoted(value)}"
 
 
 def _without_password(url: str) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from llmproxy.core.misses.again import Again, store_words
+from llmproxy.core.misses.again import Again
 from llmproxy.core.misses.nearest import COUNTED, Nearest, nearest
 from llmproxy.core.misses.suggest import Suggestion
+from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
 from llmproxy.core.traffic.volatile import volatile
 from llmproxy.protocol import AGENT, DEFAULT_STORE
@@ -173,8 +174,8 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
 
 
 def _steps(case: _Case) -> list[str]:
-    look = f"llmproxy why{_store(case)}" + (f"   llmproxy show {case.near.id}{_store(case)}" if case.near else "")
-    return [*_reason(case).steps(case), f"look closer: {look}"]
+    near = f"   {_look(case, f'show {case.near.id}')}" if case.near else ""
+    return [*_reason(case).steps(case), f"look closer: {_look(case, 'why')}{near}"]
 
 
 def _about(near: Nearest, shown: int, width: int) -> list[str]:
@@ -200,8 +201,8 @@ def _command(case: _Case, mode: str, cassette: str = "") -> str:
     return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
 
 
-def _store(case: _Case) -> str:
-    return store_words(case.context.store)
+def _look(case: _Case, command: str) -> str:
+    return look(command, case.context.store)
 
 
 def _record(case: _Case) -> list[str]:
@@ -225,10 +226,12 @@ def _elsewhere(case: _Case) -> list[str]:
     return [step, *_append(case)]
 
 
-_DECLARED = (
-    "or let the recording know its day, and it replays on every other: llmproxy run --mode record -- YOUR COMMAND"
-)
-"""Of a day in system text: `run`, the pytest plugin and suites declare it, and bind it."""
+def _declared(case: _Case) -> str:
+    """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
+    context = case.context
+    by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
+    typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
+    return f"or let the recording know its day, and it replays on every other: {typed}"
 
 
 def _adapt(case: _Case) -> list[str]:
@@ -242,9 +245,9 @@ def _adapt(case: _Case) -> list[str]:
         else ""
     )
     again = "" if case.context.again.runs else ", and start the proxy again"
-    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: llmproxy verify --rekey{_store(case)}{again}{rest}"
+    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: {_look(case, 'verify --rekey')}{again}{rest}"
     # A rule that does not do it alone is not the first thing to try.
-    steps = [step, *([_DECLARED] if '"days"' in rule or '"dates"' in rule else [])]
+    steps = [step, *([_declared(case)] if '"days"' in rule or '"dates"' in rule else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 
@@ -314,7 +317,7 @@ _REASONS = (
         lambda c: c.other_rules,
         "its recordings were keyed under other normalisation rules",
         lambda case: [
-            f"see what the change of rules merges or splits: llmproxy verify{(at := _store(case))}   then: llmproxy verify --rekey{at}",
+            f"see what the change of rules merges or splits: {_look(case, 'verify')}   then: {_look(case, 'verify --rekey')}",
             *_append(case),
         ],
     ),

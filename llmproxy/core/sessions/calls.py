@@ -18,7 +18,9 @@ KEPT_CALLS = 20_000
 """Calls of one session; about 400 bytes each."""
 KEPT_TEXTS = 1_000
 """Refusals of one session whose words are kept; a miss has some thousand characters."""
-NOT_KEPT = "llmproxy: refused; the words of the first {} refusals of a session are kept, see `llmproxy why`."
+NOT_KEPT = (
+    "llmproxy: refused; the words of the first {} refusals of a session are kept, and all of them in the journal."
+)
 
 
 class CallsGone(RefusedError):

@@ -18,6 +18,7 @@ from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.traffic.advice import quoted
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
@@ -58,6 +59,15 @@ class Config:
     """Hosts of other services that are recorded and replayed too."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
+
+    @property
+    def store_words(self) -> str:
+        """The store's path as advice names it."""
+        return self.shown or str(self.store)
+
+    def learn_command(self, cassette: str) -> str:
+        """Return the command that learns what varies in a cassette."""
+        return self.again.by(f"llmproxy learn {quoted(cassette)}").command("", store=self.store_words)
 
 
 class Place(NamedTuple):

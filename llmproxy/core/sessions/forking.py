@@ -194,7 +194,7 @@ class Forking:
         number = "N" if exchange.llm_call is None else exchange.llm_call
         return (
             f"\nThe run forks here, at request {exchange.number} of the agent: {fork.why}."
-            f"\nGo on with the provider and record the fork: llmproxy replay ... --live; or say what is answered:"
+            f"\nGo on with the provider and record the fork: the same command with --live; or say what is answered:"
             f" --override-llm {number}='...'"
         )
 

@@ -138,7 +138,7 @@ def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
 
 
 def _damaged(row: int, why: str) -> CassetteCorrupt:
-    return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.", hint="llmproxy verify")
+    return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.")
 
 
 class Stored(NamedTuple):

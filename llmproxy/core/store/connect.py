@@ -17,6 +17,7 @@ from pathlib import Path
 
 from llmproxy import sqlite_file
 from llmproxy.core.store import migrations
+from llmproxy.core.traffic.advice import store_words
 from llmproxy.errors import (
     CassetteCorrupt,
     CassetteNewer,
@@ -36,8 +37,8 @@ WORDS = sqlite_file.Words(
     name="store",
     takes="recording",
     elsewhere="use another --store",
-    damaged="Restore it from version control or a backup; what is readable: sqlite3 {path} .recover",
-    unreadable="llmproxy verify --store {path}",
+    damaged="Restore it from version control or a backup; what is readable: sqlite3 {typed} .recover",
+    unreadable="llmproxy verify --store {typed}",
 )
 
 
@@ -192,7 +193,7 @@ def open_reader(path: Path) -> Reader:
     state = look(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(
-            f"There is no store at {path}.", hint=f"Record one first: llmproxy start --mode record --store {path}"
+            f"There is no store at {path}.", hint=f"Record one first: llmproxy start --mode record{store_words(path)}"
         )
     with sqlite_file.translated(path, WORDS, writing=False):
         reader = _open_in_place(path, state)

@@ -19,6 +19,7 @@ from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as 
 from llmproxy.core.store.connect import Reader, Signature, is_settled, open_reader, signature, translate
 from llmproxy.core.store.derived import Derived, Place
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
+from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import Channel, is_good
@@ -277,7 +278,7 @@ class Reading:
         except (ValueError, TypeError, OverflowError) as error:
             raise CassetteCorrupt(
                 f"Interaction {interaction_id} of {self.path} is damaged: {error}.",
-                hint=f"llmproxy verify --store {self.path}",
+                hint=look("verify", self.path),
             ) from error
         self._remember(interaction_id, response, len(body))
         return response
@@ -435,17 +436,23 @@ class Reading:
             return read_body(self.conn, body_id, self._contents)
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
+        except CassetteCorrupt as error:
+            raise self._located(error) from error
 
     def _single(self, sha256: bytes, stored: Stored) -> bytes:
         try:
             return decode_single(self.conn, sha256, stored)
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
+        except CassetteCorrupt as error:
+            raise self._located(error) from error
+
+    def _located(self, error: CassetteCorrupt) -> CassetteCorrupt:
+        """Say in which store it is; who reads a row does not know its file."""
+        return CassetteCorrupt(f"{self.path}: {error.message}", hint=look("verify", self.path))
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
-        return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {self.path}.", hint=f"llmproxy ls --store {self.path}"
-        )
+        return CassetteNotFound(f"There is no interaction {interaction_id} in {self.path}.", hint=look("ls", self.path))
 
     def _remember(self, interaction_id: int, response: Response, size: int) -> None:
         if size > REMEMBERED_BYTES // 4:

@@ -14,6 +14,7 @@ from llmproxy.core.store.bodies import Base, encode, read
 from llmproxy.core.store.connect import translate
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import CassetteBusy, CassetteError, SettingsError
 
 _DEAD = """
@@ -125,7 +126,9 @@ def rename(store: Store, old: str, new: str) -> None:
     names = (to_sql(old), to_sql(new))
     with store.transaction() as conn:
         if conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone():
-            raise SettingsError(f"there is a cassette {new} already.", hint=f"Another name, or: llmproxy rm {new}")
+            raise SettingsError(
+                f"there is a cassette {new} already.", hint=f"Another name, or: {look(f'rm {quoted(new)}', store.path)}"
+            )
         busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()
         if busy is not None:
             raise CassetteBusy(f"cassette {old} is being recorded by {busy[0]}.", hint="End that session first.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from llmproxy.core.misses.again import store_words
+from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import printable, short
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def _cause(recording: int, mismatch: FrameMismatch) -> str:
 
 def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
     what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
-    store = store_words(context.store)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
         (
@@ -105,6 +104,6 @@ def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, rec
         *(["connect again: the conversation that follows is recorded"] if records else []),
         f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
-        f"look closer: llmproxy why{store}   llmproxy show {recording}{store}",
+        f"look closer: {look('why', context.store)}   {look(f'show {recording}', context.store)}",
     ]
     return [*lines, "What to do:", *(f"  {n}. {step}" for n, step in enumerate(todo, 1))]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy import sqlite_file
+from llmproxy.core.traffic.advice import quoted
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
 from llmproxy.sqlite_file import Connection, immediate, snapshot, translated
 
@@ -141,7 +142,10 @@ class CacheFile:
 
     def damaged(self, what: object) -> CacheCorrupt:
         """Return the error for a file that is not as it should be."""
-        return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=WORDS.damaged.format(path=self.path))
+        return CacheCorrupt(
+            f"The cache {self.path} is damaged: {what}.",
+            hint=WORDS.damaged.format(path=self.path, typed=quoted(str(self.path))),
+        )
 
     # -- opening
 

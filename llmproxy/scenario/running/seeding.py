@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
@@ -63,7 +64,7 @@ def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tool
     if not found:
         raise SettingsError(
             f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on from.",
-            hint=f"llmproxy show {cassette} --store {store}",
+            hint=look(f"show {quoted(cassette)}", store),
         )
     return found
 

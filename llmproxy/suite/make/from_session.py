@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmproxy.core.traffic.advice import look
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.trace.reading.recording import spans_of
@@ -71,7 +72,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     if not turns:
         raise SuiteError(
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
-            hint=f"llmproxy ls --store {store}",
+            hint=look("ls", store),
         )
     slug = cassette_of(name)
     if agent is None:

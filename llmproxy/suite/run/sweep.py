@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ async def sweep_case(
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
         raise NoSweep(
             f"{case.id}: undisturbed it does not pass, so there is nothing to compare with: {why.partition(chr(10))[0]}",
-            hint=f"llmproxy test --id {case.id}",
+            hint=f"{world.options.command} --id {shlex.quote(case.id)}",
         )
     trials = trials_of(baseline.calls, kinds)
     calls = len({trial.number for trial in trials})

@@ -19,7 +19,7 @@ def read[T](path: Path, make: Callable[[Any], T]) -> T:
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError as error:
-        raise CassetteNotFound(f"There is no trace file {path}.", hint="llmproxy export --format spans") from error
+        raise CassetteNotFound(f"There is no trace file {path}.", hint="`export --format spans` writes one.") from error
     except UnicodeDecodeError as error:
         raise CassetteCorrupt(f"{path}: not UTF-8 text ({error.reason}).") from error
     except OSError as error:

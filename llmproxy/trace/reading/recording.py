@@ -14,6 +14,7 @@ from typing import Any
 
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
@@ -47,7 +48,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
             names = ", ".join(sorted({info.name for info in store.cassettes()})) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
-                hint=f"llmproxy ls --store {path}",
+                hint=look("ls", path),
             )
         yield from build(_of(store, cassette, sample, party))
 

@@ -40,7 +40,7 @@ def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:
 
 
 def test_many_misses_are_counted_not_listed() -> None:
-    """Equal ones once; the rest is for `llmproxy why`."""
+    """Equal ones once; how many more there are."""
     lines = first_lines(["same", "same", *(f"other {n}" for n in range(9))])
     assert lines[0] == "  same (2 times)"
-    assert lines[-1] == "  ... and 5 more: llmproxy why"
+    assert lines[-1] == "  ... and 5 more"

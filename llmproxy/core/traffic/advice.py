@@ -1,0 +1,30 @@
+"""The words of a command that advice prints: typed as it stands it looks into the store that the advice is about.
+
+What starts a proxy again is `core.misses.again`. No other text of the product names a command that reads or makes recordings:
+tests/test_advice.py reads every string and knows the few that need nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from llmproxy.core.traffic.differences import printable
+from llmproxy.protocol import DEFAULT_STORE
+
+__all__ = ["look", "quoted", "store_words"]
+
+
+def look(command: str, store: str | Path) -> str:
+    """Return the line that runs `command` (``show 12``) on a store."""
+    return f"llmproxy {command}{store_words(store)}"
+
+
+def store_words(store: str | Path) -> str:
+    """Return `` --store PATH``; nothing for the default one."""
+    return "" if str(store) == DEFAULT_STORE else f" --store {quoted(str(store))}"
+
+
+def quoted(text: str) -> str:
+    """Return one word of a shell, without what would move a terminal's cursor."""
+    return shlex.quote(printable(text))
