@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 
+from mitmproxy.net.http.url import parse_authority
 from mitmproxy.proxy import commands, events, layer, layers
+from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
+from llmproxy.mitm.framing import FramingError, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.https.intercept import is_us
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.shell import Shell, whole_response
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,57 @@ class Failing(layer.Layer):
         if isinstance(event, events.DataReceived):
             yield commands.SendData(self.context.client, ALERT)
             yield commands.CloseConnection(self.context.client)
+
+
+class Connecting(layer.Layer):
+    """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page, and hold one without an end."""
+
+    def __init__(self, context: Context) -> None:
+        """Hold nothing yet."""
+        super().__init__(context)
+        self._held = b""
+        self._behind: layer.Layer | None = None
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        client = self.context.client
+        if self._behind is not None:
+            yield from self._behind.handle_event(event)
+        elif isinstance(event, events.DataReceived):
+            self._held += event.data
+            try:
+                whole = has_connect(self._held)
+            except FramingError as why:
+                fields = (("content-type", "text/plain; charset=utf-8"),)
+                yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
+                yield commands.CloseConnection(client)
+                self._behind = Closing(self.context)
+                return
+            if whole:
+                self._behind, held, self._held = layers.HttpLayer(self.context, HTTPMode.regular), self._held, b""
+                yield from self._behind.handle_event(events.Start())
+                yield from self._behind.handle_event(events.DataReceived(client, held))
+        elif isinstance(event, events.ConnectionClosed):
+            yield commands.CloseConnection(client)
+
+
+def has_connect(data: bytes) -> bool:
+    """Tell whether the whole head of a CONNECT has come.
+
+    Raises:
+        FramingError: it is none, or names no host and port.
+
+    """
+    reader = RequestReader()
+    reader.feed(data)
+    if (head := reader.head()) is None:
+        return False
+    try:
+        port = parse_authority(head.target.encode("latin-1"), check=True)[1] if head.method == "CONNECT" else None
+    except ValueError:
+        port = None
+    if not port:
+        raise FramingError("llmproxy: a CONNECT names a host and a port, like api.openai.com:443.")
+    return True
 
 
 class FirstChoice:
@@ -82,7 +136,7 @@ class FirstChoice:
         elif len(data) < len(CONNECT) and CONNECT.startswith(data.upper()):
             return  # not enough to tell
         elif data[: len(CONNECT)].upper() == CONNECT:
-            nextlayer.layer = layers.HttpLayer(context, HTTPMode.regular)
+            nextlayer.layer = Connecting(context)
         else:
             nextlayer.layer = behind = self._layer_class(context, HTTPMode.regular, self._shell)
             if not encrypted:

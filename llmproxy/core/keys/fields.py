@@ -33,6 +33,7 @@ KEYED: dict[str, str] = {
     "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and one",
     "accept-language": "chooses the language of the answer; `*` is none",
     "content-type": "says how raw bytes are read; of JSON and forms the content says it, where the operation is known",
+    "content-encoding": "one that the body does not have, or that nobody knows; any other is undone and gone before this is asked",
     "prefer": "chooses whether the answer is waited for (Replicate), and in which form it comes",
     "range": "chooses a part of the answer",
     "if-range": "chooses between a part and the whole",
@@ -97,7 +98,7 @@ _BILLING = "billing and accounts"
 IGNORED: dict[str, str] = {
     **_because(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-        "http2-settings", "content-length", "content-encoding", "accept-encoding", "accept-charset", "expect", "host",
+        "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
         "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
     ),
     **_because(
@@ -193,17 +194,16 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
 class Counting(dict[str, bool]):
     """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
 
-    def __init__(self, *, known: bool, also: str = "") -> None:
-        """`known` as of `judge`; `also` is one more name, in lower case."""
+    def __init__(self, *, known: bool) -> None:
+        """`known` as of `judge`."""
         super().__init__()
-        self._known, self._also = known, also
+        self._known = known
 
     def __missing__(self, name: str) -> bool:
         """Judge a name that was not seen before."""
         if len(self) >= _REMEMBERED:
             self.clear()
-        lower = name.lower()
-        self[name] = counts = lower == self._also or judge(lower, known=self._known).counts
+        self[name] = counts = judge(name.lower(), known=self._known).counts
         return counts
 
 
@@ -241,6 +241,8 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
             text = _accepted(text, known=known, stream=stream)
         elif name == "accept-language":
             text = "" if text == "*" else text
+        elif name == "content-encoding":
+            text = "" if text.lower() == "identity" else text.lower()
         elif name == "content-type":
             text = _content_type(text, known=known, kind=kind)
         if text:

@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from llmproxy.core.keys.fields import Counting
+from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
@@ -19,8 +19,6 @@ REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""
 WORTH_A_SWITCH = 1 << 16
 """Bytes of a body that is not copied to be hashed."""
-_COUNTING = {known: Counting(known=known, also="content-encoding") for known in (False, True)}
-"""Request headers on which the key depends, by whether the operation is known: those that count, and the one that says how the body is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Memory:
     @staticmethod
     def counted(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
-        counting = _COUNTING[known]
+        counting = COUNTING[known]
         kept = [f"{name}:{value}" for name, value in headers if counting[name]]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 

@@ -448,8 +448,8 @@ class Reading:
             raise self._located(error) from error
 
     def _located(self, error: CassetteCorrupt) -> CassetteCorrupt:
-        """Say in which store it is; who reads a row does not know its file."""
-        return CassetteCorrupt(f"{self.path}: {error.message}", hint=look("verify", self.path))
+        """Say how to look at the store that it is in; who reads a row does not know its file."""
+        return CassetteCorrupt(error.message, hint=look("verify", self.path))
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(f"There is no interaction {interaction_id} in {self.path}.", hint=look("ls", self.path))
