@@ -71,8 +71,9 @@ def start(
     env: Mapping[str, str] | None = None,
     port: int | None = None,
     name: str | None = None,
+    patience: float = 30,
 ) -> Proxy:
-    """Start a proxy and wait until it serves; the caller ends it. Its output goes beside the store, as `name`.out and .err."""
+    """Start a proxy and wait until it serves, at most `patience` seconds; the caller ends it. Its output goes beside the store, as `name`.out and .err."""
     # Without a port it takes a free one itself: one that was free a moment ago may be another test's by now.
     port = port or (free_port() if "--quiet" in options else 0)  # a quiet one does not say which
     command = [sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--port", str(port), "--store", str(store)]
@@ -85,7 +86,7 @@ def start(
         clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {})),
     )
     px.port, px.mode, px.store = port, mode, store
-    px.wait_until(px.is_healthy)
+    px.wait_until(px.is_healthy, patience)
     return px
 
 

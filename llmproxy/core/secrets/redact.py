@@ -335,7 +335,10 @@ class Redactor:
             flagged, chunks = True, response.chunks
             cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
             response = replace(response, chunks=cut.replaced(changed))
-        return replace(response, headers=tuple(headers)), flagged
+        spans = self._find(response.reason, ours=False)
+        return replace(response, headers=tuple(headers), reason=overwritten(response.reason, spans)), flagged or bool(
+            spans
+        )
 
     def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
         """Return an answer's body with its secrets overwritten, as long as before; `pieces`: of how many chunks it is made."""

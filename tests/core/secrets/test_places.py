@@ -112,6 +112,17 @@ def test_no_secret_of_any_kind_is_kept_of_an_answer(place: str, size: int) -> No
     assert kept == [], kept
 
 
+def test_no_secret_of_any_kind_is_kept_of_a_status_line() -> None:
+    """A gateway may say in its reason phrase which key it refused."""
+    kept = []
+    for name, text, secret in SECRETS:
+        reason = f"Unauthorized {text.replace(chr(10), ' ')}"
+        out, flagged = Redactor().response(Response(401, reason, (), ()))
+        if secret.replace("\n", " ") in out.reason or not flagged or len(out.reason) != len(reason):
+            kept.append(name)
+    assert kept == [], kept
+
+
 @pytest.mark.parametrize("text", NO_SECRETS)
 def test_what_is_no_secret_stays(text: str) -> None:
     """In requests and answers, in running text and in a stream's deltas."""
