@@ -46,6 +46,7 @@ BY_HAND = {
     "cli/parts/recording.py": "the name of the command that `Again` completes",
     "cli/parts/importer.py": "who holds the store while it writes",
     "cli/parts/replayed.py": "the name of the command that `Again` completes",
+    "cli/rerecord.py": "who holds the store while it writes",
     "cli/replay.py": "the name of the command, in a refusal and before `Again`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "the name of the command that `Again` completes, and what the command never used",

@@ -24,6 +24,8 @@ from llmproxy.cli.parts.naming import number_of
 from llmproxy.cli.parts.opening import STORE, opened
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.recording import record_first
+from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -75,8 +77,10 @@ def rerecord(
     if holder:
         raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
     if id_ not in live:
-        raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint="The numbers of today: llmproxy ls")
-    headers = _headers(found, os.environ)
+        raise SettingsError(
+            f"interaction {id_} was replaced by a newer one.", hint=f"The numbers of today: {look('ls', database.path)}"
+        )
+    headers = _headers(found, os.environ, record_first(loaded, found.cassette))
     target = _upstream(found, dict(loaded.settings.upstream))
     typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
     made = _ask(found, headers, target)
@@ -94,7 +98,7 @@ def rerecord(
     )
     if _says(made) != _says(found):
         say(
-            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. llmproxy diff {id_} {new}"
+            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. {look(f'diff {id_} {new}', database.path)}"
         )
 
 
@@ -102,8 +106,8 @@ def _place(found: Interaction) -> tuple[str, int]:
     return found.cassette, found.sample
 
 
-def _headers(found: Interaction, env: Mapping[str, str]) -> Headers:
-    """Return the headers to send, with a key of the environment where one was recorded. Raises SettingsError."""
+def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
+    """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
     from llmproxy.core.traffic.frames import is_frames
 
     request = found.request
@@ -112,7 +116,7 @@ def _headers(found: Interaction, env: Mapping[str, str]) -> Headers:
     if _REDACTED.search(request.body) or "REDACTED" in request.target:
         raise SettingsError(
             f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked again.",
-            hint=f"Record it with your agent: llmproxy run --mode record --cassette {line(found.cassette)} -- COMMAND",
+            hint=f"Record it with your agent: {record}",
         )
     plain = [
         (name, value) for name, value in request.headers if name.lower() not in _UNSENT and "REDACTED" not in value
