@@ -21,9 +21,9 @@ from llmproxy.core.traffic.advice import look
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
-    {"addon", "cache", "demo", "doctor", "env", "faults", "judge", "label", "settings", "suite", "ui"}
+    {"addon", "cache", "demo", "doctor", "env", "faults", "judge", "label", "settings", "suite", "test", "ui"}
 )
-"""Commands that neither read the store of the advice nor record: what they take they are told where they are named."""
+"""Commands that neither read the store of the advice nor record, and `test`, whose runs say themselves how they were started."""
 MADE = re.compile(rf"\bllmproxy ({'|'.join(sorted(set(COMMANDS) - NOTHING_TO_KEEP, key=len, reverse=True))})\b")
 DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 """Arguments that describe an option or a command: nothing has happened yet that advice could keep."""
@@ -51,15 +51,8 @@ BY_HAND = {
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "the name of the command that `Again` completes, and what the command never used",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
-    "pytest/suite_items.py": "pytest's command replaces it",
-    "report/baseline.py": "makes a new file of its own: any test does",
-    "scenario/lab/labelling.py": "makes a new file of its own: any test does",
-    "scenario/models/route.py": "names the upstream that is missing, with HOST and PORT",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
-    "suite/choose/options.py": "the name of the command itself",
     "suite/choose/unrecorded.py": "a pattern that finds the command in a miss",
-    "suite/yaml/reader.py": "a first file, where there is none",
-    "cli/suite.py": "how a suite that was written a moment ago is run",
 }
 """File -> why its texts keep nothing."""
 

@@ -73,7 +73,10 @@ class Recorder(SocketHooks):
 
     def _closed(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Fail closed: no connection for this one any more; the layer says why, or `client_disconnected` notes the end."""
-        log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
+        if not isinstance(
+            why, LLMProxyError
+        ):  # what we say ourselves is told to the client, and in the line of the request
+            log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
         exchange = self._shell.released.get(flow.client_conn.id)
         if exchange is not None:
             exchange.decision = Decision.REFUSE

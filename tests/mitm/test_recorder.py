@@ -133,6 +133,32 @@ def test_answers_that_are_compressed_all_the_same_are_stored_decoded(tmp_path: P
     assert "content-encoding" not in dict(made.response.headers)
 
 
+NOT_UNDONE = {
+    "trailing bytes": ("gzip", gzip.compress(b"{}") + b"and more"),
+    "none at all": ("gzip", b"{}"),
+    "a coding nobody knows": ("foo", b"{}"),
+    "once for twice": ("gzip, gzip", gzip.compress(b"{}")),
+    "over the limit": ("gzip", gzip.compress(bytes((64 << 20) + 1), 9)),
+}
+
+
+@pytest.mark.parametrize("what", NOT_UNDONE)
+def test_an_answer_that_cannot_be_decoded_is_replayed_with_its_coding(tmp_path: Path, what: str) -> None:
+    """Its bytes are kept as they came; without the field that says how to read them another answer would be replayed."""
+    store, (coding, body) = tmp_path / "x.db", NOT_UNDONE[what]
+    fields = (("content-type", "application/json"), ("content-encoding", coding))
+    with (
+        upstream(Answer(200, fields, (Piece(body),), "length")) as p,
+        Rig("record", store, {"openai": p.url}) as rig,
+        rig.client() as c,
+    ):
+        live = c.ask(chat())
+    assert (live.headers["content-encoding"], live.body) == (coding, body)
+    with Rig("replay", store) as rig, rig.client() as c:
+        again = c.ask(chat())
+    assert (again.status, again.headers.get("content-encoding"), again.body) == (200, coding, body)
+
+
 # --- statuses and framings ------------------------------------------------------------------------------------------------
 
 ERROR_EVENT = event({"error": {"message": "overloaded", "type": "server_error"}})

@@ -5,7 +5,7 @@
 
 The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are decoded:
 *exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies decoded and
-leave the field) is dropped. A host that is in no table gets an OpenAI-compatible provider named like the host,
+leave the field) is dropped, unless we recorded it: then it came so. A host that is in no table gets an OpenAI-compatible provider named like the host,
 ``localhost:8000``: just what ``--upstream localhost:8000=http://localhost:8000`` makes of it in the proxy.
 
 What our own files say in the member ``llmproxy`` is taken back; whatever of it does not fit the rest any more (a body
@@ -155,7 +155,7 @@ class _Adopter:
         return made_up, False
 
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
-        headers, body = _decoded(each.headers, each.body)
+        headers, body = _decoded(each.headers, each.body, ours=bool(extra.values))
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
@@ -199,10 +199,10 @@ def _stream(route: Route, body: bytes) -> bool:
         return streams(route, None)
 
 
-def _decoded(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
-    """Undo the content-encoding; one that the body does not have is dropped."""
+def _decoded(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
+    """Undo the content-encoding; one that the body does not have is dropped, but of `ours`, which keep it only where it came so."""
     coding = header(headers, "content-encoding")
-    if coding is None:
+    if coding is None or ours:
         return headers, body
     with suppress(ValueError):  # not encoded: recorded decoded, and the field left behind
         body = decode(body, coding)
@@ -210,7 +210,7 @@ def _decoded(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
 
 
 def _response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
-    headers, body = _decoded(each.response_headers, each.response_body)
+    headers, body = _decoded(each.response_headers, each.response_body, ours=bool(extra.values))
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
     how = extra.ending() or ending(route.family, route.operation, stream, each.status, kind, body, http_ended=True)

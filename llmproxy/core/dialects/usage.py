@@ -50,12 +50,16 @@ _TOP = frozenset((*_INPUT[5:], *_OUTPUT[5:]))
 """Counts that stand beside the answer itself: Ollama, Titan, Llama."""
 
 
+_MOST = 1 << 53
+"""A count above it is none: no JSON number is exact there, and SQLite's end at 2**63."""
+
+
 def _number(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST else None
 
 
 def _first(raw: _Raw, names: tuple[str, ...]) -> int | None:
@@ -113,7 +117,7 @@ _HEADERS = {
 def _in_headers(headers: Headers) -> _Raw:
     """Return the counts that Bedrock writes into headers."""
     found = ((_HEADERS.get(name.lower()), value) for name, value in headers)
-    return {name: int(value) for name, value in found if name and value.isdecimal()}
+    return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
 def _counted(operation: str) -> bool:

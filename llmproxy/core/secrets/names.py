@@ -169,7 +169,7 @@ DROPPED_HEADERS: dict[str, str] = {
         ),
         "hop by hop (RFC 9110 7.6.1)",
     ),
-    **dict.fromkeys(("content-encoding", "content-length"), "of the coded body; bodies are stored decoded"),
+    "content-length": "of the coded body; bodies are stored decoded",
     "date": "made anew when it is replayed",
     **dict.fromkeys(("set-cookie", "set-cookie2"), "a credential"),
     **dict.fromkeys(

@@ -93,7 +93,7 @@ class Recording:
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper` means that HTTP framing said the message is over. Not quick: off the event loop."""
         proper = proper or self.whole
-        chunks = self._cut()
+        chunks, undone = self._cut()
         body = chunks.body
         kind = header(self._headers, "content-type") or ""
         how = ending(family, operation, stream, self.status, kind, body, proper)
@@ -102,22 +102,23 @@ class Recording:
         return Response(
             status=self.status,
             reason=self._reason,
-            headers=without(self._headers, "content-encoding"),
+            headers=without(self._headers, "content-encoding") if undone else self._headers,
             chunks=chunks,
             ending=how,
             head_offset=self._head_offset,
             chunked=self._chunked,
         )
 
-    def _cut(self) -> Cut:
-        """Return what came, with its content-encoding undone; what does not decode stays as it came."""
+    def _cut(self) -> tuple[Cut, bool]:
+        """Return what came, and whether its content-encoding is undone; what does not decode stays as it came, and says so."""
         coding = header(self._headers, "content-encoding")
         if coding is not None and coding.strip().lower() != "identity":
             try:
-                return _inflated(self._pieces(), coding)
+                return _inflated(self._pieces(), coding), True
             except ValueError:
                 pass
-        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
+        plain = coding is None or coding.strip().lower() == "identity"
+        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), plain
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
         body, at = self._body.getvalue(), 0

@@ -24,8 +24,6 @@ from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIE
 NOT_REPLAYED = frozenset({
     # Framing and hop-by-hop: ours to say. Date: made anew.
     "connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "date",
-    # Bodies are stored decoded.
-    "content-encoding",
     # Would make a client talk to somebody else, or remember something about the real host.
     "alt-svc", "strict-transport-security", "set-cookie",
 })  # fmt: skip

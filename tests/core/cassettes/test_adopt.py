@@ -168,6 +168,8 @@ FULL = replace(
         one(status=500, reason="", response_body=b""),
         one(method="GET", uri="https://api.openai.com/v1/models?limit=2&x=%2F", body=b""),
         one(uri="http://localhost:8000/v1/chat/completions"),
+        replace(one(), response=replace(one().response, headers=(JSON, ("content-encoding", "foo")))),
+        replace(FULL, response=replace(FULL.response, headers=(JSON, ("content-encoding", "gzip")))),
         one(uri="https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1"),
         replace(
             FULL,

@@ -191,3 +191,18 @@ def test_real_usage(traffic: Path) -> None:
             assert usage.input is not None, exchange.name
         checked += 1
     assert checked >= 250
+
+
+@pytest.mark.parametrize(
+    "count", [-1, -5, 1 << 54, 1 << 63, 10**40, 1e30, float("inf"), float("nan"), True, "7", None, [], {}, 1.5]
+)
+def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
+    """A sum of them would be nonsense, and beyond 2**63 SQLite takes none: it cost other entries of the journal."""
+    for name in OPENAI.keys() - {"total_tokens"}:
+        body = json.dumps({"usage": {**OPENAI, name: count}}).encode()
+        found = usage_of("openai", "chat.completions", JSON, body, ())
+        assert all(each is None or 0 <= each <= 1 << 53 for each in (found.input, found.output, found.cached)), name
+    fields = (("x-amzn-bedrock-input-token-count", str(count)), ("x-amzn-bedrock-output-token-count", "9" * 5000))
+    found = usage_of("bedrock", "invoke", JSON, b"{}", fields)
+    assert found.output is None
+    assert found.input is None or found.input == 7
