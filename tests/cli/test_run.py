@@ -187,6 +187,7 @@ def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, px: Pro
     assert f"llmproxy: {option}: no request came" in done.stderr
 
 
+@pytest.mark.slow
 def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0."""
     store = ["--store", str(tmp_path / "x.db")]
@@ -324,6 +325,7 @@ for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
     assert done.stderr.count("--allow-host tools.example.com") == 2
 
 
+@pytest.mark.slow
 def test_java_is_intercepted_by_options_of_its_own(tmp_path: Path) -> None:
     """It reads neither proxy nor certificate variables."""
     if shutil.which("java") is None or shutil.which("keytool") is None:
@@ -351,6 +353,7 @@ def test_a_running_proxy_is_used_and_left_running(tmp_path: Path) -> None:
     assert run("true", env={"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}).returncode == 3
 
 
+@pytest.mark.slow
 def test_a_gateway_is_the_upstream_of_a_running_proxy_too(tmp_path: Path) -> None:
     """Its key must never reach the public host."""
     with Provider([step(user="hi", say="hello")]) as provider, proxy("record", tmp_path / "x.db") as px:

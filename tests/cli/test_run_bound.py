@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_run import run
 from tests.provider import Provider, step
 
@@ -53,6 +55,7 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     assert "differs in 1 place" in other.stdout, "folders that are bound are no difference"
 
 
+@pytest.mark.slow
 def test_circumstances_are_declared_by_hand(tmp_path: Path) -> None:
     """A value of a run's own; a wrong form is an error before anything runs."""
     store = str(tmp_path / "x.db")

@@ -179,7 +179,7 @@ def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / CASSETTES).glob("*"))
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: signal.Signals) -> None:
     """Ctrl-C, or a CI that gives up: agent and proxy are gone, the end is told, in the report as well; no traceback."""
     agent = "import sys, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
@@ -221,6 +221,7 @@ def test_a_first_suite_can_be_written(
     assert "nobody to ask" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
     """It lies in tests/, and the command was typed one folder above; a module of this folder is found, too."""
     said = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'text': 'hello'}), flush=True)\n\ndef answer(message):\n    return 'hello'\n"

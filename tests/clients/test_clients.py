@@ -69,6 +69,7 @@ def px(store: Path) -> Iterator[Proxy]:
     assert running.exit_code == 0, running.stderr
 
 
+@pytest.mark.slow
 def test_node_suite(px: Proxy) -> None:
     """node:test with fetch: sessions, streams, misses, bindings, fifty at once."""
     said = run(HERE, px, program("node"), "--test", "--test-reporter=tap", "suite.test.mjs")
@@ -82,6 +83,7 @@ def test_shell_script(px: Proxy) -> None:
     assert "shell: all passed" in run(HERE, px, program("sh"), "client.sh")
 
 
+@pytest.mark.slow
 def test_java_program(px: Proxy, tmp_path: Path) -> None:
     """Java's own HTTP client, which invites every server to HTTP/2."""
     assert "java: all passed" in run(tmp_path, px, program("java"), str(HERE / "Client.java"))
@@ -102,6 +104,7 @@ RUN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", RUN)
 def test_the_page_is_true(language: str, px: Proxy, tmp_path: Path) -> None:
     """Each snippet runs as it stands, replays offline, and closes its session."""
@@ -113,6 +116,7 @@ def test_the_page_is_true(language: str, px: Proxy, tmp_path: Path) -> None:
     assert "1 hit, 0 misses" in px.stdout
 
 
+@pytest.mark.slow
 def test_the_go_snippet(px: Proxy, tmp_path: Path) -> None:
     """Run by Go where it is installed."""
     go = shutil.which("go")

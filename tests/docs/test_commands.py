@@ -129,6 +129,7 @@ def _check_python(body: str) -> None:
                     importlib.import_module(f"{node.module}.{name.name}")
 
 
+@pytest.mark.slow
 def test_what_is_said_of_pytest_s_options_is_true() -> None:
     """Every --llmproxy-*, --scenario-* that a page names is in `pytest --help`."""
     words = [sys.executable, "-m", "pytest", "--help", *PLUGIN, "-p", "no:cacheprovider"]

@@ -62,6 +62,7 @@ def mitmdump(folder: Path, *options: str, script: Path = SCRIPT) -> Iterator[Mit
         process.end(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
     """A refusal in the provider's place, a reset of the connection; then the provider is asked, and nothing is recorded."""
     (tmp_path / "f.yaml").write_text("[http-503@1, reset@2]")
@@ -139,6 +140,7 @@ def test_mitmdump_records_and_replays(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.db-*"))
 
 
+@pytest.mark.slow
 def test_with_wrong_options_nothing_is_served_and_nothing_passes(tmp_path: Path) -> None:
     """An addon that merely failed to load would let every request go on to the provider."""
     (tmp_path / "bad.db").write_text("no store")

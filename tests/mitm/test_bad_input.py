@@ -132,6 +132,7 @@ def test_slow_and_half_open_clients_disturb_nobody(player: Rig) -> None:
     player.wait_idle()
 
 
+@pytest.mark.slow
 def test_a_big_body_is_matched_up_to_the_limit(player: Rig) -> None:
     """50 MB are read, in reasonable time, and missed; over the limit is 413 with the option's name."""
     big = body_of("x" * 50_000_000)

@@ -432,6 +432,7 @@ async def walk(port: int, n: int) -> dict[str, Any]:
         return dict(closed)
 
 
+@pytest.mark.slow
 def test_200_sessions_at_once_over_one_proxy(tmp_path: Path) -> None:
     """All ask the same questions, each in an order of its own, and each has other answers: none mixed, counts exact."""
     rows = []

@@ -524,6 +524,7 @@ def test_expect_is_answered_here_and_once(tmp_path: Path, mode: str) -> None:
         assert "expect" not in p.header_names()
 
 
+@pytest.mark.slow
 def test_a_big_upload_streams_through(tmp_path: Path) -> None:
     """50 MB go on as they come; the upstream is dialled long before the last byte was sent."""
     store, megabyte = tmp_path / "x.db", b'"' + b"x" * ((1 << 20) - 2) + b"\n"

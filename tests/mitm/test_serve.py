@@ -71,7 +71,7 @@ def wait_refused(port: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Signals) -> None:
     """Open answers get five seconds, then are marked as cut; exit 0, and the store is one file."""
     store = tmp_path / "x.db"
@@ -137,6 +137,7 @@ def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path)
     assert at_rest(store)
 
 
+@pytest.mark.slow
 def test_a_second_recorder_is_refused_by_name(tmp_path: Path) -> None:
     """Two recorders would mix; another cassette of the same store is free."""
     store = tmp_path / "x.db"
@@ -253,7 +254,9 @@ def newer(path: Path) -> None:
         conn.commit()
 
 
-@pytest.mark.parametrize("mode", ["replay", "record", "auto", "once"])
+@pytest.mark.parametrize(
+    "mode", ["replay", "record", *(pytest.param(each, marks=pytest.mark.slow) for each in ("auto", "once"))]
+)
 def test_a_store_that_is_none_is_refused_and_left_alone(tmp_path: Path, mode: str) -> None:
     """Never treated as empty, never overwritten."""
     store = tmp_path / "x.db"

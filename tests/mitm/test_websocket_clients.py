@@ -185,6 +185,7 @@ CASES = [
 Check = Callable[[], None]
 
 
+@pytest.mark.slow
 @pytest.mark.sdk
 @pytest.mark.parametrize(("environment", "client"), CASES)
 def test_a_client_hears_in_replay_what_it_heard_live(

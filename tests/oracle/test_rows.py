@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from llmproxy.report.events import Status
 from tests.oracle.places import PAGES, SIZE, Database, Service
 from tests.oracle.product import Books, store_of
@@ -58,6 +60,7 @@ def judged(what: str, true: bool | None, status: Status, tally: Counter[str], *,
     return [f"{what} is {true}, and {status.value}"] if bad else []
 
 
+@pytest.mark.slow
 def test_what_is_said_of_rows_passes_only_if_it_is_true(tmp_path: Path) -> None:
     """Other users' rows, numbers that come again, rows that change hands, pages that nobody can follow, rows that come late."""
     tally: Counter[str] = Counter()

@@ -175,6 +175,7 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Upstre
     upstream.server_close()
 
 
+@pytest.mark.slow
 def test_what_suites_say_is_judged_as_truly(tmp_path: Path, px: tuple[Proxy, Upstream]) -> None:
     """Calls, late calls, histories, rows and pages, recorded and replayed."""
     (made, upstream), tally, found = px, Counter[str](), list[str]()

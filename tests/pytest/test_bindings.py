@@ -93,6 +93,7 @@ def _in(folder: Path, *words: str, **env: Any) -> pytest.RunResult:  # noqa: ANN
     return run(folder, "--basetemp", str(folder / "temporary"), *words, **env)
 
 
+@pytest.mark.slow
 def test_a_suite_replays_in_another_folder_with_other_orders(recorded: Path) -> None:
     """By the fixture, by a fixture on it, by the marker and by parameters; one after the other, and by workers of xdist."""
     elsewhere = recorded / "elsewhere-today"

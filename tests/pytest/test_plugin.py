@@ -113,6 +113,7 @@ def test_a_cassette_is_complete_when_its_test_passed(suite: pytest.Pytester, pro
     assert len(provider.requests) == 2
 
 
+@pytest.mark.slow
 def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, provider: Provider) -> None:
     """A recording that nobody uses is found before it is years old."""
     suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one'); ask('two')\n")
@@ -174,6 +175,7 @@ def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest
     assert len(provider.requests) == 1
 
 
+@pytest.mark.slow
 def test_recordings_are_kept_in_the_folder_that_is_named(suite: pytest.Pytester, provider: Provider) -> None:
     """Below the root, wherever pytest is called."""
     record(suite, provider, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one").assert_outcomes(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.provider import Provider, step
 from tests.support.pytest_run import APP, run, write
 
@@ -47,6 +49,7 @@ def test_without(llmproxy):
 """
 
 
+@pytest.mark.slow
 def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
     """Recovery passes, giving up fails and shows what it met, a fault that struck nothing is an error, a bad marker too."""
     plain = re.sub(r"@pytest.mark.faults.*|    assert .*(struck|fault).*", "", SUITE).replace(

@@ -146,6 +146,7 @@ def steps() -> list[Step]:
     ]
 
 
+@pytest.mark.slow
 def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
     """Simulated user, judge and agent of each run, in the run's own session; in a second process, and in workers, 0 calls."""
     write(tmp_path, app=APP, test_live=LIVE)
@@ -185,6 +186,7 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     assert "add this request: pytest --llmproxy-mode auto" in said
 
 
+@pytest.mark.slow
 def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
     """Two files, sets of parameters, a loop, a fixture that tests share: each replays its own answer, in any order of tests."""
     write(tmp_path, app=APP, test_a=SAME.replace("FILE", "a"), test_b=SAME.replace("FILE", "b"))

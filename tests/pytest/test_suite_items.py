@@ -91,6 +91,7 @@ def test_items_are_selected_as_any_test(tmp_path: Path, words: tuple[str, ...], 
     assert [line for line in result.outlines if "::" in line] == [f"suite.yaml::{each}" for each in ids]
 
 
+@pytest.mark.slow
 def test_a_suite_is_recorded_once_and_replayed_by_pytest_and_by_the_command(tmp_path: Path) -> None:
     """One place for recordings. What was never recorded says how to record it."""
     agent = rig.lines(tmp_path / "rows.db")
@@ -143,6 +144,7 @@ def test_what_is_wrong_in_a_file_is_a_collection_error_with_its_place(tmp_path: 
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_file_of_another_tool_is_left_alone(tmp_path: Path) -> None:
     """With one warning, which does not break a project where warnings are errors; one that was named is ours."""
     (tmp_path / "suite.yaml").write_text("config: {target: x}\nscenarios:\n  - flow: []\n")
@@ -163,6 +165,7 @@ def test_a_proxy_that_cannot_start_is_an_error_of_each_scenario(tmp_path: Path) 
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_suites_and_the_fixture_have_proxies_of_their_own(tmp_path: Path) -> None:
     """In one run: neither's calls go through the other's proxy, and the environment of the fixture is there again afterwards."""
     agent = json.dumps(rig.lines(tmp_path / "rows.db"))

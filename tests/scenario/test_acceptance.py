@@ -28,7 +28,7 @@ from tests.scenario.shop import (
     play,
     served,
 )
-from tests.support import Proxy, proxy
+from tests.support import Listening, near
 
 WAYS = {"python": TRANSLATED, "node-lines": PLAIN, "node-http": PLAIN}
 """Agents, each with its judge."""
@@ -39,13 +39,13 @@ TOOLS = [
 
 
 @contextmanager
-def agent_of(way: str, px: Proxy, folder: Path) -> Iterator[str]:
+def agent_of(way: str, px: Listening, folder: Path) -> Iterator[str]:
     """Give what `run.py` calls this agent; the one behind HTTP runs meanwhile, started with its base URL at the proxy."""
     with ExitStack() as stack:
         yield stack.enter_context(served(folder, px.session_url("shop") + "/v1")) if way == "node-http" else way
 
 
-def once(way: str, px: Proxy, folder: Path, *options: str, judge: str = PLAIN, **env: str) -> dict[str, Any]:
+def once(way: str, px: Listening, folder: Path, *options: str, judge: str = PLAIN, **env: str) -> dict[str, Any]:
     """Run the scenario in a process of its own and return what it found."""
     with agent_of(way, px, folder) as agent:
         return found(play(folder, agent, px.url, *options, judge=judge, env=env))
@@ -56,17 +56,19 @@ def both(provider: Provider) -> dict[str, str]:
     return {"openai": f"{provider.url}/v1", "anthropic": provider.url}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["node-lines", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "node-lines")]
+)
 def test_a_run_comes_back_offline_in_another_process(way: str, tmp_path: Path) -> None:
     """Same messages, verdict, evidence, tools and tokens; nothing reaches the upstream, which is asked itself."""
     judge = WAYS[way]
     with Provider(dialogue(judge=judge)) as provider:
-        with proxy("record", tmp_path / "x.db", upstreams=both(provider)) as px:
+        with near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
             first = once(way, px, tmp_path, judge=judge, OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k")
         provider.finish()
         assert len(provider.requests) == CALLS
         assert provider.header_names().isdisjoint({"x-llmproxy-session", "x-llmproxy-party"})
-    with Provider() as silent, proxy("replay", tmp_path / "x.db", upstreams=both(silent)) as px:
+    with Provider() as silent, near("replay", tmp_path / "x.db", upstreams=both(silent)) as px:
         second = once(way, px, tmp_path, judge=judge)
     assert (silent.connections, silent.requests) == (0, [])
     assert [message["content"] for message in first["messages"]] == [LOST, SHALL, PLEASE, DONE]
@@ -77,12 +79,12 @@ def test_a_run_comes_back_offline_in_another_process(way: str, tmp_path: Path) -
     assert second == first
 
 
-@pytest.mark.parametrize("way", ["python", "node-lines"])
+@pytest.mark.parametrize("way", [pytest.param("python", marks=pytest.mark.slow), "node-lines"])
 def test_a_changed_prompt_explains_itself(way: str, tmp_path: Path) -> None:
     """The run is an error, which names what differs from what was recorded, and what to type; no traceback of ours is in the way."""
-    with Provider(dialogue()) as provider, proxy("record", tmp_path / "x.db", upstreams=both(provider)) as px:
+    with Provider(dialogue()) as provider, near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
         once(way, px, tmp_path, ANTHROPIC_API_KEY="k", OPENAI_API_KEY="k")
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         child = play(tmp_path, way, px.url, env={"SHOP_PROMPT": "You work for a lamp shop, and you are rude."})
     assert child.exit_code == 1
     said = child.stderr.splitlines()
@@ -94,6 +96,7 @@ def test_a_changed_prompt_explains_itself(way: str, tmp_path: Path) -> None:
     assert child.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_three_recorded_conversations_come_back_in_order(tmp_path: Path) -> None:
     """`runs=3`: recorded apart, each sample gets its own conversation back, and a rate of two thirds."""
     variants = [
@@ -103,14 +106,14 @@ def test_three_recorded_conversations_come_back_in_order(tmp_path: Path) -> None
     ]
     steps = [step for number in range(CALLS) for step in (variant[number] for variant in variants)]
     with Provider(steps, ordered=False) as provider:
-        with proxy("record", tmp_path / "x.db", upstreams=both(provider)) as px:
+        with near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
             first = once("python", px, tmp_path, "3", ANTHROPIC_API_KEY="k", OPENAI_API_KEY="k")
         provider.finish()
     lines = [[message["content"] for message in sample["messages"]] for sample in first["samples"]]
     assert len({tuple(each) for each in lines}) == 3
     assert first["rate"] == pytest.approx(2 / 3)
     assert len({sample["thread_id"] for sample in first["samples"]}) == 3
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         second = found(play(tmp_path, "python", px.url, "3"))
     assert [sample.pop("replayed") for sample in second["samples"]] == [True] * 3
     for sample in first["samples"]:

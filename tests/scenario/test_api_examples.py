@@ -26,7 +26,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult, ScriptStep
 from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 from tests.provider import Provider, step
-from tests.support import Proxy, free_port, proxy
+from tests.support import Listening, free_port, near
 
 SEARCH = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
 PARIS = {
@@ -130,7 +130,7 @@ def configured(url: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dict[str, ScenarioResult]]]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listening, dict[str, ScenarioResult]]]:
     """Run every case through a recording proxy; give the proxy that replays it, and the results."""
     store = tmp_path_factory.mktemp("examples") / "x.db"
     verdict = {
@@ -144,12 +144,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, 
     ]
     results: dict[str, ScenarioResult] = {}
     with Provider(steps, ordered=False) as provider:
-        with proxy("record", store, upstreams={"openai": provider.url}) as px, configured(px.url):
+        with near("record", store, upstreams={"openai": provider.url}) as px, configured(px.url):
             for case in CASES:
                 results[case[0]] = run(case)
         made = len(provider.requests)
         assert made > 0
-    with proxy("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as px:
+    with near("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as px:
         yield px, results
 
 
@@ -168,7 +168,7 @@ def run(case: tuple[Any, ...]) -> ScenarioResult:
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_every_example_runs_and_replays(
-    case: tuple[Any, ...], recorded: tuple[Proxy, dict[str, ScenarioResult]]
+    case: tuple[Any, ...], recorded: tuple[Listening, dict[str, ScenarioResult]]
 ) -> None:
     """Verdict, number of messages and reason; offline the same conversation, from another proxy."""
     px, results = recorded

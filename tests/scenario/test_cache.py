@@ -531,6 +531,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_the_documented_examples_call_nothing_the_second_time(folder: Path) -> None:
     """Agent, simulator and judge, in two processes: the second makes no call and tells the same."""
     program = folder / "examples.py"

@@ -19,7 +19,7 @@ from llmproxy.scenario.types import AgentInput, ScenarioResult
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, bodies, finish, served, shown, words
 from tests.scenario.people import play
-from tests.support import proxy
+from tests.support import near
 
 
 def voters(*steps: Step, **how: Any) -> tuple[ScenarioResult, Provider]:
@@ -116,12 +116,12 @@ def test_it_sees_what_the_agent_called_on_the_wire_and_votes_replay(tmp_path: Pa
         *(finish(status, evidence=['track({"id": "A-1"})']) for status in ("passed", "failed", "passed")),
     ]
     with Provider(steps, ordered=False) as provider:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
+        with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
             first = once(px.url)
         provider.finish()
         judges = [words(body) for body in bodies(provider)[2:]]
         assert [seen in said for said in judges] == [True] * 3
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         second = once(px.url)
     assert first.success
     assert sorted(first.criteria[0].votes) == ["failed", "passed", "passed"]

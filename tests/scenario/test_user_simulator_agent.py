@@ -25,7 +25,7 @@ from llmproxy.scenario.values.farewell import Farewell
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
 from tests.scenario.people import Agent, Ear, Judge, play, roles, said
-from tests.support import proxy
+from tests.support import near
 
 END = step(call=[{"name": "end_conversation", "arguments": {"message": ""}}])
 
@@ -286,10 +286,10 @@ def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:
         return play(*agents, proxy=url, name="lamp", max_turns=3)
 
     with Provider([step(user=GREETING, say="hi"), go_on(), END, finish("passed", evidence=["done"])]) as provider:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
+        with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
             first = once(px.url)
         provider.finish()
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         second = once(px.url)
         assert second.replayed is True
     assert (first.success, second.success) == (True, True)
@@ -301,7 +301,7 @@ def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:
 def test_a_miss_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
     """What was never recorded is an error of the environment, told in the event that ends the run."""
     ear = Ear()
-    with proxy("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="no recorded response"):
+    with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="no recorded response"):
         play(Echo(), UserSimulatorAgent(model=MODEL), proxy=px.url, ear=ear)
     (finished,) = (event for event in ear.events if isinstance(event, Finished))
     assert finished.status is Status.ENVIRONMENT_ERROR
@@ -311,12 +311,12 @@ def test_a_miss_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
 
 def test_several_users_of_one_run_have_one_party(tmp_path: Path) -> None:
     """Two simulators at one proxy are both `user`, and each gets its own answer in replay."""
-    with Provider([step(say="a"), step(say="b")]) as provider, proxy("record", tmp_path / "x.db") as px:
+    with Provider([step(say="a"), step(say="b")]) as provider, near("record", tmp_path / "x.db") as px:
         users = [UserSimulatorAgent(model=served(provider, "openai/m")) for _ in range(2)]
         first = play(
             *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
         )
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         second = play(
             *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
         )

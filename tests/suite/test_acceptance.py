@@ -19,7 +19,7 @@ from llmproxy.suite.stores import Kind
 from tests.provider import Provider
 from tests.suite import rig
 from tests.suite.dialogues import agent, dialogue, fixture_suite, store_of
-from tests.support import proxy
+from tests.support import near, proxy
 from tests.support.process import ROOT, clean_env, needed
 
 SCENARIOS, RUNS = 12, 14
@@ -51,6 +51,7 @@ def test_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
     assert len(files) == SCENARIOS
 
 
+@pytest.mark.slow
 def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another language, another store (REST), a running service that is told its session: nothing in the suite changes.
 
@@ -62,7 +63,7 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
     for mode in ("record", "replay"):
         with Provider(dialogue(Kind.UNKNOWN), ordered=False) as p:
             upstreams = {"openai": p.url if mode == "record" else "http://127.0.0.1:9"}
-            with proxy(mode, tmp_path / "node.db", upstreams=upstreams) as px:
+            with near(mode, tmp_path / "node.db", upstreams=upstreams) as px:
                 folder = tmp_path / mode
                 folder.mkdir()
                 with agent("node", folder, f"{px.url}/v1", env={"LLMPROXY_SEED": "s"}) as running:
@@ -176,11 +177,12 @@ def test_an_agent_that_goes_past_the_proxy_passes_nothing(running: Rig) -> None:
 # -- from a session ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_recorded_conversation_becomes_a_suite_that_passes_at_once(tmp_path: Path) -> None:
     """Recorded without any suite; the suite that is made of it passes in replay, and fails once the agent is broken."""
     with (
         Provider(dialogue(), ordered=False) as p,
-        proxy("record", tmp_path / "llmproxy.db", upstreams={"openai": p.url}) as px,
+        near("record", tmp_path / "llmproxy.db", upstreams={"openai": p.url}) as px,
         agent("python", tmp_path / "a", px.session_url("demo") + "/v1") as talks,
     ):
         talks.chat("Create a task called 'Review PR'", conversation="c")

@@ -21,7 +21,7 @@ from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
-from tests.support import needed, proxy
+from tests.support import near, needed
 from tests.support.process import clean_env
 from tests.support.proxy import DIRECT
 
@@ -88,14 +88,14 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
 
 def test_what_was_recorded_is_replayed_without_the_model(language: str, tmp_path: Path) -> None:
     """The agent with its tools runs twice: the second time no request leaves, and the same is said and stored."""
-    with model(language) as p, proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+    with model(language) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
         folder = tmp_path / "recording"
         with agent(language, folder, f"{px.url}/v1", env=SEEDED) as running:
             recorded = story(language, folder, running)
         asked = len(p.requests)
     assert recorded[1] == []
     assert asked == 9
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         folder = tmp_path / "replay"
         with agent(language, folder, f"{px.url}/v1", env=SEEDED) as running:
             assert story(language, folder, running) == recorded
@@ -208,7 +208,7 @@ def test_lines_and_the_compatible_endpoint_say_the_same(language: str, tmp_path:
 
 def test_an_agent_says_why_the_model_failed(language: str, tmp_path: Path) -> None:
     """A miss in replay reaches whoever asked the agent, with the proxy's own words."""
-    with proxy("replay", tmp_path / "x.db") as px, agent(language, tmp_path, f"{px.url}/v1") as running:
+    with near("replay", tmp_path / "x.db") as px, agent(language, tmp_path, f"{px.url}/v1") as running:
         with pytest.raises(HTTPError) as caught:
             running.chat("Nobody recorded this")
         with caught.value as error:

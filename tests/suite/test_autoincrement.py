@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.suite.test_acceptance import llmproxy
 
 Json = Any
@@ -219,6 +221,7 @@ def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_id_in_prose_is_not_bound(tmp_path: Path) -> None:
     """A number in a sentence may be any number: side by side such a run is repeated alone; after the counter has moved it is a miss."""
     more = """

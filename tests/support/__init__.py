@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .aimock import Aimock, aimock
 from .process import Process, free_port, needed
-from .proxy import Proxy, proxy
+from .proxy import Listening, Near, Proxy, near, proxy
 
-__all__ = ["Aimock", "Process", "Proxy", "aimock", "free_port", "needed", "proxy"]
+__all__ = ["Aimock", "Listening", "Near", "Process", "Proxy", "aimock", "free_port", "near", "needed", "proxy"]

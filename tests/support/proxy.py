@@ -1,8 +1,13 @@
-"""`llmproxy start` as a real process on a free port.
+"""A proxy on a free port: `llmproxy start` as a real process, or the same proxy in a thread of the test's own process.
 
 with proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
     OpenAI(base_url=px.url + "/v1")
 assert px.exit_code == 0
+
+with near("replay", tmp_path / "x.db") as px:
+    OpenAI(base_url=px.url + "/v1")
+
+`near` is for tests that ask about somebody else and need a proxy for it: it starts in 0.05 s of processor time instead of 0.8.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import json
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +30,10 @@ DIRECT = build_opener(ProxyHandler({}))
 """Asks our own servers, whatever proxy variables this machine has set."""
 
 
-class Proxy(Process):
-    """A running proxy."""
+class Listening:
+    """A proxy that listens."""
 
     port: int
-    mode: str
-    store: Path
 
     @property
     def url(self) -> str:
@@ -46,6 +50,13 @@ class Proxy(Process):
         request = Request(f"{self.url}/_llmproxy/{path}", data, {"content-type": "application/json"})
         with DIRECT.open(request, timeout=60) as answer:
             return json.loads(answer.read())
+
+
+class Proxy(Process, Listening):
+    """A running process of it."""
+
+    mode: str
+    store: Path
 
     def is_healthy(self) -> bool:
         """Ask its health; the port that it took for itself it says first."""
@@ -98,3 +109,26 @@ def proxy(mode: str, store: Path, **more: Any) -> Iterator[Proxy]:  # noqa: ANN4
         yield px
     finally:
         px.end(signal.SIGINT)
+
+
+_ALONE = threading.Lock()
+
+
+class Near(Listening):
+    """One in a thread of this process."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+@contextmanager
+def near(mode: str, store: Path, *, upstreams: Mapping[str, str] | None = None, **options: Any) -> Iterator[Near]:  # noqa: ANN401 - as of Settings
+    """Run a proxy in this process for the block; one at a time, since mitmproxy keeps its options in a global."""
+    from tests.mitm.rig import Rig
+
+    assert _ALONE.acquire(blocking=False), "there is one near already: let one of the two be a process"
+    try:
+        with Rig(mode, store, upstreams, **options) as rig:
+            yield Near(rig.port)
+    finally:
+        _ALONE.release()

@@ -81,6 +81,7 @@ def parsed(dialect: str, each: list[Interaction]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each exchange of a conversation gives a request and an answer, attempts included; nothing is lost or doubled."""
     exchanges, counted = Counter[str](), Counter[str]()
@@ -101,6 +102,7 @@ def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str
     assert sum(exchanges.values()) > 400
 
 
+@pytest.mark.slow
 @pytest.mark.sdk
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_spans_agree_with_the_sdk(dialect: str, traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,7 @@ def check(table: dict[str, Row], how: str, capsys: pytest.CaptureFixture[str]) -
     assert redacted == {"api.openai.com": 3}, "signatures in presigned links, and nothing else"
 
 
+@pytest.mark.slow
 def test_real_traffic_comes_back_exactly(store: Path, cassettes: Cassettes, capsys: pytest.CaptureFixture[str]) -> None:
     """Every importable exchange, re-sent as recorded, returns status and body exactly; the table says which and why not."""
     with proxy("replay", store, upstreams=strangers(cassettes)) as running:
@@ -53,6 +54,7 @@ def test_real_traffic_comes_back_exactly(store: Path, cassettes: Cassettes, caps
     assert running.stderr == ""
 
 
+@pytest.mark.slow
 def test_real_traffic_comes_back_exactly_through_interception(
     store: Path, cassettes: Cassettes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

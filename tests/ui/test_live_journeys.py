@@ -117,6 +117,7 @@ def test_a_recorded_page_is_nobody_s(browser: Browser, tmp_path: Path) -> None:
         page.close()
 
 
+@pytest.mark.slow
 def test_a_replayed_page_is_nobody_s_either(tmp_path: Path) -> None:
     """Replayed, it says so itself to a browser that shows it; for everybody else it is as it was recorded."""
     asked = Asked("GET", "/v1/models", (), b"")
@@ -148,6 +149,7 @@ def test_a_page_of_another_place_reads_nothing(browser: Browser, px: Proxy, tmp_
             )
 
 
+@pytest.mark.slow
 def test_the_root_stays_a_program_s(px: Proxy) -> None:
     """Who is no browser gets what an unknown path gets."""
     with pytest.raises(HTTPError) as told:

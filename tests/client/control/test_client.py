@@ -17,7 +17,7 @@ from llmproxy.client.control.client import Control, ControlError, Party, ProxyGo
 from llmproxy.trace.reading.told import exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port
-from tests.support.proxy import DIRECT, Proxy, proxy
+from tests.support.proxy import DIRECT, Listening, near
 
 ODD = "tests/ä b#1?x=y%20~/.."
 
@@ -94,7 +94,7 @@ def test_what_the_proxy_refuses_is_an_error_with_its_words(
     assert error.value.status == status
 
 
-def test_nobody_at_the_address_is_said(px: Proxy) -> None:
+def test_nobody_at_the_address_is_said(px: Listening) -> None:
     """The most frequent mistake: no proxy runs."""
     with pytest.raises(ProxyGone, match="no llmproxy answers at"):
         Control(f"http://127.0.0.1:{free_port()}").health()
@@ -158,7 +158,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
     dialogue = [step(user="hi", say="hello", times=None)]
     with (
         Provider(dialogue) as provider,
-        proxy(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        near(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
     ):
         control = Control(px.url)
         control.open("a")
@@ -178,7 +178,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         control.close("a")
 
 
-def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Proxy) -> None:
+def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listening) -> None:
     """The text that the client got is the note; nobody's walk is an error."""
     control.open("walked")
     assert ask(session_url(px.url, "walked")) == 404

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.provider import Call, Provider, Reply, Script, Step
-from tests.support import proxy
+from tests.support import near
 from tests.support.process import ROOT, clean_env
 
 AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
@@ -35,10 +35,10 @@ SCRIPT = Script(
 def replay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Record the sound agent once; returns the URL of a proxy that replays it."""
     store = tmp_path_factory.mktemp("sweep") / "x.db"
-    with Provider(SCRIPT) as p, proxy("record", store, upstreams={"openai": p.url}) as px:
+    with Provider(SCRIPT) as p, near("record", store, upstreams={"openai": p.url}) as px:
         env = {**os.environ, "OPENAI_BASE_URL": f"{px.url}/v1"}
         subprocess.run([sys.executable, str(AGENT)], env=env, check=True, timeout=60)
-    with proxy("replay", store) as px:
+    with near("replay", store) as px:
         yield px.url
 
 
@@ -118,6 +118,7 @@ OFFERED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [

@@ -208,6 +208,7 @@ def test_nonsense_in_our_notes_is_ignored(value: object) -> None:
     assert one(extra={"chunks": "1:2 x:y", "ending": "never"}).response == one().response
 
 
+@pytest.mark.slow
 def test_real_traffic(traffic: Path) -> None:
     """Every exchange of the real cassettes is taken; what is written from it reads back the same."""
     files = sorted(traffic.rglob("*.yaml"))

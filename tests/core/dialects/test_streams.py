@@ -265,6 +265,7 @@ def test_endings_of_the_rest() -> None:
     assert ending("anthropic", "messages", True, 529, SSE, b"event: error\n", False) is X
 
 
+@pytest.mark.slow
 def test_real_streams(traffic: Path) -> None:
     """Every recorded stream of a family with a terminator is whole, also where the client hung up right after it."""
     seen: Counter[str] = Counter()

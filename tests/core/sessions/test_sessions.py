@@ -399,6 +399,7 @@ def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
     """Each with a cassette of its own, twenty keys and a page of misses: under 5 MB are left, 500 bytes a session."""
     found = sessions(store, Mode.REPLAY)

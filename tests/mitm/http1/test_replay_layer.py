@@ -540,6 +540,7 @@ def test_incomplete_recordings_take_their_turn_in_replay(tape: Path) -> None:
 # --- leaks ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path, tmp_path: Path) -> None:
     """Memory of a connection does not grow with what passed over it, replayed or forwarded; what a session says of its last calls does."""
     import gc

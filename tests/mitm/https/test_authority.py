@@ -183,6 +183,7 @@ def test_start_prints_what_to_trust(tmp_path: Path) -> None:
     assert f'eval "$(llmproxy env --intercept --url {px.url})"' in px.stdout
 
 
+@pytest.mark.slow
 def test_start_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     """A damaged authority ends `start --forward` with 3 and one clear message; by base URL it starts all the same."""
     (tmp_path / "llmproxy").mkdir(mode=0o700)

@@ -245,7 +245,7 @@ ODD: list[Data] = [
 ]
 
 
-@pytest.mark.parametrize("deflate", [True, False])
+@pytest.mark.parametrize("deflate", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_kind_of_message_comes_back_as_it_was(tmp_path: Path, deflate: bool) -> None:
     """Text, binary, empty, 10 MB, in fragments: recorded and replayed to the byte, and pings are answered between fragments."""
     path = tmp_path / "x.db"

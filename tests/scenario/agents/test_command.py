@@ -21,7 +21,7 @@ from llmproxy.scenario.types import AgentInput
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given
-from tests.support import proxy
+from tests.support import near
 
 
 def ask(agent: CommandAgent, *inputs: AgentInput) -> list[Any]:
@@ -62,10 +62,10 @@ def test_an_agent_in_any_language_is_recorded_and_replayed_without_a_provider(
     command: Sequence[str], tmp_path: Path
 ) -> None:
     """Same answer and same tool calls from another proxy over the same store, and nothing goes upstream."""
-    with Provider(dialogue()) as provider, proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
+    with Provider(dialogue()) as provider, near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
         recorded = asyncio.run(one_run(px.url, command, "record"))
         provider.finish()
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         replayed = asyncio.run(one_run(px.url, command, "replay"))
     assert recorded == (ANSWER, ["get_weather {'city': 'Oslo'} 12"], 2)
     assert replayed == (*recorded[:2], 0)

@@ -16,7 +16,7 @@ from llmproxy.scenario.types import AgentInput
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
-from tests.support import proxy
+from tests.support import near
 
 
 def ask(agent: HttpAgent, *inputs: AgentInput) -> list[Any]:
@@ -149,10 +149,10 @@ def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(
     with http_agent(tmp_path / "a") as running:
         with (
             Provider(dialogue(times=2), ordered=False) as provider,
-            proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+            near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
         ):
             recorded = asyncio.run(both(px.url, running.url + "/ask", "record"))
             provider.finish()
-        with proxy("replay", tmp_path / "x.db") as px:
+        with near("replay", tmp_path / "x.db") as px:
             replayed = asyncio.run(both(px.url, running.url + "/ask", "replay"))
     assert recorded == replayed == [(ANSWER, ["get_weather"], 0)] * 2

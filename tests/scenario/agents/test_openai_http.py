@@ -13,7 +13,7 @@ from llmproxy.scenario.agents.openai_http import OpenAIAgent
 from llmproxy.scenario.types import AgentInput
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
-from tests.support import proxy
+from tests.support import near
 
 
 def ask(agent: OpenAIAgent, given: AgentInput) -> Any:  # noqa: ANN401
@@ -29,17 +29,17 @@ def ask(agent: OpenAIAgent, given: AgentInput) -> Any:  # noqa: ANN401
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_conversation_is_sent_and_the_answer_is_text(stream: bool, tmp_path: Path) -> None:
     """Whole or as a stream, recorded and replayed through a proxy that the agent was started with."""
     with (
         Provider(dialogue()) as provider,
-        proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
         http_agent(tmp_path / "a", f"{px.url}/v1") as running,
     ):
         assert ask(OpenAIAgent(running.url + "/v1", stream=stream), given()) == ANSWER
         provider.finish()
-    with proxy("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", f"{px.url}/v1") as running:
+    with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", f"{px.url}/v1") as running:
         assert ask(OpenAIAgent(running.url + "/v1/chat/completions", stream=stream), given()) == ANSWER
 
 

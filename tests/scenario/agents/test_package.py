@@ -14,7 +14,7 @@ from llmproxy.scenario import agents
 from llmproxy.scenario.types import ScenarioResult
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, QUESTION, Served, dialogue, http_agent
-from tests.support import Proxy, free_port, proxy
+from tests.support import Listening, free_port, near
 
 
 def sloppy(message: str) -> str:
@@ -33,7 +33,7 @@ def sloppy(message: str) -> str:
         return "Sorry."
 
 
-def play(px: Proxy, running: Served, mode: str) -> dict[str, ScenarioResult]:
+def play(px: Listening, running: Served, mode: str) -> dict[str, ScenarioResult]:
     """Run one scenario with each kind of agent, all at once."""
     kinds = {
         "python-lines": agents.CommandAgent(PYTHON_LINES),
@@ -66,15 +66,16 @@ def play(px: Proxy, running: Served, mode: str) -> dict[str, ScenarioResult]:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_agents_of_every_kind_are_recorded_in_parallel_and_replayed_without_a_provider(tmp_path: Path) -> None:
     """Same messages, same tool calls on the wire, no call upstream; each in its own session."""
     with (
         Provider(dialogue(times=None), ordered=False) as provider,
-        proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
         http_agent(tmp_path / "a", px.url + "/v1") as running,
     ):
         recorded = play(px, running, "record")
-    with proxy("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + "/v1") as running:
+    with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + "/v1") as running:
         replayed = play(px, running, "replay")
     for name, result in recorded.items():
         assert result.success, name
@@ -86,7 +87,7 @@ def test_agents_of_every_kind_are_recorded_in_parallel_and_replayed_without_a_pr
 
 def test_an_agent_that_swallows_a_miss_does_not_pass(tmp_path: Path) -> None:
     """It says "Sorry.", and the run is an error that says what was not recorded."""
-    with proxy("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="never recorded anywhere"):
+    with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="never recorded anywhere"):
         scenario.run_sync(
             name="sorry",
             description="x",

@@ -18,7 +18,7 @@ from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, dialogue, given, http_agent
-from tests.support import proxy
+from tests.support import near
 from tests.support.proxy import DIRECT
 
 
@@ -62,14 +62,14 @@ def test_five_runs_at_one_service_land_in_their_own_sessions(
     """Recorded in parallel, then replayed without the provider: same answers, same tools, nothing upstream."""
     with Provider(dialogue(times=5), ordered=False) as provider:
         with (
-            proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+            near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
             http_agent(tmp_path / "a", px.url + path, *options) as running,
         ):
             agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
             recorded = asyncio.run(five(px.url, agent, "record"))
         provider.finish()
     with (
-        proxy("replay", tmp_path / "x.db") as px,
+        near("replay", tmp_path / "x.db") as px,
         http_agent(tmp_path / "b", px.url + path, *options) as running,
     ):
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
@@ -84,7 +84,7 @@ def test_a_header_that_is_not_sent_on_is_not_believed(tmp_path: Path) -> None:
     """The service is tested one message at a time instead, and the user is told; nothing went to the provider for the probe."""
     with (
         Provider(dialogue(times=5), ordered=False) as provider,
-        proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
         http_agent(tmp_path / "a", px.url + "/v1") as running,
     ):
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), propagates="x-run")
@@ -119,7 +119,7 @@ def test_what_a_service_does_between_messages_is_unattributed(tmp_path: Path) ->
             await agent.close()
             await session.close()
 
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         assert asyncio.run(run(px.url)) == (1, 0)
 
 

@@ -22,7 +22,7 @@ from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.values.criteria import Criteria, Standing
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal
-from tests.support import proxy
+from tests.support import near
 from tests.support.process import clean_env
 
 MODELS = ("openai/gpt-4.1-mini", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash")
@@ -78,7 +78,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bool, lis
     store = tmp_path_factory.mktemp("wire") / "x.db"
     with Provider([finish("passed", times=None)]) as provider:
         upstreams = {"openai": f"{provider.url}/v1", "anthropic": provider.url, "gemini": provider.url}
-        with proxy("record", store, upstreams=upstreams) as px:
+        with near("record", store, upstreams=upstreams) as px:
             rulings = asyncio.run(ask_all(px.url, "a", "sk-secret", forced=True))
             asyncio.run(ask_all(px.url, "b", "sk-secret", forced=False))
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
@@ -140,9 +140,10 @@ def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) ->
     assert b"sk-secret" not in store.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_new_process_replays_them_without_a_call(wire: Any) -> None:
     """Row 1: a second run, offline, with no key and in another process, gets the same rulings."""
-    with proxy("replay", wire[0], name="replay") as px:
+    with near("replay", wire[0]) as px:
         done = subprocess.run(
             [sys.executable, "-c", REPLAY, px.url],
             capture_output=True, text=True, check=False, timeout=400, env=clean_env(),
@@ -155,7 +156,7 @@ def test_a_new_process_replays_them_without_a_call(wire: Any) -> None:
 
 def test_a_miss_is_told_in_our_words_by_each_provider(wire: Any) -> None:
     """In replay, a request that was never recorded is a MissError that explains itself."""
-    with proxy("replay", wire[0], name="miss") as px:
+    with near("replay", wire[0]) as px:
         errors = asyncio.run(ask_all(px.url, "never", None, forced=True))
     for name, error in zip(MODELS, errors, strict=True):
         assert type(error) is MissError

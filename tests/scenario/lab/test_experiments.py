@@ -17,7 +17,7 @@ from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.repeats.statistics import judge_spread
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge
-from tests.support.proxy import proxy
+from tests.support.proxy import near
 
 
 class Counting(Judge):
@@ -96,9 +96,9 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
         return judged(1, 2, repeats=2, judge=judge, proxy=url, max_concurrency=1)
 
     with Provider(calls) as upstream:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
+        with near("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
             live = look(px.url)
-        with proxy("replay", tmp_path / "x.db") as px:
+        with near("replay", tmp_path / "x.db") as px:
             again = look(px.url)
         assert len(upstream.requests) == 4
     assert [(row.passed, row.judged) for row in live.rows] == [(1, 2), (2, 2)]

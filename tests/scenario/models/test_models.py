@@ -23,7 +23,7 @@ from llmproxy.scenario.values.context import context_scenario
 from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, raw, refusal, served
 from tests.scenario.people import executor
-from tests.support import proxy
+from tests.support import near
 
 HI = [{"role": "user", "content": "hi"}]
 NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.0 with this model."
@@ -244,7 +244,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
             await session.close()
 
     with Provider([step(user="hi", say="hello")]) as provider:
-        with proxy("record", tmp_path / "x.db") as px:
+        with near("record", tmp_path / "x.db") as px:
             answer, usage = asyncio.run(go(px.url, served(provider, "hosted_vllm/llama")))
         assert answer.text == "hello"
         assert usage["judge.2"].calls == 1
@@ -252,7 +252,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
     with Store.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
         assert [each.party for each in store.interactions("a")] == ["judge.2"]
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         assert (
             asyncio.run(go(px.url, ModelConfig(model="hosted_vllm/llama", api_base="http://127.0.0.1:9/v1")))[0]
             == answer

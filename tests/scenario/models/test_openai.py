@@ -26,7 +26,7 @@ from llmproxy.scenario.proxy.session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
 from tests.scenario.models.test_direct import CHOICE, FORM, HI, SEEDED, TOOL
 from tests.scenario.parties import MODEL, model, raw, refusal, served
-from tests.support import Proxy, proxy
+from tests.support import Listening, near
 from tests.support.process import free_port
 
 THROUGH_LITELLM = {"num_retries": 0}
@@ -288,7 +288,7 @@ ASKED: list[dict[str, Any]] = [
 LIMITED = ModelConfig(model=MODEL, api_key="k", temperature=0.3, max_tokens=9)
 
 
-async def played(px: Proxy, extra: Mapping[str, Any]) -> list[Answer]:
+async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
     """Ask everything in one session."""
     session = await RunSession.open(px.url, cassette="a")
     try:
@@ -305,6 +305,7 @@ async def played(px: Proxy, extra: Mapping[str, Any]) -> list[Answer]:
         await session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [({}, THROUGH_LITELLM), (THROUGH_LITELLM, {})], ids=["ours", "litellm's"])
 def test_a_recording_does_not_know_who_asked(
     first: Mapping[str, Any], second: Mapping[str, Any], tmp_path: Path
@@ -312,18 +313,18 @@ def test_a_recording_does_not_know_who_asked(
     """What one recorded, the other finds, without a miss: plain, tools, formats, a transcript with calls, other letters."""
     steps = [step(say=f"answer {number}") for number in range(len(ASKED) + 1)]
     with Provider(steps) as provider:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
+        with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
             recorded = asyncio.run(played(px, first))
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
     assert [each.text for each in recorded] == [f"answer {number}" for number in range(len(ASKED) + 1)]
-    with proxy("replay", tmp_path / "x.db") as px:
+    with near("replay", tmp_path / "x.db") as px:
         assert asyncio.run(played(px, second)) == recorded
 
 
 def test_a_miss_explains_itself(tmp_path: Path) -> None:
     """As it does for everybody who asks the proxy: the whole text, and an error of its own kind."""
 
-    async def run(px: Proxy, text: str) -> Answer:
+    async def run(px: Listening, text: str) -> Answer:
         session = await RunSession.open(px.url, cassette="a")
         try:
             asked = [{"role": "user", "content": text}]
@@ -334,10 +335,10 @@ def test_a_miss_explains_itself(tmp_path: Path) -> None:
 
     with (
         Provider([raw({"content": "hello"})]) as provider,
-        proxy("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px,
     ):
         assert asyncio.run(run(px, "where is my lamp?")).text == "hello"
-    with proxy("replay", tmp_path / "x.db") as px, pytest.raises(MissError) as caught:
+    with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError) as caught:
         asyncio.run(run(px, "where is my chair?"))
     assert str(caught.value).startswith("llmproxy: no recorded response")
     assert "chair" in str(caught.value)

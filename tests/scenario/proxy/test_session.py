@@ -458,6 +458,7 @@ def test_the_proxy_is_the_runs_the_configured_one_or_the_environments(
     assert proxy_of(run_proxy, configured, env) == found
 
 
+@pytest.mark.slow
 def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
     """Asked twice it is the same; ended it does not answer any more."""
     env = {**os.environ, "LLMPROXY_STORE": str(tmp_path / "own.db")}

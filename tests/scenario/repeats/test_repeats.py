@@ -18,7 +18,7 @@ from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.values.options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear
-from tests.support.proxy import proxy
+from tests.support.proxy import near
 
 P, F, A, E = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR
 
@@ -231,10 +231,10 @@ def test_four_recorded_conversations_are_four_when_replayed(tmp_path: Path) -> N
     """Equal requests, different answers, an agent that crashes: recorded once, then the same four again without a call."""
     sides: Sequence[str] = ("heads", "tails", "crash", "heads")
     with Provider([step(say=side) for side in sides]) as upstream:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
+        with near("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
             recorded = series(px.url, Ear())
         assert len(upstream.requests) == 4
-        with proxy("replay", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
+        with near("replay", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:
             ear = Ear()
             replayed = series(px.url, ear)
         assert len(upstream.requests) == 4

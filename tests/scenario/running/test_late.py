@@ -20,13 +20,13 @@ from tests.provider import Provider, step
 from tests.scenario.parties import bodies, finish, served, words
 from tests.scenario.people import Ear, finished
 from tests.scenario.running.test_life import ask
-from tests.support import Proxy, proxy
+from tests.support import Listening, near, proxy
 
 DELETES = "please delete all"
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
     """Share a proxy that records a provider whose model deletes things when it is asked to."""
     calls = [{"name": "deleteTask", "arguments": {"id": 1}}]
     plan = [step(user=DELETES, call=calls, times=None), step(user="hello", say="done", times=None)]
@@ -90,7 +90,7 @@ def looks(state: Any) -> None:
 
 
 def play(
-    px: Proxy, name: str, agent: Late, *steps: Any, ear: Ear, arun: bool = False, judge: Any = None
+    px: Listening, name: str, agent: Late, *steps: Any, ear: Ear, arun: bool = False, judge: Any = None
 ) -> ScenarioResult:
     """Run a scenario: the agent answers, then the steps."""
     script = [scenario.user("hello"), scenario.agent(), *steps]
@@ -100,7 +100,7 @@ def play(
 
 
 @pytest.mark.parametrize("arun", [False, True])
-def test_a_call_after_the_end_is_an_error_that_names_it(recording: Proxy, arun: bool) -> None:
+def test_a_call_after_the_end_is_an_error_that_names_it(recording: Listening, arun: bool) -> None:
     """Somebody looked, and what he saw was not all."""
     ear = Ear()
     with pytest.raises(
@@ -110,7 +110,7 @@ def test_a_call_after_the_end_is_an_error_that_names_it(recording: Proxy, arun: 
     assert (finished(ear).status.value, "deleteTask" in finished(ear).error) == ("environment_error", True)
 
 
-def test_where_nobody_looked_it_is_said(recording: Proxy) -> None:
+def test_where_nobody_looked_it_is_said(recording: Listening) -> None:
     """The result stands: it says nothing about calls."""
     ear = Ear()
     result = play(recording, "unlooked", Late(at_close=True), scenario.succeed(), ear=ear)
@@ -118,14 +118,14 @@ def test_where_nobody_looked_it_is_said(recording: Proxy) -> None:
     assert "after the end of the scenario the agent made further calls: deleteTask" in " ".join(finished(ear).labels)
 
 
-def test_a_failure_stays_one(recording: Proxy) -> None:
+def test_a_failure_stays_one(recording: Listening) -> None:
     """And the calls are said beside it."""
     ear = Ear()
     result = play(recording, "failed", Late(at_close=True), looks, scenario.fail("no"), ear=ear)
     assert (result.success, "deleteTask" in " ".join(finished(ear).labels)) == (False, True)
 
 
-def test_a_call_while_the_run_goes_on_belongs_to_it(recording: Proxy) -> None:
+def test_a_call_while_the_run_goes_on_belongs_to_it(recording: Listening) -> None:
     """Also where it comes after the answer: whoever looks next sees it."""
     agent, seen = Late(), list[bool]()
     steps = [lambda _: agent.go_on(), lambda state: seen.append(state.has_tool_call("deleteTask")), scenario.succeed()]
@@ -133,14 +133,14 @@ def test_a_call_while_the_run_goes_on_belongs_to_it(recording: Proxy) -> None:
     assert seen == [True]
 
 
-def test_a_call_while_the_judge_decides_is_an_error(recording: Proxy) -> None:
+def test_a_call_while_the_judge_decides_is_an_error(recording: Listening) -> None:
     """He did not know of it."""
     agent = Late()
     with pytest.raises(LateCallsError, match="deleteTask"):
         play(recording, "judged", agent, scenario.judge(), judge=Hasty(agent), ear=Ear())
 
 
-def test_a_call_that_belongs_to_nobody_is_an_error(recording: Proxy) -> None:
+def test_a_call_that_belongs_to_nobody_is_an_error(recording: Listening) -> None:
     """An agent in this process that goes on when its turn is over: whose call it was nobody knows, which somebody who looked must know."""
     with pytest.raises(MachineError, match="1 calls arrived that belong to no run"):
         play(recording, "stray", InProcess(at_close=True), looks, scenario.succeed(), ear=Ear())
@@ -152,7 +152,7 @@ def test_the_judge_is_told_of_answers_that_nobody_can_read(tmp_path: Path) -> No
     message = {"role": "assistant", "content": "done", "tool_calls": [robot]}
     answer = {"id": "x", "object": "chat.completion", "model": "m", "choices": [{"index": 0, "message": message}]}
     plan = [step(user="hello", json=answer), finish("passed")]
-    with Provider(plan) as provider, proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
+    with Provider(plan) as provider, near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
         judge = scenario.JudgeAgent(criteria=["Nothing was deleted."], model=served(provider))
         play(px, "unread", Late(), scenario.judge(), judge=judge, ear=Ear())
         asked = words(bodies(provider)[-1])

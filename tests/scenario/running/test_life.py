@@ -23,8 +23,8 @@ from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
 from llmproxy.scenario.proxy.session import RunSession
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, said
-from tests.support import Proxy, free_port, proxy
-from tests.support.proxy import DIRECT
+from tests.support import free_port, near
+from tests.support.proxy import DIRECT, Listening
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 
@@ -79,20 +79,20 @@ def ask(base: str, messages: list[Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def recording(store: Path, *steps: Any) -> Iterator[tuple[Proxy, Provider]]:
+def recording(store: Path, *steps: Any) -> Iterator[tuple[Listening, Provider]]:
     """Run a recording proxy before a provider that plays these steps."""
-    with Provider(steps) as provider, proxy("record", store, upstreams={"openai": provider.url}) as running:
+    with Provider(steps) as provider, near("record", store, upstreams={"openai": provider.url}) as running:
         yield running, provider
 
 
 @contextmanager
-def replaying(store: Path) -> Iterator[Proxy]:
+def replaying(store: Path) -> Iterator[Listening]:
     """Run a replaying proxy with nothing behind it."""
-    with proxy("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as running:
+    with near("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as running:
         yield running
 
 
-def run(px: Proxy, agent: AgentAdapter, ear: Ear | None = None, **given: Any) -> ScenarioResult:
+def run(px: Listening, agent: AgentAdapter, ear: Ear | None = None, **given: Any) -> ScenarioResult:
     """Ask for the weather."""
     script = given.pop("script", [scenario.user("weather?"), scenario.agent(), scenario.succeed()])
     return asyncio.run(executor(agent, script=script, proxy=px.url, ear=ear, **given).run())
@@ -148,7 +148,7 @@ def test_a_provider_that_cannot_be_reached_is_no_fault_of_the_agent(tmp_path: Pa
     """It raises, since nobody answered it: who could not be reached is said, and nothing about the agent."""
     ear, url = Ear(), f"http://127.0.0.1:{free_port()}"
     with (
-        proxy("record", tmp_path / "x.db", upstreams={"openai": url}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": url}) as px,
         pytest.raises(UpstreamError, match=f"^openai at {url} could not be reached: Connection refused"),
     ):
         run(px, Calls(), ear)
@@ -169,7 +169,7 @@ def test_an_agent_that_breaks_after_a_retry_broke_by_itself(tmp_path: Path) -> N
 
     ear = Ear()
     with (
-        proxy("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}) as px,
+        near("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}) as px,
         pytest.raises(RuntimeError, match="a bug of mine"),
     ):
         run(px, Breaks(), ear)
@@ -180,7 +180,7 @@ def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
     """Agents that read the environment take turns, one that uses the session need not; each lands in its own run."""
     steps = [step(user=f"weather {n}?", say=f"sunny {n}") for n in range(6)]
 
-    async def go(px: Proxy) -> list[ScenarioResult]:
+    async def go(px: Listening) -> list[ScenarioResult]:
         def one(n: int) -> Any:
             agent = Direct() if n % 2 else Calls()
             script = [scenario.user(f"weather {n}?"), scenario.agent(), scenario.succeed()]
@@ -189,7 +189,7 @@ def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
         return list(await asyncio.gather(*(one(n) for n in range(6))))
 
     provider = Provider(steps, ordered=False)
-    with provider, proxy("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
+    with provider, near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
         results = asyncio.run(go(px))
     assert [said(result)[1] for result in results] == [f"sunny {n}" for n in range(6)]
     assert [result.usage["agent"].calls for result in results] == [1] * 6
@@ -199,7 +199,7 @@ def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
 def test_runs_of_one_recording_come_one_after_the_other(tmp_path: Path) -> None:
     """Not an error about a session that is open."""
 
-    async def go(px: Proxy) -> list[ScenarioResult]:
+    async def go(px: Listening) -> list[ScenarioResult]:
         script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
         runs = (scenario.run("same", "d", [Direct()], script=script, verbose=False, proxy=px.url) for _ in range(3))
         return await asyncio.gather(*runs)
@@ -244,7 +244,7 @@ def test_the_session_is_closed_whatever_happens(tmp_path: Path) -> None:
             await asyncio.sleep(30)
             return "never"
 
-    async def cancelled(px: Proxy) -> None:
+    async def cancelled(px: Listening) -> None:
         made = scenario.run(
             "n", "d", [Hangs()], script=[scenario.user("x"), scenario.agent()], verbose=False, proxy=px.url
         )

@@ -17,7 +17,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.traffic import why_unseen
 from tests.provider import Provider, step
 from tests.suite import rig
-from tests.support import free_port, proxy
+from tests.support import free_port, near, proxy
 from tests.support.process import listening
 from tests.trace.observing.chats import Chats, said, user
 
@@ -139,7 +139,7 @@ def test_a_miss_makes_the_run_an_error_whatever_the_agent_answers(tmp_path: Path
 def test_a_provider_that_cannot_be_reached_is_no_fault_of_the_agent(tmp_path: Path) -> None:
     """It broke, since nobody answered it: who could not be reached is said, and nothing about the agent."""
     url = f"http://127.0.0.1:{free_port()}"
-    with proxy("record", tmp_path / "x.db", upstreams={"openai": url}) as px:
+    with near("record", tmp_path / "x.db", upstreams={"openai": url}) as px:
         found = run(tmp_path, px.url, "{chat: hi, totalToolCalls: 0}")
     assert (found.statuses, found.tested.exit_code) == (["environment_error"], 3)
     assert f"openai at {url} could not be reached: Connection refused" in str(found.told.events)
@@ -378,7 +378,7 @@ def test_what_the_agent_says_about_its_history_is_used(tmp_path: Path) -> None:
     )
     with (
         Provider([step(say="ok", times=None)], check=False) as p,
-        proxy("record", tmp_path / "s.db", upstreams={"openai": p.url}, name="says") as px,
+        near("record", tmp_path / "s.db", upstreams={"openai": p.url}) as px,
     ):
         found = rig.run(rig.cases_of(tmp_path, text), proxy=px.url)
     assert found.statuses == ["passed", "failed"], found.why

@@ -87,6 +87,7 @@ def test_a_column_that_nobody_uses_is_a_doubt(tmp_path: Path) -> None:
     assert "no step of `weather` uses the column `contry`" in str(doubt)
 
 
+@pytest.mark.slow
 def test_ten_thousand_cases_are_read_in_seconds(tmp_path: Path) -> None:
     """Steps are followed once for rows of one shape."""
     text = "id,city\n" + "".join(f"c{n},City {n}\n" for n in range(10_000))

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.suite.yaml.places import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
-from tests.support import proxy
+from tests.support import near
 
 AGENT = """
 import json, os, sys, urllib.request
@@ -42,10 +42,10 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     with (
         Provider(Script(STEPS, ordered=False)) as p,
-        proxy("record", folder / "x.db", upstreams={"openai": p.url}) as px,
+        near("record", folder / "x.db", upstreams={"openai": p.url}) as px,
     ):
         assert play(folder, px.url, tries=1).statuses == ["passed"]
-    with proxy("replay", folder / "x.db") as px:
+    with near("replay", folder / "x.db") as px:
         yield folder, px.url
 
 

@@ -16,7 +16,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.suite.yaml.places import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
-from tests.support import proxy, pytest_run
+from tests.support import near, pytest_run
 from tests.support.process import ROOT, clean_env
 
 AGENT = """
@@ -59,7 +59,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, 
     """A folder with the agent, and a proxy in auto."""
     folder = tmp_path_factory.mktemp("mocks")
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
-    with provider() as upstream, proxy("auto", folder / "x.db", upstreams={"openai": upstream.url}) as px:
+    with provider() as upstream, near("auto", folder / "x.db", upstreams={"openai": upstream.url}) as px:
         yield folder, px.url, upstream
 
 

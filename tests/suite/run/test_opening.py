@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.suite import rig
 from tests.suite.run.test_runner import SETUP, STORE, suite
-from tests.support import proxy
+from tests.support import near
 
 
 def test_a_run_that_cannot_begin_gives_back_what_was_opened(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_another_scenario_misspells_is_its_own_error(tmp_path: Path) -> Non
 def test_without_a_recording_the_store_is_of_no_interest(tmp_path: Path) -> None:
     """A newcomer who replays first is told to record, not that a database is missing which the agent would make."""
     text = suite(rig.echo(tmp_path), "{chat: x}", store='{sqlalchemy: "sqlite:///none.db", entities: {tasks: {}}}')
-    with proxy("record", tmp_path / "x.db") as px:
+    with near("record", tmp_path / "x.db") as px:
         found = rig.run(rig.cases_of(tmp_path, text), proxy=px.url, mode="replay")
     assert found.tested.exit_code == 4, found.why
     assert found.told.finished[0].unrecorded

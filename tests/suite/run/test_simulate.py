@@ -10,7 +10,7 @@ import pytest
 from llmproxy.report.events import Status, Verdict
 from tests.provider import Provider, step
 from tests.suite import rig
-from tests.support import proxy
+from tests.support import near
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def played(tmp_path: Path) -> Iterator[str]:
         step(say="Where is my order?"),
         step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}], times=None),
     ]
-    with Provider(steps, check=False) as p, proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+    with Provider(steps, check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
         yield px.url
 
 
@@ -69,7 +69,7 @@ def test_a_judge_that_contradicts_itself_passes_nobody(
     arguments = {"criteria": {"c1": {"status": "passed"}}, "reasoning": "r", "verdict": "failure"}
     verdict = step(call=[{"name": "finish_test", "arguments": arguments}], times=None)
     judged = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
-    with Provider([verdict], check=False) as p, proxy("record", tmp_path / "j.db", upstreams={"openai": p.url}) as px:
+    with Provider([verdict], check=False) as p, near("record", tmp_path / "j.db", upstreams={"openai": p.url}) as px:
         found = rig.run(rig.cases_of(tmp_path, judged), proxy=px.url)
     assert (found.statuses, "own verdict was 'failure'" in found.why) == (["environment_error"], True), found.why
 
@@ -92,7 +92,7 @@ def test_who_gives_up_has_not_reached_the_goal(
     """The conversation is over either way; what it came to, the user says."""
     monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     steps = [step(say="Where is my order?"), step(call=[{"name": "end_conversation", "arguments": end}])]
-    with Provider(steps, check=False) as p, proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+    with Provider(steps, check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
         cases = rig.cases_of(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"))
         found = rig.run(cases, proxy=px.url)
     assert (found.statuses, words in found.why) == ([status], True), found.why
@@ -122,7 +122,7 @@ def test_a_judge_decides_each_criterion(
     for mode in ("record", "replay"):
         with (
             Provider([verdict], check=False) as p,
-            proxy(mode, tmp_path / "j.db", upstreams={"openai": p.url}, name=f"j-{mode}") as px,
+            near(mode, tmp_path / "j.db", upstreams={"openai": p.url}) as px,
         ):
             result = rig.run(cases, proxy=px.url)
         assert result.statuses == [status], result.why
@@ -153,7 +153,7 @@ def test_a_simulated_and_judged_conversation_is_replayed_whole(
     for mode in ("record", "replay"):
         with (
             Provider(script, check=False) as p,
-            proxy(mode, tmp_path / "w.db", upstreams={"openai": p.url}, name=f"w-{mode}") as px,
+            near(mode, tmp_path / "w.db", upstreams={"openai": p.url}) as px,
         ):
             found = rig.run(cases, proxy=px.url)
         assert found.statuses == ["passed"], found.why

@@ -17,7 +17,7 @@ from llmproxy.suite.run.world import World
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.suite.run.test_faults import AGENT
-from tests.support import proxy
+from tests.support import near
 
 SUITE = """name: t
 agent: {{command: [{python}, {agent}, "{tries}"]}}
@@ -37,10 +37,10 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     with (
         Provider(Script((Step(Reply("hello"), user="hi", times=None),))) as p,
-        proxy("record", folder / "x.db", upstreams={"openai": p.url}) as px,
+        near("record", folder / "x.db", upstreams={"openai": p.url}) as px,
     ):
         assert rig.run(rig.cases_of(folder, suite(folder, 1))[:1], proxy=px.url).statuses == ["passed"]
-    with proxy("replay", folder / "x.db") as px:
+    with near("replay", folder / "x.db") as px:
         yield folder, px.url
 
 
