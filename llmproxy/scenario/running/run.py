@@ -8,9 +8,11 @@ it is left to itself (it keeps no program from ending) and reported. The same go
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.client.host import HOST
@@ -223,64 +225,22 @@ async def run(
     return await _run(locals(), threaded=True)
 
 
-# The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
-# fmt: off
-@overload
-async def arun(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
-    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
-    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
-) -> RepeatResult: ...
-@overload
-async def arun(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
-    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
-    max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
-) -> ScenarioResult: ...
-# fmt: on
-async def arun(
-    name: str,
-    description: str,
-    agents: Sequence[Any] = (),
-    max_turns: int | None = None,
-    verbose: bool | int | None = None,  # noqa: FBT001
-    cache_key: str | None = UNSET,
-    debug: bool | None = None,  # noqa: FBT001
-    script: Sequence[ScriptStep] | None = None,
-    set_id: str | None = None,
-    *,
-    proxy: str | bool | None = None,
-    runs: int | None = None,
-    pass_rate: float = 1.0,
-    early_stop: bool = False,
-    allow_environment_errors: bool = False,
-    timeout: float | None = None,  # noqa: ASYNC109
-    call_timeout: float | None = CALL_TIMEOUT,
-    max_concurrency: int | None = None,
-    fresh_ids: bool = False,
-    cassette: str | None = None,
-    mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (),
-    history: Sequence[Message] | str | None = None,
-    min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
-) -> ScenarioResult:
-    """Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."""
-    return await _run(locals(), threaded=False)
+def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
+    """Return `run` as `arun`: parameters, types and results are the same."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    async def arun(*args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 - the parameters of `run`
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return await _run(given.arguments, threaded=False)
+
+    arun.__name__ = arun.__qualname__ = "arun"
+    arun.__doc__ = "Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."
+    return cast("F", arun)
+
+
+arun = _on_the_callers_loop(run)
 
 
 def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
