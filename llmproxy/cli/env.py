@@ -81,7 +81,7 @@ def address(environ: Mapping[str, str]) -> str:
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
     from llmproxy.client.environment.build import URL_VARIABLE, is_ours
-    from llmproxy.client.environment.variables import BASE_URLS, PLACEHOLDER
+    from llmproxy.client.environment.variables import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER
     from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
     url = address(environ)
@@ -94,6 +94,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
     names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]
     if any(name in names for name in (*BUNDLES, *PROXIES)):
         names += [name for name in (NODE_CA, NODE_PROXY) if name in environ]
+    names += [NODE_OPTIONS] if environ.get(NODE_OPTIONS) == NODE_PRELOAD else []
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
 
 

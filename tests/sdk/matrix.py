@@ -24,7 +24,6 @@ from tests.support import Proxy, proxy
 from tests.support.process import clean_env
 
 from .drivers import CANARY, KEYS, Driver, Outcome, run, script
-from .environments import NODE
 
 WAYS = ("base URL", "interception")
 COLUMNS = ("plain", "stream", "tools", "error")
@@ -132,7 +131,7 @@ def node_note() -> str:
     """Say what Node needed so that it could be intercepted."""
     if node_has_env_proxy():
         return ""
-    return f"Node {node_version()} has no env proxy (22.21 and 24 have), so undici's EnvHttpProxyAgent is preloaded; without it, use base URLs"
+    return f"Node {node_version()} has no env proxy (22.21 and 24 have), so the preload of llmproxy gives it one"
 
 
 @dataclass
@@ -223,8 +222,6 @@ def environment(px: Proxy, client: Client, way: str, session: str, *, record: bo
     if client.tls and record and not intercepted:
         secure = env["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"].replace("http://", "https://", 1)
         env |= {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": secure, "AWS_CA_BUNDLE": health["ca"]}
-    if client.node and intercepted and not node_has_env_proxy():
-        env["NODE_OPTIONS"] = f"--import={(NODE / 'env_proxy.mjs').as_uri()}"
     return env
 
 

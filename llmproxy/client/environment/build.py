@@ -25,6 +25,8 @@ from llmproxy.client.environment.variables import (
     KEYS,
     LOOPBACK,
     NO_PROXIES,
+    NODE_OPTIONS,
+    NODE_PRELOAD,
     OPENAI,
     PLACEHOLDER,
     PROXY_PASSWORD,
@@ -169,6 +171,9 @@ def _interception(url: str, session: str | None, env: Mapping[str, str], how: In
     user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""
     found = dict.fromkeys(PROXIES, f"http://{user}{place}")
     found |= dict.fromkeys(BUNDLES, how.bundle) | {NODE_CA: how.ca, NODE_PROXY: "1"}
+    found[NODE_OPTIONS] = " ".join(
+        filter(None, [env.get(NODE_OPTIONS, "").replace(NODE_PRELOAD, "").strip(), NODE_PRELOAD])
+    )
     java = [
         f"-D{kind}.proxy{what}"
         for kind in ("https", "http")

@@ -36,8 +36,8 @@ RUNTIMES = (
         "Node", r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node|vitest|jest|next|vite",
         "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and Ollama's client read "
         "none: pass baseURL (host) in code. The AWS SDK speaks HTTP/2 to http endpoints: use an HTTP/1.1 request handler.",
-        "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, and trusts NODE_EXTRA_CA_CERTS; Node 20 has no "
-        "such proxy: use base URLs there. The AWS SDK's HTTP/2 handler ignores it.",
+        "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, an older one by the file that NODE_OPTIONS requires; both "
+        "trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS SDK's HTTP/2 handler ignores it.",
     ),
     Runtime(
         "Java", r"java|javac|mvn|mvnw|gradle|gradlew|sbt|kotlin",

@@ -6,7 +6,9 @@ several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmproxy.core.providers.table import PROVIDERS
 
@@ -66,5 +68,8 @@ NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
+NODE_OPTIONS = "NODE_OPTIONS"
+NODE_PRELOAD = f"--require {json.dumps((Path(__file__).parents[2] / 'data/node_proxy.cjs').as_posix())}"
+"""Makes a Node that heeds no proxy variable heed them; Node unquotes as JSON does."""
 JAVA_PASSWORD = "changeit"  # noqa: S105 (of a file of public certificates: Java's own default)
 PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session, only if there is a password)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from llmproxy.client.environment.build import Interception, is_ours, plan, upstreams_of
-from llmproxy.client.environment.variables import PLACEHOLDER
+from llmproxy.client.environment.variables import NODE_PRELOAD, PLACEHOLDER
 from llmproxy.protocol import BUNDLES, PROXIES
 
 URL = "http://127.0.0.1:8080"
@@ -98,10 +98,12 @@ HOW = Interception("/ca.pem", "/bundle.pem", "/store.p12")
 def test_interception_sets_every_proxy_and_certificate_variable() -> None:
     """Node adds to what it trusts, the others replace it."""
     env = {"SSL_CERT_FILE": "/company.pem", "HTTPS_PROXY": "http://corp:3128", "JAVA_TOOL_OPTIONS": "-Xmx1g"}
+    env["NODE_OPTIONS"] = f"{NODE_PRELOAD} --no-warnings"  # a run inside a run names it once
     others = plan(URL, "a/b", env, replay=True, interception=HOW).others
     assert {others[name] for name in PROXIES} == {"http://a%2Fb:llmproxy@127.0.0.1:8080"}
     assert {others[name] for name in BUNDLES} == {"/bundle.pem"}
     assert (others["NODE_EXTRA_CA_CERTS"], others["NODE_USE_ENV_PROXY"]) == ("/ca.pem", "1")
+    assert others["NODE_OPTIONS"] == f"--no-warnings {NODE_PRELOAD}"
     assert others["JAVA_TOOL_OPTIONS"].startswith("-Xmx1g -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=8080")
     assert "-Djavax.net.ssl.trustStore=/store.p12" in others["JAVA_TOOL_OPTIONS"]
 
