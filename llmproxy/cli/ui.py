@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,23 +32,30 @@ def register(app: typer.Typer) -> None:
 def ui(
     what: str | None = typer.Argument(
         None,
-        metavar="[STORE|CASSETTE]",
+        metavar="[STORE|CASSETTE|REPORT]",
         autocompletion=cassettes,
-        help="A store, a file of recordings, or the name of a cassette; default: the store.",
+        help="A store, a file of recordings, the name of a cassette, or a JSON report of tests; default: the store.",
     ),
     store: Path | None = typer.Option(None, "--store", metavar="PATH", help="The database of recordings."),
     port: int = typer.Option(
         0, "--port", min=0, max=65535, help="Listen there; default: any free port.", show_default=False
     ),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page in the browser."),
+    labels: Path = typer.Option(
+        Path("labels.jsonl"), "--labels", help="Of a report: add what you say of verdicts to this file."
+    ),
 ) -> None:
     """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
     from llmproxy.ui.serve import server
 
-    with meant(what, store) as (path, start):
+    report = report_in(what)
+    looking = reporting(Path(what or ""), report, store) if report is not None else meant(what, store)
+    with looking as (path, start):
         token = secrets.token_urlsafe(18)
+        ask = asker(path) if report is None else asker_of(report, path)
+        put = None if report is None else labeller(Path(what or ""), labels)
         try:
-            made = server(port, token, asker(path), start)
+            made = server(port, token, ask, start, put)
         except OSError as error:
             raise MachineError(
                 f"port {port} cannot be used: {error.strerror or error}.", hint="Without --port any free one is taken."
@@ -74,6 +82,44 @@ def asker(path: Path) -> Ask:
             return answer(database, question, query)
 
     return ask
+
+
+def report_in(what: str | None) -> Any:  # noqa: ANN401 - plain values
+    """Return the document of a JSON report of tests; None if it is something else."""
+    path = Path(what) if what else None
+    if path is None or path.suffix != ".json" or not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError):
+        return None
+    ours = isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found
+    return found if ours else None
+
+
+@contextmanager
+def reporting(path: Path, report: Mapping[str, Any], store: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Give the store that holds what a report stands on, if it is here, and what the page begins with."""
+    found = store_path(store)
+    start = {"store": f"{path} ({report.get('title', '')})", "start": "#/report", "report": True, "labels": True}
+    yield found, {**start, "recordings": found.is_file()}
+
+
+def asker_of(report: Mapping[str, Any], path: Path) -> Ask:
+    """Return what answers the page's questions about a report, and about the recordings that it stands on."""
+    inner = asker(path)
+    return lambda question, query: report if question == "report" else inner(question, query)
+
+
+def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
+    """Return what writes a person's label of a verdict, as `llmproxy label` does."""
+    from llmproxy.scenario.lab.labelling import put_label
+
+    def put(said: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+        put_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
+        return {"file": str(labels)}
+
+    return put
 
 
 @contextmanager

@@ -18,6 +18,7 @@ MAIN = "main.js"
 VENDORED = {"preact": "vendor/preact.js"}
 """How vendored modules name each other."""
 
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']([^"']+)["'];?""", re.MULTILINE)
 _DEFAULT = re.compile(r"""^import\s+(\w+)\s+from\s*["']([^"']+)["'];?""", re.MULTILINE)
 _BARE = re.compile(r"""^import\s*["']([^"']+)["'];?""", re.MULTILINE)
@@ -37,10 +38,11 @@ def scripts() -> list[str]:
 
 
 def script(name: str) -> str:
-    """Return one module as a script; its first line stays the first."""
-    return (
-        f'modules["{name}"] = function (exports, use) {{ {_body(name)}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
-    )
+    """Return one module as a script; its first line stays the first, and no character is in it that a terminal obeys."""
+    body = _CONTROL.sub(
+        lambda found: f"\\x{ord(found[0]):02x}", _body(name)
+    )  # one in a minified string stays what it was
+    return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
 
 @lru_cache(64)

@@ -9,21 +9,37 @@ closed again.
 from __future__ import annotations
 
 import hmac
+import json
 import sys
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.traffic.strangers import Guard, SeenHead
-from llmproxy.errors import RefusedError
+from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
 from llmproxy.ui.answers import Answer, Ask, Headers, answered, fields, json_answer, page, refused, to_page
 
 _DATA = "data/"
+_LABEL = "label"
+_MOST = 1 << 20
+"""Bytes of what a page writes."""
+Put = Callable[[dict[str, str]], Any]
+"""What the page wrote to plain values; raises LLMProxyError."""
 
 
-def respond(method: str, target: str, headers: Headers, token: str, ask: Ask, start: dict[str, Any]) -> Answer:
-    """Answer one request of `llmproxy ui`."""
+def respond(
+    method: str,
+    target: str,
+    headers: Headers,
+    token: str,
+    ask: Ask,
+    start: dict[str, Any],
+    put: Put | None = None,
+    body: bytes = b"",
+) -> Answer:
+    """Answer one request of `llmproxy ui`; `put` takes what the page may write, where it may write anything."""
     path = urlsplit(target).path
     if path == "/":
         return to_page()
@@ -31,13 +47,14 @@ def respond(method: str, target: str, headers: Headers, token: str, ask: Ask, st
         Guard().check(SeenHead(headers))
     except RefusedError as error:
         return refused(error)
-    if method not in ("GET", "HEAD"):
+    writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
+    if method not in ("GET", "HEAD") and not writes:
         return json_answer(
             405, {"error": {"code": "llmproxy_method", "message": "llmproxy: this is for reading.", "hint": ""}}
         )
     if path == UI_PREFIX:
         return page(start)
-    if not path.startswith(UI_PREFIX + _DATA):
+    if not path.startswith(UI_PREFIX + _DATA) and not writes:
         return json_answer(
             404,
             {"error": {"code": "llmproxy_not_found", "message": "llmproxy: there is nothing here.", "hint": UI_PREFIX}},
@@ -47,11 +64,27 @@ def respond(method: str, target: str, headers: Headers, token: str, ask: Ask, st
         told = "llmproxy: this page has no token."
         hint = "Open the address that `llmproxy ui` printed, whole."
         return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
+    if put is not None and writes:
+        return _written(put, body)
     query = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
     return answered(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def server(port: int, token: str, ask: Ask, start: dict[str, Any]) -> ThreadingHTTPServer:
+def _written(put: Put, body: bytes) -> Answer:
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
+        told = "llmproxy: what the page sent is no JSON object of texts."
+        return json_answer(400, {"error": {"code": "llmproxy_question", "message": told, "hint": ""}})
+    try:
+        return json_answer(200, put(said))
+    except LLMProxyError as error:
+        return refused(error)
+
+
+def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
     """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,9 +94,12 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any]) -> ThreadingH
         def do_GET(self) -> None:
             """Answer."""
             headers = tuple(self.headers.items())
-            if self.command not in ("GET", "HEAD"):
+            length, body = self.headers.get("content-length", ""), b""
+            if self.command == "POST" and length.isascii() and length.isdecimal() and int(length) <= _MOST:
+                body = self.rfile.read(int(length))
+            elif self.command not in ("GET", "HEAD"):
                 self.close_connection = True  # its body is not read
-            answer = respond(self.command, self.path, headers, token, ask, start)
+            answer = respond(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
             for name, value in (*fields(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)

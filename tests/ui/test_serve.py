@@ -62,6 +62,28 @@ def test_it_is_for_reading() -> None:
     assert status("GET", "/_llmproxy/sessions", x_llmproxy_token=TOKEN) == 404
 
 
+def test_what_may_be_written_is_written_by_our_own_page_only() -> None:
+    """With the token, from no other page, and only what can be read; without a taker nothing is."""
+    took: list[dict[str, str]] = []
+
+    def put(said: dict[str, str]) -> object:
+        took.append(said)
+        return {}
+
+    def post(body: bytes, token: str = TOKEN, **more: str) -> int:
+        headers = (("host", "localhost"), ("x-llmproxy-token", token), *more.items())
+        return respond("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, put, body).status
+
+    assert post(b'{"run": "1"}', token="wrong") == 403
+    assert post(b'{"run": "1"}', origin="https://evil.example") == 403
+    assert post(b"{") == post(b'{"run": 1}') == post(b"[]") == 400
+    assert took == []
+    assert post(b'{"run": "1"}') == 200
+    assert took == [{"run": "1"}]
+    headers = (("host", "localhost"), ("x-llmproxy-token", TOKEN))
+    assert respond("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, None, b"{}").status == 405
+
+
 def test_an_error_is_told_as_json() -> None:
     """What happened, and what to do."""
     found = respond("GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})

@@ -16,7 +16,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.types import Message
 
-__all__ = ["KEYS", "Labelling", "known_ids", "runs_of"]
+__all__ = ["KEYS", "Labelling", "known_ids", "put_label", "runs_of"]
 
 KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
 """What is typed, and the label that it means; None: nobody can say."""
@@ -78,6 +78,34 @@ def known_ids(path: Path) -> frozenset[str]:
         return frozenset(str(json.loads(line)["id"]) for line in lines)
     except (ValueError, KeyError, TypeError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
+
+
+def put_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
+    """Write one label of one run of a report into a file of labels, beside those that the run has there.
+
+    Raises:
+        SettingsError: there is no such run, criterion or label, or the file is another one.
+
+    """
+    if label not in KEYS.values():
+        raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
+    labelling = next((each for each in runs_of(report, run)), None) if run else None
+    if labelling is None or criterion not in labelling.criteria:
+        raise SettingsError("this criterion is in no run of the report.")
+    known_ids(path)
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
+    others = []
+    for line in lines:
+        tree = json.loads(line) if line.strip() and not line.lstrip().startswith("#") else {}
+        if str(tree.get("id")) == labelling.id:
+            said |= {str(each["text"]): each.get("label") for each in tree["criteria"] if each.get("text") in said}
+        else:
+            others.append(line)
+    said[criterion] = label
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("".join(f"{line}\n" for line in (*others, labelling.line(said.values()))), "utf-8")
+    part.replace(path)
 
 
 def _labelling(

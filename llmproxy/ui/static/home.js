@@ -18,4 +18,4 @@ export function Home({ show }) {
   </main>`;
 }
 
-export const address = ({ cassette, sample = 1, id, tab, old, now }) => old ? `#/d/${[old, now].map((each) => encodeURIComponent(session(each.cassette, each.sample))).join("/")}` : "#" + ["/c", encodeURIComponent(session(cassette, sample)), ...(id ? [id, ...(tab && tab !== "said" ? [tab] : [])] : [])].join("/");
+export const address = ({ cassette, sample = 1, id, tab, old, now, report, place }) => report ? `#/report${place === undefined ? "" : `/${place}`}` : old ? `#/d/${[old, now].map((each) => encodeURIComponent(session(each.cassette, each.sample))).join("/")}` : "#" + ["/c", encodeURIComponent(session(cassette, sample)), ...(id ? [id, ...(tab && tab !== "said" ? [tab] : [])] : [])].join("/");

@@ -34,6 +34,7 @@ function opened(given, id) {
 }
 
 const ANSWERS = {
+  report: (given) => given.report,
   cassettes: (given) => ({ store: given.title, cassettes: given.cassettes.map(({ rows, story, ...info }) => info) }),
   calls(given, query) {
     const cassette = cassetteOf(given, query);

@@ -39,6 +39,15 @@ async function served(question, query) {
 
 export const ask = given.served ? served : async (question, query) => inFile(given, question, query);
 
+// What a person says of a verdict, for `llmproxy judge calibrate`.
+export async function label(said) {
+  const headers = { "content-type": "application/json", ...(known ? { "x-llmproxy-token": known } : {}) };
+  const answer = await fetch("label", { method: "POST", headers, body: JSON.stringify(said) });
+  const value = await answer.json();
+  if (!answer.ok) throw new Refused(value.error);
+  return value;
+}
+
 const LATEST = 40;  // answers that are kept: going back and forth asks nothing twice
 const kept = new Map();
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.labelling import known_ids, runs_of
+from llmproxy.scenario.lab.labelling import known_ids, put_label, runs_of
 from llmproxy.scenario.lab.labels import read_labels
 
 
@@ -58,3 +58,29 @@ def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     assert runs_of(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
         known_ids(report(tmp_path))
+
+
+def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
+    """A line a conversation: a second label of it joins the first, and a changed mind takes its place."""
+    report, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
+    said = {
+        "started": {"scenario": "s", "sample": 1, "run_id": "run-12345678", "criteria": ["polite", "brief"]},
+        "parts": [{"event": "message", "message": {"role": "user", "content": "hi"}}],
+        "finished": None,
+    }
+    report.write_text(json.dumps({"scenarios": [{"runs": [said]}]}), "utf-8")
+    labels.write_text('# by hand\n{"id": "x", "messages": [], "criteria": {"a": "passed"}}\n', "utf-8")
+    for criterion, label in (("polite", "passed"), ("brief", "failed"), ("polite", "inconclusive")):
+        put_label(labels, report, "run-12345678", criterion, label)
+    first, second, third = labels.read_text("utf-8").splitlines()
+    assert (first, json.loads(second)["id"]) == ("# by hand", "x")
+    found = {each["text"]: each["label"] for each in json.loads(third)["criteria"]}
+    assert found == {"polite": "inconclusive", "brief": "failed"}
+    for run, criterion, label in (
+        ("no", "polite", "passed"),
+        ("", "polite", "passed"),
+        ("run", "rude", "passed"),
+        ("run", "polite", "x"),
+    ):
+        with pytest.raises(SettingsError):
+            put_label(labels, report, run, criterion, label)

@@ -1,0 +1,183 @@
+"""Journeys through a report of tests in a real browser: as a file that asks nobody, and served, where a person labels what a judge said."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli.ui import asker_of, labeller, report_in, reporting
+from llmproxy.protocol import UI_PREFIX
+from llmproxy.report import json_report
+from llmproxy.report.events import Assertion, Completed, Criterion, Event, Finished, Message, Started, Status, Step
+from llmproxy.report.html import page as written
+from llmproxy.report.story import Story
+from llmproxy.scenario.lab.labels import read_labels
+from llmproxy.ui.serve import server
+from tests.report import samples as report_samples
+from tests.support.browser import Browser, Page
+from tests.ui import samples
+from tests.ui.samples import EVIL
+
+QUOTED = "all 14 tests pass"
+
+
+def story() -> Story:
+    """Return a report: the stream of the other reports' tests, a matrix, and a run that stands on recorded calls."""
+    told = report_samples.story()
+    judged = Criterion(id="c", text="It says that the tests pass", status="failed", evidence=QUOTED, reason="it lies")
+    check = Assertion(
+        name="tools.write_file", status=Status.FAILED, expected=2, actual=1, message="once", where="interaction 3"
+    )
+    events: list[Event] = [
+        Started(run_id="on-calls-1", scenario="on-calls", name="on calls", cassette="agent", description="Mend it."),
+        Message(run_id="on-calls-1", message={"role": "assistant", "content": f"It is mended, and {QUOTED}. {EVIL}"}),
+        Step(run_id="on-calls-1", index=0, kind="chat", status=Status.FAILED, assertions=(check,), interactions=(1, 3)),
+        Finished(run_id="on-calls-1", scenario="on-calls", status=Status.FAILED, criteria=(judged,)),
+    ]
+    for cell, status in (("gpt-4o", "passed"), ("gpt-4o-mini", "failed")):
+        name = f"refund[{cell}]"
+        events += [
+            Started(run_id=name, scenario=name, name=name),
+            Finished(run_id=name, scenario=name, status=Status(status)),
+        ]
+    for event in events:
+        told.add(event)
+    told.completed = Completed(exit_code=1, seconds=12.5)
+    return told
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    """Open a report as a file, without a network."""
+    file = tmp_path / "report.html"
+    file.write_text(written(story()), "utf-8")
+    opened = browser.open(file.as_uri(), offline=True)
+    yield opened
+    assert opened.errors() == []
+    assert {each for each in opened.requests() if each.startswith("http")} == set()
+    opened.close()
+
+
+def names(page: Page) -> list[str]:
+    """Return the scenarios in the order of the list."""
+    found: list[str] = page.js("[...document.querySelectorAll('.scenario .name')].map((each) => each.innerText)")
+    return found
+
+
+def test_failures_come_first_and_each_says_why(page: Page) -> None:
+    """The list leads to the check that failed, with what was expected and seen; passed runs of many are closed."""
+    page.see("need a look", "main")
+    assert names(page)[0] == "Scenario wrong"
+    assert names(page)[-1] == "refund[gpt-4o]"
+    page.press("j")
+    page.see("'Review PRs', not 'Review PR'", ".checks")
+    page.see("expected", ".checks dl")
+    assert page.js(
+        "document.querySelectorAll('.fold.run').length === document.querySelectorAll('.fold.run[open]').length"
+    )
+    page.click(".scenario", "Scenario flaky")
+    page.see("run 5 of 5", ".fold.run")
+    assert page.js("document.querySelectorAll('.fold.run').length") == 5
+    assert page.js("document.querySelectorAll('.fold.run[open]').length") == 2
+
+
+def test_every_message_and_criterion_can_be_read(page: Page) -> None:
+    """Whatever was said, asked for and found is shown somewhere, long texts when they are asked for."""
+    page.wait("document.querySelectorAll('.scenario').length === 9")
+    text = ""
+    for n in range(6):
+        page.js(f"location.hash = '#/report/{n}'")
+        page.wait("document.querySelector('.fold.run')")
+        page.js("document.querySelectorAll('details:not([open]) > summary').forEach((each) => each.click())")
+        page.wait("document.querySelectorAll('details:not([open])').length === 0")
+        page.js("document.querySelectorAll('button.more').forEach((each) => each.click())")
+        page.wait("document.querySelectorAll('button.more').length === 0")
+        text += page.text("main")
+    for run in report_samples.story().runs.values():
+        for message in run.messages:
+            assert message.message["content"].partition("\x00")[0].rstrip() in text
+        for criterion in run.criteria:
+            assert criterion.text in text
+            assert criterion.reason in text
+
+
+def test_one_finds_and_filters(page: Page) -> None:
+    """By status, and by any word of a conversation or a check."""
+    page.click(".chips button", "failed")
+    page.wait("document.querySelectorAll('.scenario').length === 3")
+    page.click(".chips button", "failed")
+    page.press("/")
+    page.type("lies")
+    page.wait("document.querySelectorAll('.scenario').length === 1")
+    assert names(page) == ["on calls"]
+
+
+def test_cells_of_a_matrix_stand_side_by_side(page: Page) -> None:
+    """A row a scenario, a column a cell; each leads to its runs."""
+    page.see("gpt-4o-mini", ".matrix thead")
+    page.click(".matrix td button", "failed")
+    page.see("refund[gpt-4o-mini]", ".facts h2")
+
+
+def test_the_evidence_is_marked_and_hostile_words_stay_text(page: Page) -> None:
+    """What the judge quoted, where it was said."""
+    page.click(".scenario", "on calls")
+    page.see(QUOTED, "mark")
+    assert page.js("document.querySelector('mark').title") == "evidence: It says that the tests pass"
+    assert page.js("document.querySelectorAll('#app img, #app script').length") == 0
+    assert not {"\x1b", "\u202e"} & set(page.text())
+    assert page.js("document.querySelectorAll('.label').length") == 0, "a file cannot be written to"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, True), (400, False)])
+def test_a_report_fits(browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
+    """No view is wider than its window, and everything that is pressed has a name."""
+    (tmp_path / "report.html").write_text(written(story()), "utf-8")
+    opened = browser.open((tmp_path / "report.html").as_uri(), width, 800, dark=dark)
+    for at in ("#/report", *(f"#/report/{n}" for n in range(9))):
+        opened.js(f"location.hash = '{at}'")
+        opened.wait(
+            f"document.querySelector('main') && document.querySelectorAll('.fold.run').length >= {'/' in at[2:]:d}"
+        )
+        opened.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert opened.js("document.documentElement.scrollWidth") <= width, at
+        wide = "[...document.querySelectorAll('main *')].filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5)"
+        assert opened.js(f"{wide}.map((each) => each.outerHTML.slice(0, 120))") == [], at
+        nameless = "[...document.querySelectorAll('button, a, input')].filter((each) => !(each.innerText || each.ariaLabel || each.labels?.length))"
+        assert opened.js(f"{nameless}.length") == 0, at
+    opened.close()
+
+
+def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, tmp_path: Path) -> None:
+    """From an assertion to the interaction it stands on; a button says what a person thinks, as `judge calibrate` reads it."""
+    recordings = samples.store(tmp_path / "x.db")
+    file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
+    file.write_text(json_report.text(story()), "utf-8")
+    report = report_in(str(file))
+    assert report is not None
+    with reporting(file, report, recordings) as (path, start):
+        made = server(0, "the-token", asker_of(report, path), start, labeller(file, labels))
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            opened = browser.open(f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token")
+            opened.click(".scenario", "on calls")
+            opened.click(".label button", "passed")
+            opened.see("you say", ".label")
+            opened.click(".label button", "inconclusive")
+            opened.wait("document.querySelector('.label [aria-pressed=true]').innerText === 'inconclusive'")
+            opened.click(".checked .link", "#3")
+            opened.see("call #3", ".facts h2")
+            assert opened.errors() == []
+            opened.close()
+        finally:
+            made.shutdown()
+            made.server_close()
+            thread.join()
+    (labelled,) = read_labels(labels)
+    assert labelled.labels == {"It says that the tests pass": "inconclusive"}
+    assert json.loads(labels.read_text("utf-8"))["description"] == "Mend it."
