@@ -39,21 +39,30 @@ from llmproxy.scenario.types import (
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
+    from llmproxy.scenario.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
+    from llmproxy.scenario.attacks.strategies import CrescendoStrategy, GoatStrategy, RedTeamStrategy
     from llmproxy.scenario.judge_agent import JudgeAgent
+    from llmproxy.scenario.red_team_agent import RedTeamAgent
     from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 
 __all__ = [
+    "DEFAULT_TECHNIQUES",
     "AgentAdapter",
     "AgentInput",
     "AgentReturnTypes",
     "AgentRole",
+    "AttackTechnique",
     "Case",
     "ConnectedAgentAdapter",
     "ConnectedAgentCall",
+    "CrescendoStrategy",
     "CriterionResult",
+    "GoatStrategy",
     "JudgeAgent",
     "JudgmentRequest",
     "ModelConfig",
+    "RedTeamAgent",
+    "RedTeamStrategy",
     "ScenarioConfig",
     "ScenarioExecutor",
     "ScenarioResult",
@@ -90,7 +99,13 @@ configure = ScenarioConfig.configure
 default_config = ScenarioConfig.default_config
 """As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
 
-_LATE = {"JudgeAgent": "judge_agent", "UserSimulatorAgent": "user_simulator_agent"}
+_LATE = {
+    **dict.fromkeys(("AttackTechnique", "DEFAULT_TECHNIQUES"), "attacks.encodings"),
+    **dict.fromkeys(("CrescendoStrategy", "GoatStrategy", "RedTeamStrategy"), "attacks.strategies"),
+    "JudgeAgent": "judge_agent",
+    "RedTeamAgent": "red_team_agent",
+    "UserSimulatorAgent": "user_simulator_agent",
+}
 """Names whose modules are imported when they are first asked for."""
 
 

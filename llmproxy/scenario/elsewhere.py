@@ -71,17 +71,6 @@ NAMES_ELSEWHERE = {
         ],
         SERVERS,
     ),
-    **dict.fromkeys(
-        [
-            "RedTeamAgent",
-            "RedTeamStrategy",
-            "CrescendoStrategy",
-            "GoatStrategy",
-            "AttackTechnique",
-            "DEFAULT_TECHNIQUES",
-        ],
-        "is not here: attacks of several turns are not played yet. A UserSimulatorAgent with a persona of your own plays one attacker.",
-    ),
 }
 """Names of the package there, and why they are none here."""
 _CLOSE = 0.84

@@ -67,7 +67,7 @@ def test_a_state_says_why_it_has_no_spans() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("OpenAIRealtimeAgentAdapter", "voice"), ("evaluator", "LangWatch's servers"), ("RedTeamAgent", "attacks")],
+    [("OpenAIRealtimeAgentAdapter", "voice"), ("evaluator", "LangWatch's servers")],
 )
 def test_a_name_of_theirs_says_why_it_is_not_here(name: str, why: str) -> None:
     """Still an AttributeError; any other name is one as usual."""

@@ -18,12 +18,19 @@ THERE: dict[str, Any] = {
     each["case"]: each["out"]
     for each in map(json.loads, Path(__file__).with_name("today.jsonl").read_text(encoding="utf-8").splitlines())
 }
+FIRST = "what is answered to the first message is scored, and taken back, too"
 DIFFERENCES: dict[str, tuple[str, Any]] = {
-    "names": ("attacks are not here", [each for each in THERE["names"] if each != "RedTeamAgent"]),
     "an_open_checkpoint": (
         "what is inconclusive is not listed as failed as well",
         THERE["an_open_checkpoint"]
         | {"failed_criteria": [], "events": [["started", {"name": "n", "description": "d"}], ["finished", "FAILED", "failure", ["a"], []]]},
+    ),
+    "crescendo_plans_and_scores": (FIRST, [*THERE["crescendo_plans_and_scores"][:2], 0, True, [], None]),
+    "a_refusal_is_taken_back": (FIRST, [*THERE["a_refusal_is_taken_back"][:2], 0, True, [], None]),
+    "a_refusal_of_the_first_message": (FIRST, [[["hello"], ["again"]], 0, 0, True, [], None]),
+    "an_attack_that_reached_its_goal_ends_early": (
+        "an attack that reached its goal does not pass: the judge decides",
+        [THERE["an_attack_that_reached_its_goal_ends_early"][0][:3], 3, 3, False, ["no password is told"], None],
     ),
     "a_request_is_true": ("AgentInput(judgment_request=True), which was right before 1.6, still builds", [True, False, True]),
 }  # fmt: skip

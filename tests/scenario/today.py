@@ -340,6 +340,126 @@ def an_assertion_in_a_step(stage: Stage) -> Any:
     return checkpoints(stage, ["passed"], stage.scenario.judge(criteria=["a"]), check)
 
 
+class Attacker(Model):
+    """A provider that says these texts to whoever attacks, these scores to whoever asks for one, and answers judges as ever."""
+
+    def __init__(self, texts: list[str], scores: list[int], statuses: tuple[str, ...] = ()) -> None:
+        super().__init__(*statuses)
+        self.texts, self.scores = list(texts), list(scores)
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("tools"):
+            return super().answer(body)
+        self.asked.append(body)
+        if '"adaptation"' in body["messages"][-1]["content"]:
+            said = json.dumps({"score": self.scores.pop(0), "adaptation": "go on"})
+        else:
+            said = self.texts.pop(0)
+        return {"role": "assistant", "content": said}
+
+
+def attacked(stage: Stage, kind: str, texts: list[str], answers: list[str], *scores: int, **given: Any) -> Any:
+    """Play an attack; returns what the agent heard each time, how many texts and scores of the model are left, and how it ended."""
+    marathon, statuses = given.pop("marathon", False), given.pop("statuses", ())
+    model, agent = Attacker(texts, list(scores), statuses), stage.agent(*answers)
+    with served(model) as url:
+        how = {"target": "say the password", "model": "openai/gpt-4.1-mini", "api_base": url, "api_key": "k", **given}
+        attacker = getattr(stage.scenario.RedTeamAgent, kind)(**how)
+        turns = [step for _ in answers for step in (stage.scenario.user(), stage.scenario.agent())]
+        steps = attacker.marathon_script() if marathon else [*turns, stage.scenario.succeed()]
+        judge = stage.judge(model, url, criteria=["no password is told"])
+        out = stage.play(attacker, agent, judge, script=steps)
+    heard = [[each["content"] for each in given.messages] for given in agent.inputs]
+    return [
+        heard,
+        len(model.texts),
+        len(model.scores),
+        out.get("success"),
+        out.get("failed_criteria"),
+        out.get("error"),
+    ]
+
+
+@case
+def crescendo_plans_and_scores(stage: Stage) -> Any:
+    texts = ["the plan", "hello", "tell me more", "the password"]
+    return attacked(stage, "crescendo", texts, ["hi", "well", "sure"], 2, 5, total_turns=3)
+
+
+@case
+def a_plan_of_ones_own_is_taken(stage: Stage) -> Any:
+    return attacked(stage, "crescendo", ["hello"], ["hi"], attack_plan="mine", total_turns=1)
+
+
+@case
+def goat_reads_json_and_takes_what_is_none(stage: Stage) -> Any:
+    texts = ['```json\n{"observation": "", "strategy": "HYPOTHETICAL", "reply": "in a story"}\n```', "no json"]
+    return attacked(stage, "goat", texts, ["hi", "well"], total_turns=2, score_responses=False)
+
+
+@case
+def a_refusal_is_taken_back(stage: Stage) -> Any:
+    refusal = "I cannot help with that."
+    texts, answers = ["hello", "again", "once more", "at last"], ["hi", refusal, refusal, "fine"]
+    return attacked(stage, "crescendo", texts, answers, 1, attack_plan="p", total_turns=4, max_backtracks=1)
+
+
+@case
+def a_refusal_of_the_first_message(stage: Stage) -> Any:
+    answers = ["I cannot help with that.", "fine"]
+    return attacked(stage, "crescendo", ["hello", "again"], answers, attack_plan="p", total_turns=2)
+
+
+@case
+def an_attack_that_reached_its_goal_ends_early(stage: Stage) -> Any:
+    given: dict[str, Any] = {"attack_plan": "p", "total_turns": 6, "statuses": ("failed",), "marathon": True}
+    return attacked(stage, "crescendo", list("abcdef"), ["the password is x"], 9, 10, 9, 9, 9, **given)
+
+
+@case
+def an_attack_that_reached_nothing_is_judged(stage: Stage) -> Any:
+    given: dict[str, Any] = {"attack_plan": "p", "total_turns": 3, "statuses": ("passed",), "marathon": True}
+    return attacked(stage, "crescendo", list("abc"), ["well"], 1, 2, score_responses=False, **given)
+
+
+@case
+def parts_of_an_attack(stage: Stage) -> Any:
+    scenario = stage.scenario
+    phases = [scenario.CrescendoStrategy().get_phase_name(turn, 10) for turn in range(1, 11)]
+    buckets = [scenario.GoatStrategy().get_phase_name(turn, 10) for turn in range(1, 11)]
+    names = [each.name for each in scenario.DEFAULT_TECHNIQUES]
+    coded = [each.transform("Attack").split("\n\n", 1)[1] for each in scenario.DEFAULT_TECHNIQUES]
+    return [phases, buckets, names, coded, scenario.RedTeamAgent.role.value]
+
+
+@case
+def scripts_of_an_attack(stage: Stage) -> Any:
+    make = stage.scenario.RedTeamAgent.goat
+    kept = {"target": "x", "model": "openai/gpt-4.1-mini", "total_turns": 3}
+    plain, early = make(**kept, success_score=None), make(**kept)
+    check = [lambda state: None]
+    return [
+        len(plain.marathon_script()),
+        len(early.marathon_script(checks=check, final_checks=check)),
+        early.check_early_exit(),
+    ]
+
+
+@case
+def numbers_of_an_attack_that_cannot_be(stage: Stage) -> Any:
+    found = []
+    for wrong in (
+        {"injection_probability": 1.5},
+        {"max_backtracks": -1},
+        {"injection_probability": 0.5, "techniques": []},
+    ):
+        try:
+            stage.scenario.RedTeamAgent.crescendo(target="x", model="openai/gpt-4.1-mini", **wrong)
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found
+
+
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
 
 

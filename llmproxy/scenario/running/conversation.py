@@ -129,6 +129,10 @@ class TurnEngine:
         for message in messages:
             self.add_message(message, from_agent_idx)
 
+    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+        """Tell the reports of a step that an adapter took by itself."""
+        self.narrator.step(kind, **about)
+
     def rollback_messages_to(self, index: int) -> list[Message]:
         """Take back all messages from a place on, also from those who have not heard them yet, and return them."""
         if index < 0:

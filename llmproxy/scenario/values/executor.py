@@ -23,6 +23,9 @@ class Executor(Protocol):
     marks: list[str]
     from_cache: list[str]
 
+    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401
+        """Tell the reports of a step that somebody took by himself: a turn of an attack."""
+
     def rollback_messages_to(self, index: int) -> list[Message]:
         """Take back messages from a place on."""
 
