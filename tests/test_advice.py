@@ -37,7 +37,7 @@ BY_HAND = {
     "client/process/child.py": "how a command is written as words",
     "core/faults/reading.py": "how faults are written; a rule was refused before anything ran",
     "core/providers/aws_signature.py": "another way to record altogether, under interception",
-    "core/store/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
+    "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",
     "core/websocket/miss.py": "123 bytes of a close frame; the miss itself names the store",

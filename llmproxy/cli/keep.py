@@ -18,7 +18,7 @@ from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError,
 from llmproxy.report.amounts import counted
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.rows import RowSummary
+    from llmproxy.core.store.contents.rows import RowSummary
     from llmproxy.core.store.store import Store
 
 _DAY = 86_400

@@ -27,7 +27,7 @@ from llmproxy.report.amounts import dollars, duration, number, when
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message
     from llmproxy.core.forks.table import Fork
-    from llmproxy.core.store.rows import RowSummary
+    from llmproxy.core.store.contents.rows import RowSummary
     from llmproxy.core.store.store import CassetteInfo
     from llmproxy.core.traffic.interaction import Interaction
 
@@ -231,7 +231,7 @@ def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_
 def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
     from llmproxy.core.dialects.conversation import answered, asked
     from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.rows import content_type
+    from llmproxy.core.store.contents.rows import content_type
 
     family = family_of(found.provider, found.operation)
     kind = content_type(found.response.headers)

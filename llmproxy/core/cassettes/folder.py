@@ -31,8 +31,8 @@ from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.reading import FileSeen
-from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.core.traffic.interaction import Interaction

@@ -49,9 +49,9 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
+from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.questions import count_unused, summary
 from llmproxy.core.store.rederive import derive
-from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, RecordingSlot, Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.forks.overrides import Overrides, read
-from llmproxy.core.store import leases, rows
-from llmproxy.core.store.connect import translate
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.contents import rows
+from llmproxy.core.store.contents.rows import from_sql, to_sql
+from llmproxy.core.store.file import leases
+from llmproxy.core.store.file.connect import translate
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 

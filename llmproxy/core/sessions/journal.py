@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, cast
 
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.contents.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import FileState, connect, immediate, peek
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from llmproxy.core.store.connect import translate
-from llmproxy.core.store.rows import SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.contents.rows import SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from llmproxy.core.store import leases, rows
-from llmproxy.core.store.bodies import Bodies, Group, Prepared
-from llmproxy.core.store.connect import (
+from llmproxy.core.store.contents import rows
+from llmproxy.core.store.contents.bodies import Bodies, Group, Prepared
+from llmproxy.core.store.contents.rows import RowSummary, Sql, to_sql
+from llmproxy.core.store.derived import Derived
+from llmproxy.core.store.file import leases
+from llmproxy.core.store.file.connect import (
     Reader,
     check_writable,
     close_writer,
@@ -32,9 +35,7 @@ from llmproxy.core.store.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import SLOTS, CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
-from llmproxy.core.store.rows import RowSummary, Sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from llmproxy.core.store.bodies import Base, encode, read
-from llmproxy.core.store.connect import translate
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.contents.bodies import Base, encode, read
+from llmproxy.core.store.contents.rows import to_sql
+from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import CassetteBusy, CassetteError, SettingsError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.bindings import BadSlot, Slot, read_slot
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.contents.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteCorrupt
 

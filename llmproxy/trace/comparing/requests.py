@@ -19,7 +19,7 @@ from llmproxy.core.dialects.conversation import answered, asked
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.rows import content_type
+from llmproxy.core.store.contents.rows import content_type
 from llmproxy.core.traffic.differences import Difference, changed, differences, shown
 from llmproxy.core.traffic.interaction import Interaction
 

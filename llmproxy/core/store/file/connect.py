@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.core.store import migrations
+from llmproxy.core.store.file import migrations
 from llmproxy.core.traffic.advice import store_words
 from llmproxy.errors import (
     CassetteCorrupt,

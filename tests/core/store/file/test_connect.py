@@ -58,7 +58,7 @@ def leave_behind(path: Path) -> None:
     """Make a store whose recorder is killed, its recordings still in the write-ahead file."""
     script = f"""
         import os, sys
-        sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+        sys.path.insert(0, {str(Path(__file__).parents[4])!r})
         from llmproxy.core.store.store import Store
         from tests.support.recordings import interaction, NOW
         store = Store.open({str(path)!r}, writable=True, now=lambda: NOW)

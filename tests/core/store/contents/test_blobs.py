@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from llmproxy.core.store.blobs import LARGE, contents, packed
-from llmproxy.core.store.bodies import Bodies, read
-from llmproxy.core.store.migrations import upgrade
+from llmproxy.core.store.contents.blobs import LARGE, contents, packed
+from llmproxy.core.store.contents.bodies import Bodies, read
+from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.connect import check_schema, connect
-from llmproxy.core.store.migrations import APPLICATION_ID, NAMES, applied, upgrade
+from llmproxy.core.store.file.connect import check_schema, connect
+from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, applied, upgrade
 from llmproxy.core.store.store import Store
 from llmproxy.sqlite_file import immediate
 
@@ -109,7 +109,7 @@ def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
 
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
     """docs/store.md shows each table, view and column of the schema."""
-    text = (Path(__file__).resolve().parents[3] / "docs" / "store.md").read_text()
+    text = (Path(__file__).resolve().parents[4] / "docs" / "store.md").read_text()
     with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
         upgrade(conn)
         names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.core.providers.channels import channel_of
-from llmproxy.core.store.bodies import DATA
+from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.protocol import Channel
 

@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmproxy.core.store import blobs
+from llmproxy.core.store.contents import blobs
 from llmproxy.errors import CassetteCorrupt
 
 MAX_DEPTH = 256
