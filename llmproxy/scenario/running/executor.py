@@ -12,9 +12,9 @@ from llmproxy.report.langwatch import ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.running.cast import Cast, players
-from llmproxy.scenario.running.conversation import settled
+from llmproxy.scenario.running.conversing.conversation import settled
+from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
 from llmproxy.scenario.running.life import Life
-from llmproxy.scenario.running.narrator import Narrator, RunIdentity
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.checkpoints import ALL_PASSED, added_up

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmproxy.scenario.running.conversation import TurnEngine, settled, undecided
+from llmproxy.scenario.running.conversing.conversation import TurnEngine, settled, undecided
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.checkpoints import no_verdict

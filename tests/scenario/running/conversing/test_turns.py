@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.scenario import AgentRole
-from llmproxy.scenario.running.turns import Turns
+from llmproxy.scenario.running.conversing.turns import Turns
 from tests.scenario.people import Agent, Judge, User
 
 U, A, J = AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.calling import AdapterAnswer, Caller
-from llmproxy.scenario.running.dialogue import Dialogue
-from llmproxy.scenario.running.narrator import Narrator
-from llmproxy.scenario.running.turns import Turns
+from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
+from llmproxy.scenario.running.conversing.dialogue import Dialogue
+from llmproxy.scenario.running.conversing.narrator import Narrator
+from llmproxy.scenario.running.conversing.turns import Turns
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult

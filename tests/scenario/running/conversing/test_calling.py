@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, ScenarioResult
-from llmproxy.scenario.running.calling import AdapterAnswer, Caller
+from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
 

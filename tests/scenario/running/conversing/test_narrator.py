@@ -14,7 +14,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.report.events import Event, Message, Started, Status, Step, Verdict
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.running.narrator import Narrator, RunIdentity
+from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 

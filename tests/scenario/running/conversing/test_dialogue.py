@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.scenario.running.dialogue import Dialogue
+from llmproxy.scenario.running.conversing.dialogue import Dialogue
 from llmproxy.scenario.types import Message
 
 
