@@ -310,7 +310,7 @@ class TestAsked:
 
         world = self._world(proxy, handlers, mode)
         if self.rejudge is not None:
-            from llmproxy.suite.run.rejudge import read_runs
+            from llmproxy.suite.run.acting.rejudge import read_runs
 
             world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
         notes = [] if world.recorded else refuse_costs(settings.settings.store, cases, world.options)

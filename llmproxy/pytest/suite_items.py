@@ -77,7 +77,7 @@ class SuiteFile(pytest.File):
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             if self.bench.rejudge:
-                from llmproxy.suite.run.rejudge import read_runs
+                from llmproxy.suite.run.acting.rejudge import read_runs
 
                 self._world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
         return self._world

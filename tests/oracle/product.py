@@ -33,7 +33,7 @@ from tests.oracle.places import Database, Service
 from tests.oracle.rows import ME
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.run.acting.stage import Stage
 
 NOW = 1_800_000_000.0
 

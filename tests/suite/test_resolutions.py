@@ -38,8 +38,8 @@ RESOLUTIONS = {
     "19 usage is the step's": "checks/test_usage::test_numbers_are_compared",
     "20 what stands beside anyOf counts too": "checks/test_usage::test_any_branch_is_enough",
     "21 all runs have to pass": "run/test_verdicts::test_a_scenario_passes_if_all_its_runs_do",
-    "22 what continueConversation goes on with": "run/test_conversations::test_there_must_be_something_to_go_on_with "
-    "run/test_conversations::test_a_step_opens_a_conversation_of_its_own",
+    "22 what continueConversation goes on with": "run/acting/test_conversations::test_there_must_be_something_to_go_on_with "
+    "run/acting/test_conversations::test_a_step_opens_a_conversation_of_its_own",
     "23 which table an entity is": "stores/test_sql_map::test_an_entity_is_mapped",
     "24 the traps of YAML 1.1": "yaml/test_reader::test_plain_values_are_those_of_the_core_schema",
     "25 a value that looks like a matcher": "matchers/test_table::test_the_table_of_matchers",

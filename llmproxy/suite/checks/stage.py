@@ -1,4 +1,4 @@
-"""What a check may ask of the run that it belongs to; `suite.run.stage.Stage` is one."""
+"""What a check may ask of the run that it belongs to; `suite.run.acting.stage.Stage` is one."""
 
 from __future__ import annotations
 

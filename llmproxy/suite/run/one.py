@@ -30,10 +30,10 @@ from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.choose.selection import until
 from llmproxy.suite.choose.unrecorded import NothingRecorded, nothing_recorded
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.run.late import refuse_late_calls, watches_wire
+from llmproxy.suite.run.acting.late import refuse_late_calls, watches_wire
+from llmproxy.suite.run.acting.stage import Done, Stage, status_of
+from llmproxy.suite.run.acting.steps import insert_all, perform
 from llmproxy.suite.run.opening import Opened, closed, opened
-from llmproxy.suite.run.stage import Done, Stage, status_of
-from llmproxy.suite.run.steps import insert_all, perform
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import recorded_at
 

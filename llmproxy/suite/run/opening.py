@@ -23,12 +23,12 @@ from llmproxy.suite.checks.entities.items import Looking
 from llmproxy.suite.checks.entities.looking import Entities
 from llmproxy.suite.checks.entities.rows import select
 from llmproxy.suite.reading.load import USER
-from llmproxy.suite.run.conversations import Conversations
-from llmproxy.suite.run.faults import asked_faults
+from llmproxy.suite.run.acting.conversations import Conversations
+from llmproxy.suite.run.acting.faults import asked_faults
+from llmproxy.suite.run.acting.late import find_late_calls
+from llmproxy.suite.run.acting.stage import Stage
 from llmproxy.suite.run.hooks import run_hook
-from llmproxy.suite.run.late import find_late_calls
 from llmproxy.suite.run.mocks import asked_mocks
-from llmproxy.suite.run.stage import Stage
 from llmproxy.suite.run.world import entities_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
-    from llmproxy.suite.run.rejudge import RecordedRuns
+    from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Hook, Teardown
     from llmproxy.suite.stores import StoreAdapter
@@ -175,7 +175,7 @@ async def _session(world: World, begun: Started, case: Case, scope: Scope) -> Ru
     if not world.proxy:
         return None
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.suite.run.simulate import upstreams_for
+    from llmproxy.suite.run.acting.simulate import upstreams_for
 
     return await RunSession.open(
         world.proxy,
@@ -201,8 +201,8 @@ async def _recorded(
     user: str,
 ) -> Opened:
     """Open a recorded run to be judged again: with a session for judges; no store, no hook and no agent."""
-    from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
-    from llmproxy.suite.run.simulate import upstreams_for
+    from llmproxy.suite.run.acting.rejudge import RecordedAgent, RejudgeSession
+    from llmproxy.suite.run.acting.simulate import upstreams_for
 
     run = recorded.find(case.id, begun.sample)
     if not world.proxy:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.suite.reading.load import Case
-    from llmproxy.suite.run.rejudge import RecordedRuns
+    from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
     from llmproxy.suite.yaml.places import YamlPlace

@@ -22,7 +22,7 @@ from tests.support.process import listening
 from tests.trace.observing.chats import Chats, said, user
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.run.acting.stage import Stage
 
 AGENT = """
 import json, os, threading, time, urllib.error, urllib.request

@@ -16,7 +16,7 @@ from llmproxy.suite.run.sweep import NoSweep, has_faults, sweep_case
 from llmproxy.suite.run.world import World
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
-from tests.suite.run.test_faults import AGENT
+from tests.suite.run.acting.test_faults import AGENT
 from tests.support import near
 
 SUITE = """name: t

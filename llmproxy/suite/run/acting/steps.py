@@ -19,9 +19,9 @@ from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.items import Created, VerifyItem, Wait
 from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
-from llmproxy.suite.run.faults import meet_faults
-from llmproxy.suite.run.rejudge import unjudgeable
-from llmproxy.suite.run.stage import Done, Stage
+from llmproxy.suite.run.acting.faults import meet_faults
+from llmproxy.suite.run.acting.rejudge import unjudgeable
+from llmproxy.suite.run.acting.stage import Done, Stage
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,
@@ -37,7 +37,7 @@ from llmproxy.suite.schema.steps import (
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion
-    from llmproxy.suite.run.conversations import Conversation
+    from llmproxy.suite.run.acting.conversations import Conversation
     from llmproxy.suite.schema.expect import Created as CreatedItem
 
 __all__ = ["KINDS", "insert_all", "perform"]
@@ -76,7 +76,7 @@ async def _chat(stage: Stage, step: StepBase) -> Done:
 
 
 async def _simulate(stage: Stage, step: StepBase) -> Done:
-    from llmproxy.suite.run.simulate import simulate, simulate_again
+    from llmproxy.suite.run.acting.simulate import simulate, simulate_again
 
     simulated = cast("SimulateStep", step)
 
@@ -116,7 +116,7 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
     if step.response is not None:
         done.rest += check_response(stage, step, answer.text)
         if step.response.judge is not None:
-            from llmproxy.suite.run.simulate import judge
+            from llmproxy.suite.run.acting.simulate import judge
 
             done.rest += await judge(stage, conversation, step.response.judge, "response.judge")
     if stage.recorded is not None:
@@ -202,7 +202,7 @@ async def insert_all(stage: Stage, items: Iterable[SetupItem]) -> None:
 
 
 async def _judge(stage: Stage, step: StepBase) -> Done:
-    from llmproxy.suite.run.simulate import judge
+    from llmproxy.suite.run.acting.simulate import judge
 
     said = cast("JudgeStep", step)
     return Done(rest=await judge(stage, stage.conversations.named(said.conversation), said.judge, "judge"))

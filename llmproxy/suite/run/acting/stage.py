@@ -1,6 +1,6 @@
 """One run of one case, as its steps see it: names, rows, the agent, its conversations, and everything that passed the proxy.
 
-Steps are functions over a `Stage` (`llmproxy.suite.run.steps`); who makes one and ends it is `llmproxy.suite.run.one`. After each answer
+Steps are functions over a `Stage` (`llmproxy.suite.run.acting.steps`); who makes one and ends it is `llmproxy.suite.run.one`. After each answer
 the session is asked for what passed since. One request that was never recorded makes the run an error, whatever the agent answered.
 """
 
@@ -17,7 +17,7 @@ from llmproxy.errors import MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.suite.choose.unrecorded import explained, numbers_only
-from llmproxy.suite.run.conversations import Conversation, Conversations, Spoken, speak
+from llmproxy.suite.run.acting.conversations import Conversation, Conversations, Spoken, speak
 from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import Case
-    from llmproxy.suite.run.rejudge import RecordedAgent
+    from llmproxy.suite.run.acting.rejudge import RecordedAgent
     from llmproxy.trace.observing.wire import Observed
 
 __all__ = ["STEP_TIMEOUT", "Done", "Stage", "status_of"]

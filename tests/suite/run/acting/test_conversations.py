@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.conversations import Conversation, Conversations, speak
+from llmproxy.suite.run.acting.conversations import Conversation, Conversations, speak
 
 
 class Agent(AgentAdapter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from llmproxy.suite.run.steps import KINDS
+from llmproxy.suite.run.acting.steps import KINDS
 from llmproxy.suite.schema.steps import STEPS
 from tests.suite.run.test_runner import SETUP, run
 

@@ -18,13 +18,13 @@ from llmproxy.scenario.values.farewell import Farewell
 from llmproxy.scenario.values.messages import copies, text_of
 from llmproxy.suite.choose.unrecorded import explained
 from llmproxy.suite.matchers.table import show
-from llmproxy.suite.run.conversations import Conversation
-from llmproxy.suite.run.rejudge import unjudgeable
+from llmproxy.suite.run.acting.conversations import Conversation
+from llmproxy.suite.run.acting.rejudge import unjudgeable
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.reading.load import Case
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.run.acting.stage import Stage
     from llmproxy.suite.schema.response import Judging
     from llmproxy.suite.schema.steps import SimulateStep, Simulation
     from llmproxy.trace.observing.tools import ToolUse

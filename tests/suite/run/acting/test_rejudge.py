@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.suite.run.rejudge import read_runs
+from llmproxy.suite.run.acting.rejudge import read_runs
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env

@@ -13,7 +13,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Stage
+    from llmproxy.suite.run.acting.stage import Stage
 
 __all__ = ["find_late_calls", "refuse_late_calls", "watches_wire"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.suite.run.stage import Done, status_of
+from llmproxy.suite.run.acting.stage import Done, status_of
 from llmproxy.trace.observing.wire import Observed
 from tests.suite.run.test_runner import run
 

@@ -12,7 +12,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.stage import Done, Stage
+    from llmproxy.suite.run.acting.stage import Done, Stage
 
 __all__ = ["asked_faults", "meet_faults"]
 

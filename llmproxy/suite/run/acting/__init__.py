@@ -1,0 +1,1 @@
+"""What one run does: its steps, and the stage that they act on."""
