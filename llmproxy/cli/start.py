@@ -31,7 +31,7 @@ def start(ctx: typer.Context) -> None:
     """Start the proxy; then point your agent's base URL at it."""
     import gc
 
-    from llmproxy.report.console import Console, room_of, wants_colour
+    from llmproxy.report.terminal.console import Console, room_of, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:

@@ -264,7 +264,7 @@ _TAGS = pytest.StashKey[set[str]]()
 def _told(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
     from llmproxy.report.hiding import Hiding
-    from llmproxy.report.suite_console import SuiteConsole
+    from llmproxy.report.terminal.suite_console import SuiteConsole
 
     lines: list[str] = []
     console = Hiding(SuiteConsole(lines.append))

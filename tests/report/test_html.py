@@ -13,7 +13,7 @@ from llmproxy.report.at_end import AtEnd
 from llmproxy.report.events import Completed, Event, Finished, Started, Status
 from llmproxy.report.html import page
 from llmproxy.report.story import Story
-from llmproxy.report.suite_console import SuiteConsole
+from llmproxy.report.terminal.suite_console import SuiteConsole
 from llmproxy.ui.modules import scripts
 from tests.report import samples
 

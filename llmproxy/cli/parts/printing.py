@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 import typer
 
 from llmproxy.core.traffic.differences import printable
-from llmproxy.report.cells import cut, fill, width
+from llmproxy.report.terminal.cells import cut, fill, width
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from llmproxy.report.amounts import counted, duration
-from llmproxy.report.cells import cut, width
+from llmproxy.report.terminal.cells import cut, width
 
 __all__ = ["Working"]
 

@@ -146,7 +146,7 @@ class ScenarioExecutor(Life):
         if not self.config.verbose:
             return handlers
         from llmproxy.report.hiding import Hiding
-        from llmproxy.report.scenario_console import ScenarioConsole
+        from llmproxy.report.terminal.scenario_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
 

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.console import Console, room_of, summary_lines, wants_colour
+from llmproxy.report.terminal.console import Console, room_of, summary_lines, wants_colour
 
 HIT = Outcome(
     decision=Decision.REPLAY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.report.cells import cut, fill, width
+from llmproxy.report.terminal.cells import cut, fill, width
 
 
 def test_wide_characters_take_two_cells_and_accents_none() -> None:

@@ -14,7 +14,7 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.report.amounts import clock, duration, in_and_out
-from llmproxy.report.cells import cut, fill, width
+from llmproxy.report.terminal.cells import cut, fill, width
 
 __all__ = ["clean", "heads", "line", "paint", "steps"]
 

@@ -8,9 +8,9 @@ import pytest
 
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.protocol import Decision
-from llmproxy.report.cells import width
-from llmproxy.report.live_line import heads, line, steps
-from tests.report.test_console import HIT, MISS
+from llmproxy.report.terminal.cells import width
+from llmproxy.report.terminal.live_line import heads, line, steps
+from tests.report.terminal.test_console import HIT, MISS
 
 TALK = HIT._replace(asked="Do I need an umbrella in Oslo? " * 9, answered="It rains: take one. " * 9)
 

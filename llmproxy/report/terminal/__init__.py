@@ -1,0 +1,1 @@
+"""What is said in a terminal: of requests as they come, of scenarios, of suites."""
