@@ -157,6 +157,13 @@ FAULT_HEADER = "x-llmproxy-fault"
 """Of an answer that a fault on purpose broke: its kind."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 
+STDIO_PREFIX = "stdio:"
+"""How the names of servers of tools begin that speak over stdio, ``stdio:server-filesystem-1a2b3c4d``."""
+STDIO_URL = "http://stdio.invalid"
+"""Where such a server seems to be: nowhere."""
+RUN_VARIABLE = "LLMPROXY_RUN"
+"""The session of a run, for its children."""
+
 SESSION_PREFIX = "/s/"
 CONTROL_PREFIX = "/_llmproxy/"
 HEALTH_PATH = "/_llmproxy/health"

@@ -26,6 +26,7 @@ GROUPS = {
     "Record and replay": {
         "start": Listed("start", "Start the proxy; then point your agent's base URL at it."),
         "run": Listed("run", "Run a command with the proxy: its calls are replayed, or recorded."),
+        "mcp": Listed("mcp", "Stand before an MCP server over stdio: recorded, or replayed."),
         "replay": Listed("replay", "Run an agent on its recording, with results or answers overridden."),
         "status": Listed("running", "Say whether a proxy runs, in which mode, and what came so far."),
         "stop": Listed("running", "End a running proxy in order: what is open may finish."),

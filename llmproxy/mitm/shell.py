@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.engine.hits import Hit
 from llmproxy.core.mcp.refusals import refuse
@@ -134,11 +135,18 @@ class Shell:
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
+    _keeping: set[asyncio.Task[None]] = field(default_factory=set)
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
+    lines: ToolLines | None = None
+    """Clients of servers of tools that speak over stdio."""
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
+
+    def __post_init__(self) -> None:
+        """Carry servers of tools, too."""
+        self.lines = ToolLines(self)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -288,6 +296,12 @@ class Shell:
             if not ended.over.done():
                 ended.over.set_result(None)
         self._call_writer()
+
+    def keep(self, exchange: Exchange) -> None:
+        """Store an answer that came by another way than a connection of ours, soon, and report it."""
+        task = asyncio.get_running_loop().create_task(self.commit(exchange, proper=True))
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     async def in_writer(self, job: Callable[[], None]) -> None:
         """Do something with the store where it is written, and survive its failure: what matters is said at the commits."""

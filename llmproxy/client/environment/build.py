@@ -32,7 +32,7 @@ from llmproxy.client.environment.variables import (
     PROXY_PASSWORD,
     QUIET,
 )
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, RUN_VARIABLE
 
 __all__ = ["URL_VARIABLE", "EnvironmentPlan", "Interception", "is_ours", "plan", "upstreams_of"]
 
@@ -104,7 +104,7 @@ def plan(
     else:
         quiet = {}
     urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
-    others = {URL_VARIABLE: url.rstrip("/"), **quiet}
+    others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
         others[AWS_IGNORES] = "false"
     if interception:

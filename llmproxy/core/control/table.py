@@ -16,6 +16,7 @@ from importlib.resources import files
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
+from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import (
     BadControl,
     Json,
@@ -90,13 +91,15 @@ def answer(
     ca_bundle: str = "",
     spans_of: SpansOf | None = None,
     stop: Callable[[], int] | None = None,
+    lines: ToolLines | None = None,
 ) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too.
 
-    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code.
+    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code;
+    `lines` are the clients of servers of tools over stdio.
     """
     try:
-        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop))
+        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
     except LLMProxyError as error:
         status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     if isinstance(value, bytes):
@@ -134,7 +137,7 @@ def _serve(
     asked: ControlAsked,
     tokens: tuple[str, str],
     ca: tuple[str, str],
-    able: tuple[SpansOf | None, Callable[[], int] | None],
+    able: tuple[SpansOf | None, Callable[[], int] | None, ToolLines | None],
 ) -> tuple[int, Json]:
     words, shape = _split(asked.target)
     path = asked.target.partition("?")[0]
@@ -189,6 +192,7 @@ class _ControlCall:
     """Paths of the certificate authority: alone, and with everything else that is trusted."""
     spans_of: SpansOf | None = None
     stop: Callable[[], int] | None = None
+    lines: ToolLines | None = None
 
     def limit(self) -> int:
         """Return how many rows are wanted."""
@@ -377,6 +381,12 @@ def _stop(_engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"stopping": True, "exit_code": call.stop()}
 
 
+def _tools(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+    if call.lines is None:
+        raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
+    return 200, call.lines.serve(engine, canonical(call.name), call.body)
+
+
 Handler = Callable[[Engine, _ControlCall], tuple[int, Json]]
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
@@ -390,6 +400,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions", "*", "reset"): {"POST": _reset},
     ("sessions", "*", "close"): {"POST": _close},
     ("sessions", "*", "bind"): {"POST": _bind},
+    ("sessions", "*", "tools"): {"POST": _tools},
     ("sessions", "*", "unbind"): {"POST": _unbind},
     ("interactions",): {"GET": _interactions},
     ("misses",): {"GET": _misses},

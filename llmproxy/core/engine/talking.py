@@ -17,7 +17,7 @@ from llmproxy.core.mcp.turns import MICROSECONDS, Turn, Wait, event, turns_of_ca
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Reply
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Ending, Response
+from llmproxy.core.traffic.interaction import Ending, Response, header
 from llmproxy.protocol import Channel, Decision
 
 if TYPE_CHECKING:
@@ -136,4 +136,6 @@ class Talk:
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""
-        return event(error_message(self._exchange.body or b"", text))
+        lines = "ndjson" in (header(self.response.headers, "content-type") or "")
+        message = error_message(self._exchange.body or b"", text)
+        return json.dumps(message).encode() + b"\n" if lines else event(message)

@@ -34,7 +34,7 @@ from llmproxy.core.providers.table import (
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import SESSION_PREFIX
+from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 
 __all__ = [
     "PROVIDERS",
@@ -183,6 +183,8 @@ def _provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, s
         return PROVIDERS["azure"], path
     if first in PROVIDERS:
         return PROVIDERS[first], slash + rest or "/"
+    if first.startswith(STDIO_PREFIX):
+        return custom(first, STDIO_URL), slash + rest or "/"
     if first in upstreams and first != DEFAULT:
         return custom(first, upstreams[first]), slash + rest or "/"
     name = _own_path(path)
@@ -233,7 +235,7 @@ def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, st
     session, rest = split_session(target)
     path, mark, query = rest.partition("?")
     provider, path = _provider(path, query, headers, upstreams)
-    url = upstreams.get(provider.name, "")
+    url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _route(provider, path, mark + query, session, lambda sent: send_to(provider, url, sent, headers))
 
 
@@ -293,7 +295,7 @@ _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
 
 def family_of(provider: str, operation: str) -> Family:
     """Return the dialect of a stored interaction; of a provider that is not in the table it is OpenAI's."""
-    if provider.startswith(HTTP_PREFIX):
+    if provider.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
     if provider not in PROVIDERS:
         return "anthropic" if operation in ("messages", "count_tokens") else "openai"

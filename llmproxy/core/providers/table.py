@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmproxy.protocol import STDIO_PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -332,6 +334,6 @@ PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
 
 def compatible(name: str, upstream: str) -> Provider:
     """Return the provider that a new name makes: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
-    if name.startswith(HTTP_PREFIX):
+    if name.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return Provider(name, upstream, "http", (), {}, ("",))
     return _compatible(name, upstream)

@@ -426,6 +426,7 @@ class ReplayLayer(layer.Layer):
             ca_bundle=shell.ca_bundle,
             spans_of=shell.spans_of,
             stop=shell.stop,
+            lines=shell.lines,
         )
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._finish(whole, close=not head.keep_alive)

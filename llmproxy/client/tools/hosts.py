@@ -1,0 +1,97 @@
+"""Who decides for the shim: the proxy that runs, asked over its control API, or an engine of our own on the store.
+
+Both take the lines of one client and keep what a server answers; `core.control.tool_lines` says what the calls mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+from llmproxy.errors import MachineError
+from llmproxy.protocol import CONTROL_PREFIX
+
+TIMEOUT = 60.0
+"""Seconds."""
+
+
+class Heard(NamedTuple):
+    """What becomes of a line of the client's."""
+
+    out: bytes
+    """For the client."""
+    forward: int | None
+    """The line goes to the server, and its answer is told under this number."""
+
+
+class Host(Protocol):
+    """Decides."""
+
+    def hear(self, line: bytes) -> Heard:
+        """Say what becomes of a line of the client's. Raises LLMProxyError."""
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Hear what the server answered to a forwarded message. Raises LLMProxyError: it is not kept."""
+
+    def lost(self, number: int, why: str) -> None:
+        """Hear that it did not answer."""
+
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+        """Hear that the client has gone, and what the server said unasked."""
+
+
+class ProxyHost:
+    """A proxy that runs. One call at a time; the connection stays open."""
+
+    def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
+        """Speak for one client of `server`; `secrets` are values that must not be kept."""
+        from http.client import HTTPConnection
+
+        parts = urlsplit(url)
+        self._url = url
+        self._wire = HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=TIMEOUT)
+        self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
+        self._about: dict[str, Any] = {"connection": connection, "server": server}
+        self._secrets = list(secrets)
+
+    def hear(self, line: bytes) -> Heard:
+        """Ask what becomes of a line."""
+        more = {"secrets": self._secrets} if self._secrets else {}
+        told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more})
+        self._secrets = []
+        return Heard(str(told["out"]).encode("utf-8", "surrogatepass"), told["forward"])
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Tell an answer."""
+        self._ask({"number": number, "lines": _plain(lines)})
+
+    def lost(self, number: int, why: str) -> None:
+        """Tell that there is none."""
+        self._ask({"number": number, "lost": why})
+
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+        """Tell the end."""
+        self._ask({"end": True, "lines": _plain(unasked)})
+        self._wire.close()
+
+    def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
+        from http.client import HTTPException
+
+        body = json.dumps({**self._about, **what}).encode()
+        try:
+            self._wire.request("POST", self._path, body, {"content-type": "application/json"})
+            answer = self._wire.getresponse()
+            value = json.loads(answer.read())
+        except (OSError, HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+            raise MachineError(f"the proxy at {self._url} does not answer: {why}") from error
+        if answer.status != 200:
+            said = value.get("error", {}) if isinstance(value, dict) else {}
+            raise MachineError(str(said.get("message", f"the proxy at {self._url} says {answer.status}")))
+        return dict(value)
+
+
+def _plain(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
+    return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]

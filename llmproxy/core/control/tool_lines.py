@@ -1,0 +1,245 @@
+"""A server of tools that speaks over stdio, as the proxy sees it: lines of its client in, what to do with each out.
+
+The shim between client and server (`client.tools.shim`) has no store and decides nothing. It hands over each line of the client and obeys:
+
+    Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and what that answers
+                           is told under the number (`told`); both are empty for a message that needs no answer
+
+So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a message is kept as a
+request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits for an answer is kept as one stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+from llmproxy.core.control.values import BadControl, Json
+from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.mcp.turns import MICROSECONDS, Turn, Wait
+from llmproxy.core.sessions.exchange import Talking
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import STDIO_PREFIX, Decision
+
+LINES = "application/x-ndjson"
+_ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
+_STREAM: Headers = (("accept", "text/event-stream"), ("mcp-protocol-version", "stdio"))
+MOST_OPEN = 10_000
+"""Messages of one client that wait for something."""
+
+
+class Obeys(Protocol):
+    """Whoever carries out what the engine decides."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note that an exchange is open."""
+
+    def settle(self, exchange: Exchange, status: int) -> None:
+        """Report an exchange that is over."""
+
+    def keep(self, exchange: Exchange) -> None:
+        """Store the answer of an exchange, soon, and report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What becomes of a line of the client's."""
+
+    out: bytes = b""
+    """For the client."""
+    forward: int | None = None
+    """The line goes to the server, and its answer is told under this number."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A recorded answer that has not been told whole."""
+
+    exchange: Exchange
+    talk: Talking
+    turns: deque[Turn]
+
+
+@dataclass(slots=True)
+class ToolLine:
+    """One client of one server, for as long as it is connected."""
+
+    engine: Engine
+    shell: Obeys
+    session: str
+    server: str
+    """Name of the server, without prefix."""
+    _open: dict[int, Exchange] = field(default_factory=dict)
+    _begun: dict[int, float] = field(default_factory=dict)
+    """When each forwarded message came, Unix seconds: what the server says unasked follows one of them."""
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _stream: Exchange | None = None
+    _number: int = 0
+
+    @property
+    def _target(self) -> str:
+        return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{self.server}/"
+
+    def learn(self, secrets: Sequence[str]) -> None:
+        """Hear which values of the server's environment must not be kept."""
+        for value in secrets:
+            self.engine.redactor.learn((("authorization", f"Bearer {value}"),), "")
+
+    def hear(self, line: bytes) -> Heard:
+        """Say what becomes of a line of the client's. Raises LLMProxyError: the session cannot be."""
+        if self._number == 0:
+            self._begin_stream()
+        self._number += 1
+        exchange = self.engine.arrive("POST", self._target, None, _ASKED)
+        self.shell.begin(exchange)
+        try:
+            self.engine.identify(exchange, line)
+            out, forward = self._obey(exchange, line)
+        except Exception:
+            self.shell.settle(exchange, 0)
+            raise
+        return Heard(out + self._pump(), forward)
+
+    def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
+        if exchange.decision is Decision.REPLAY:
+            return self._play(exchange), None
+        if exchange.decision in (Decision.RECORD, Decision.PASS):
+            if len(self._open) >= MOST_OPEN:
+                raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
+            exchange.released = self.engine.clock()
+            exchange.recording.head(0, 200, "OK", (("content-type", LINES),))
+            self._open[self._number], self._begun[self._number] = exchange, exchange.started_at
+            return b"", self._number
+        exchange.decision = Decision.REFUSE
+        text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))
+        status, _, body = refuse(exchange.operation, line, text)
+        self.shell.settle(exchange, status)
+        return body + b"\n" if body else b"", None
+
+    def _play(self, exchange: Exchange) -> bytes:
+        response = self.engine.answer(exchange)
+        if exchange.talk is None or exchange.talk.turns is None:
+            self.shell.settle(exchange, response.status)
+            return response.body
+        self._waiting.append(_Waiting(exchange, exchange.talk, deque(exchange.talk.turns)))
+        return b""
+
+    def _begin_stream(self) -> None:
+        """Find out whether what the server says unasked is to be told, or kept."""
+        exchange = self.engine.arrive("GET", self._target, None, _STREAM)
+        self.engine.identify(exchange, b"")
+        if exchange.decision is Decision.REPLAY:
+            self.shell.begin(exchange)
+            self._play(exchange)
+        elif exchange.decision is Decision.RECORD:
+            self._stream = exchange
+
+    def _pump(self) -> bytes:
+        """Return what may be told by now of all that waits."""
+        out = b""
+        for each in list(self._waiting):
+            while each.turns and (ready := each.talk.ready(each.turns[0])):
+                if isinstance(ready, str):
+                    out += each.talk.refusal(ready)
+                    each.turns.clear()
+                    break
+                out += each.turns.popleft().data
+                if each.turns:
+                    each.talk.ask(each.turns[0])
+            if not each.turns or (each.turns[0].wait is Wait.FOR_EVER and each.exchange.method == "GET"):
+                self._waiting.remove(each)
+                self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
+        return out
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was to come."""
+        if (exchange := self._open.pop(number, None)) is None:
+            return
+        if not lines:
+            exchange.recording.head(0, 202, "Accepted", ())
+        for offset, line in lines:
+            exchange.recording.data(offset, line + b"\n")
+        self.shell.keep(exchange)
+
+    def lost(self, number: int, why: str) -> None:
+        """Hear that the server did not answer: nothing of that is kept."""
+        if (exchange := self._open.pop(number, None)) is not None:
+            exchange.note = f"NOT RECORDED: {why}"
+            self.shell.settle(exchange, 0)
+
+    def end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Hear that the client has gone; `unasked` is what the server said meanwhile: (message that it followed or 0, line)."""
+        for number in list(self._open):
+            self.lost(number, "the client left before the server answered")
+        for each in self._waiting:
+            each.exchange.note = "client left"
+            self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
+        self._waiting.clear()
+        stream, self._stream = self._stream, None
+        if stream is None or not unasked:
+            return
+        self.shell.begin(stream)
+        stream.released = self.engine.clock()
+        stream.recording.head(0, 200, "OK", (("content-type", LINES),))
+        for after, line in unasked:
+            since = max(0.0, self._begun.get(after, stream.started_at) - stream.started_at)
+            stream.recording.data(int(since * MICROSECONDS) + 1, line + b"\n")
+        self.shell.keep(stream)
+
+
+class ToolLines:
+    """Every client of the proxy's that speaks over stdio, as the control API knows it."""
+
+    def __init__(self, shell: Obeys) -> None:
+        """Know none yet."""
+        self._shell = shell
+        self._lines: dict[tuple[str, str], ToolLine] = {}
+
+    def serve(self, engine: Engine, session: str, body: Mapping[str, Json]) -> dict[str, Json]:
+        """Serve one call of a shim: a line heard, an answer told, the end. Raises BadControl."""
+        which = session, text_of(body, "connection")
+        if "line" in body:
+            if (line := self._lines.get(which)) is None:
+                line = self._lines[which] = ToolLine(engine, self._shell, session, text_of(body, "server"))
+            line.learn([each for each in body.get("secrets") or () if isinstance(each, str) and each])
+            heard = line.hear(text_of(body, "line").encode("utf-8", "surrogatepass"))
+            return {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
+        if (known := self._lines.get(which)) is None:
+            return {}
+        number, why = body.get("number"), body.get("lost")
+        if body.get("end") is True:
+            del self._lines[which]
+            known.end(lines_of(body))
+        elif isinstance(number, int) and isinstance(why, str):
+            known.lost(number, why)
+        elif isinstance(number, int):
+            known.told(number, lines_of(body))
+        else:
+            raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
+        return {}
+
+
+def text_of(body: Mapping[str, Json], name: str) -> str:
+    """Read a member that is a text. Raises BadControl."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadControl(f"llmproxy: {name} must be a text.")
+    return value
+
+
+def lines_of(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
+    """Read lines, [[number, text], ...]. Raises BadControl."""
+    found = body.get("lines") or []
+    if not isinstance(found, list):
+        raise BadControl("llmproxy: lines must be pairs of a number and a text.")
+    lines = []
+    for each in found:
+        if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)):
+            raise BadControl("llmproxy: lines must be pairs of a number and a text.")
+        lines.append((each[0], each[1].encode("utf-8", "surrogatepass")))
+    return lines

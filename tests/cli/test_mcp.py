@@ -1,0 +1,115 @@
+"""`llmproxy mcp -- server`: a real server over stdio recorded by a real client, alone and in a run, and never started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.process import clean_env
+from tests.support.tools import HERE, SERVER, use
+
+LLMPROXY = (sys.executable, "-m", "llmproxy")
+CALLS: list[Any] = [
+    ["echo", {"text": "a"}],
+    ["count", {}],
+    ["count", {}],
+    ["steps", {"number": 3}],
+    ["where", {}],
+    ["delete_all", {}],
+    ["environment", {"name": "DEPLOY_TOKEN"}],
+]
+SECRET = "a-token-of-ours-4711"
+
+
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Make two folders of other names and lengths."""
+    one, other = tmp_path / "a", tmp_path / "another-one"
+    one.mkdir()
+    other.mkdir()
+    return one, other
+
+
+def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> None:
+    """Every answer comes from the store, in this run's folder, and no tool runs; consent declined, another argument, and secrets are seen to."""
+    one, other = folders(tmp_path)
+    log, store = tmp_path / "log", tmp_path / "x.db"
+    env = {"DEPLOY_TOKEN": SECRET, "XDG_DATA_HOME": str(tmp_path)}
+
+    def shim(mode: str) -> list[str]:
+        return [
+            *LLMPROXY,
+            "mcp",
+            "--mode",
+            mode,
+            "--store",
+            str(store),
+            "--name",
+            "tools",
+            "--",
+            *SERVER,
+            "stdio",
+            str(log),
+        ]
+
+    (recorded,) = use(shim("record"), cwd=one, env=env, calls=CALLS)
+    ran = len(log.read_text().splitlines())
+    assert (recorded[4]["text"], recorded[6]["text"], ran) == (f"I am in {one}", SECRET, 7)
+    assert SECRET.encode() not in store.read_bytes()
+    changed: list[Any] = [["echo", {"text": "b"}]]
+    again, _ = use(shim("replay"), cwd=other, env=env, calls=[*CALLS, *changed], runs=2)
+    (declined,) = use(shim("replay"), cwd=other, env=env, calls=[CALLS[5]], consent="decline")
+    assert [each["text"] for each in again[:4]] == [each["text"] for each in recorded[:4]]
+    assert again[3]["progress"] == [1.0, 2.0, 3.0]
+    assert (again[4]["text"], again[5]["text"]) == (f"I am in {other}", "everything is deleted")
+    assert again[7]["error"] is True
+    assert '$.params.arguments.text: "a" -> "b"' in again[7]["text"]
+    assert declined[0]["error"] is True
+    assert "is deleted" not in declined[0]["text"]
+    assert len(log.read_text().splitlines()) == ran
+
+
+def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
+    """The run's proxy is the one writer; its summary counts the tools, and in replay none of them runs, parallel calls in any order."""
+    one, other = folders(tmp_path)
+    log, store = tmp_path / "log", tmp_path / "x.db"
+    plan = json.dumps({"calls": CALLS[:5], "together": True, "shuffle": 3})
+    agent = [
+        sys.executable,
+        str(HERE / "mcp_client.py"),
+        plan,
+        "--",
+        *LLMPROXY,
+        "mcp",
+        "--",
+        *SERVER,
+        "stdio",
+        str(log),
+    ]
+
+    def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        command = [*LLMPROXY, "run", "--mode", mode, "--store", str(store), "--", *agent]
+        env = clean_env({"XDG_DATA_HOME": str(tmp_path)})
+        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=120, check=False)
+
+    recorded = run("record", one)
+    assert "8 recorded" in recorded.stderr, recorded.stderr
+    ran = len(log.read_text().splitlines())
+    replayed = run("replay", other)
+    assert "8 hits (1 bound: cwd), 0 misses" in replayed.stderr, replayed.stderr
+    (before,), (after,) = json.loads(recorded.stdout), json.loads(replayed.stdout)
+    assert [each["text"] for each in after[:4]] == [each["text"] for each in before[:4]]
+    assert after[4]["text"] == f"I am in {other}"
+    assert len(log.read_text().splitlines()) == ran == 5
+
+
+def test_two_dashes_stand_before_the_server(tmp_path: Path) -> None:
+    """Without them nobody knows whose options are whose."""
+    command = [*LLMPROXY, "mcp", "some-server", "-y"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_env(), text=True, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "llmproxy mcp -- npx" in done.stderr
