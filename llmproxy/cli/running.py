@@ -64,7 +64,7 @@ def _wait(control: Control) -> None:
         MachineError: it still does.
 
     """
-    from llmproxy.client.control.client import ProxyGone
+    from llmproxy.client.control.client import ControlError, ProxyGone
 
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
@@ -72,6 +72,8 @@ def _wait(control: Control) -> None:
             control.health(timeout=1.0)
         except ProxyGone:
             return
+        except ControlError:
+            pass  # it says that it is ending
         time.sleep(LOOK)
     raise MachineError(
         f"the proxy at {control.url} still answers after {PATIENCE:g} s; it was asked to end.",

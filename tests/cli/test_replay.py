@@ -145,48 +145,48 @@ def test_an_overridden_result_alone_stops_at_the_fork(mine: Here) -> None:
     assert "--override-llm 1=" in done.stderr
 
 
-def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(here: Here) -> None:
+def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here) -> None:
     """Only what differs goes upstream, with the swapped result in every request; the child replays whole, under any command."""
-    before = here.texts("weather")
+    before = mine.texts("weather")
     with Provider(live()) as provider:  # type: ignore[arg-type]
-        done = here.replay(*COLD, "--live", upstream=provider.url)
+        done = mine.replay(*COLD, "--live", upstream=provider.url)
         provider.finish()
         assert (done.returncode, done.stdout) == (0, "Cold: 5.\nHot again.\n"), done.stderr
     assert "forked from weather at request 2: the result of get_weather (call 1) was overridden" in done.stderr
-    assert here.texts("weather") == before
-    child = here.texts("weather@fork-1")
+    assert mine.texts("weather") == before
+    child = mine.texts("weather@fork-1")
     assert len(child) == 3
     assert child[0] == before[0]
     assert all('{\\"temp\\":5}' in text and "21" not in text for text in child[1:])
-    with Store.open(here.folder / "llmproxy.db", writable=False, now=time.time) as store:
+    with Store.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
         fork = fork_of(store, "weather@fork-1", 1)
     assert fork is not None
     assert (fork.parent, fork.step, fork.shared, fork.path) == ("weather", 2, 1, "$.messages[2].content")
-    for again in (here.replay("--cassette", "weather@fork-1"),
-                  here("run", "--cassette", "weather@fork-1", "--fail-on-miss", "--", *here.agent, "Oslo?", "And Rome?")):  # fmt: skip
+    for again in (mine.replay("--cassette", "weather@fork-1"),
+                  mine("run", "--cassette", "weather@fork-1", "--fail-on-miss", "--", *mine.agent, "Oslo?", "And Rome?")):  # fmt: skip
         assert (again.returncode, again.stdout) == (0, "Cold: 5.\nHot again.\n"), again.stderr
-    listed = here("ls").stdout
+    listed = mine("ls").stdout
     assert "fork of weather at request 2: the result of get_weather (call 1) was overridden" in listed
-    assert "fork of weather at request 2" in here("show", "4").stdout
-    diff = here("diff", "weather", "weather@fork-1", "--fail-on", "any")
+    assert "fork of weather at request 2" in mine("show", "4").stdout
+    diff = mine("diff", "weather", "weather@fork-1", "--fail-on", "any")
     assert diff.returncode == 1
     for told in ('get_weather returns {"temp":5}', "result.temp  [result]", "Texts before the output", "Hot again."):
         assert told in diff.stdout
-    assert here("diff", "weather", "weather@fork-1", "--fail-on", "contract").returncode == 0
+    assert mine("diff", "weather", "weather@fork-1", "--fail-on", "contract").returncode == 0
 
 
 @pytest.mark.slow
-def test_an_overridden_answer_is_part_of_the_fork(here: Here) -> None:
+def test_an_overridden_answer_is_part_of_the_fork(mine: Here) -> None:
     """Sent, not bought; the agent goes on from it live; the child has it recorded and needs no override to replay."""
     rest = [step(user="And Rome?", contains="Made up.", say="Hot again.")]
     with Provider(rest) as provider:
-        done = here.replay(*COLD, "--override-llm", "1=Made up.", "--live", "--as", "what-if", upstream=provider.url)
+        done = mine.replay(*COLD, "--override-llm", "1=Made up.", "--live", "--as", "what-if", upstream=provider.url)
         assert (done.returncode, done.stdout) == (0, "Made up.\nHot again.\n"), done.stderr
         assert len(provider.requests) == 1
-    again = here.replay("--cassette", "what-if")
+    again = mine.replay("--cassette", "what-if")
     assert (again.returncode, again.stdout) == (0, "Made up.\nHot again.\n"), again.stderr
-    assert "the answer of LLM call 1 was overridden" in here("diff", "weather", "what-if").stdout
-    taken = here.replay("--live", "--as", "what-if")
+    assert "the answer of LLM call 1 was overridden" in mine("diff", "weather", "what-if").stdout
+    taken = mine.replay("--live", "--as", "what-if")
     assert (taken.returncode, "a cassette 'what-if' already" in taken.stderr) == (2, True), taken.stderr
 
 

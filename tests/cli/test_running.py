@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -92,6 +94,41 @@ def test_stop_ends_with_the_proxy_s_own_exit_code(tmp_path: Path, capsys: pytest
         ask(px, "hi")
         assert main(["stop", "--url", px.url]) == 4
         assert px.wait() == 4
+    assert "stopped with exit code 4" in capsys.readouterr().out
+
+
+class Ending(BaseHTTPRequestHandler):
+    """A proxy that says, once it was asked to stop, that it is ending, and is gone then."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self._say(200, b'{"exit_code": 4}')
+
+    def do_GET(self) -> None:
+        self.server.server_close()
+        self._say(500, b'{"error": {"message": "llmproxy: the proxy is ending"}}')
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_proxy_that_still_says_that_it_is_ending_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine it answers a question between the order and its end: that is no error."""
+    server = HTTPServer(("127.0.0.1", 0), Ending)
+
+    def serve() -> None:
+        for _ in ("stop", "health"):
+            server.handle_request()
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    assert main(["stop", "--url", f"http://127.0.0.1:{server.server_port}"]) == 4
+    serving.join()
     assert "stopped with exit code 4" in capsys.readouterr().out
 
 

@@ -1,14 +1,14 @@
 """Empty environments, into which the built package is installed.
 
-| name       | Python | what                                                                |
-|------------|--------|---------------------------------------------------------------------|
-| base       | 3.13   | the package alone, and pytest: a user's own test environment        |
-| base-3.12  | 3.12   | the same under the oldest Python                                    |
-| proxy      | 3.13   | `[proxy]`                                                           |
-| proxy-3.12 | 3.12   | the same                                                            |
-| all        | 3.13   | `[all]`, from the sdist                                             |
-| all-3.12   | 3.12   | `[all]`, from the wheel                                             |
-| mitmproxy  | 3.13   | somebody's own mitmproxy: nothing of ours                           |
+| name      | Python | what                                                                 |
+|-----------|--------|----------------------------------------------------------------------|
+| base      | 3.12   | the package alone, and pytest: a user's own test environment         |
+| proxy     | 3.13   | `[proxy]`, from the wheel                                            |
+| all       | 3.12   | `[all]`, from the sdist                                              |
+| mitmproxy | 3.12   | somebody's own mitmproxy: nothing of ours                            |
+
+One of each kind, and half of them under the oldest Python: what is there beside us depends on the kind (mitmproxy imports ours from `base`, so both are of one Python), what we import is tried under
+both Pythons by the other tests.
 
 They lie in `.venv-package/`, where other packages stay from run to run; ours is installed anew each time.
 """
@@ -44,13 +44,10 @@ class Wanted:
 
 
 ENVIRONMENTS = {
-    "base": Wanted(NEWEST, more=("pytest",)),
-    "base-3.12": Wanted(OLDEST, more=("pytest",)),
+    "base": Wanted(OLDEST, more=("pytest",)),
     "proxy": Wanted(NEWEST, "[proxy]"),
-    "proxy-3.12": Wanted(OLDEST, "[proxy]"),
-    "all": Wanted(NEWEST, "[all]", from_sdist=True),
-    "all-3.12": Wanted(OLDEST, "[all]"),
-    "mitmproxy": Wanted(NEWEST, more=("mitmproxy>=12.2,<13",), ours=False),
+    "all": Wanted(OLDEST, "[all]", from_sdist=True),
+    "mitmproxy": Wanted(OLDEST, more=("mitmproxy>=12.2,<13",), ours=False),
 }
 
 

@@ -1,4 +1,4 @@
-"""End to end, as a user has it: an agent with two tools in Python and in Node, simulator and judge (by litellm, too), two processes.
+"""End to end, as a user has it: an agent with two tools in Python and in Node, simulator and judge, two processes.
 
 The upstream is a scripted dialogue that refuses what it does not expect, and counts at its own door what arrives. It is recorded by one
 process and replayed by another, with a proxy of its own, while the upstream is gone.
@@ -22,7 +22,6 @@ from tests.scenario.shop import (
     PLAIN,
     PLEASE,
     SHALL,
-    TRANSLATED,
     dialogue,
     found,
     play,
@@ -30,8 +29,8 @@ from tests.scenario.shop import (
 )
 from tests.support import Listening, near
 
-WAYS = {"python": TRANSLATED, "node-lines": PLAIN, "node-http": PLAIN}
-"""Agents, each with its judge."""
+WAYS = ("node-lines", "node-http", "python")
+"""How the agent is reached."""
 TOOLS = [
     ["look_up_order", {"id": "A-1"}, {"item": "lamp", "status": "delivered on May 2", "paid": 30}],
     ["refund", {"id": "A-1", "amount": 30}, {"order": "A-1", "refunded": 30}],
@@ -56,20 +55,17 @@ def both(provider: Provider) -> dict[str, str]:
     return {"openai": f"{provider.url}/v1", "anthropic": provider.url}
 
 
-@pytest.mark.parametrize(
-    "way", ["node-lines", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "node-lines")]
-)
+@pytest.mark.parametrize("way", [WAYS[0], *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[1:])])
 def test_a_run_comes_back_offline_in_another_process(way: str, tmp_path: Path) -> None:
     """Same messages, verdict, evidence, tools and tokens; nothing reaches the upstream, which is asked itself."""
-    judge = WAYS[way]
-    with Provider(dialogue(judge=judge)) as provider:
+    with Provider(dialogue()) as provider:
         with near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
-            first = once(way, px, tmp_path, judge=judge, OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k")
+            first = once(way, px, tmp_path, OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k")
         provider.finish()
         assert len(provider.requests) == CALLS
         assert provider.header_names().isdisjoint({"x-llmproxy-session", "x-llmproxy-party"})
     with Provider() as silent, near("replay", tmp_path / "x.db", upstreams=both(silent)) as px:
-        second = once(way, px, tmp_path, judge=judge)
+        second = once(way, px, tmp_path)
     assert (silent.connections, silent.requests) == (0, [])
     assert [message["content"] for message in first["messages"]] == [LOST, SHALL, PLEASE, DONE]
     assert (first["success"], [each["text"] for each in first["criteria"]]) == (True, list(CRITERIA))
@@ -79,13 +75,12 @@ def test_a_run_comes_back_offline_in_another_process(way: str, tmp_path: Path) -
     assert second == first
 
 
-@pytest.mark.parametrize("way", [pytest.param("python", marks=pytest.mark.slow), "node-lines"])
-def test_a_changed_prompt_explains_itself(way: str, tmp_path: Path) -> None:
+def test_a_changed_prompt_explains_itself(tmp_path: Path) -> None:
     """The run is an error, which names what differs from what was recorded, and what to type; no traceback of ours is in the way."""
     with Provider(dialogue()) as provider, near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
-        once(way, px, tmp_path, ANTHROPIC_API_KEY="k", OPENAI_API_KEY="k")
+        once("node-lines", px, tmp_path, ANTHROPIC_API_KEY="k", OPENAI_API_KEY="k")
     with near("replay", tmp_path / "x.db") as px:
-        child = play(tmp_path, way, px.url, env={"SHOP_PROMPT": "You work for a lamp shop, and you are rude."})
+        child = play(tmp_path, "node-lines", px.url, env={"SHOP_PROMPT": "You work for a lamp shop, and you are rude."})
     assert child.exit_code == 1
     said = child.stderr.splitlines()
     start = next(number for number, line in enumerate(said) if "MissError" in line and "Traceback" not in line)
@@ -94,28 +89,3 @@ def test_a_changed_prompt_explains_itself(way: str, tmp_path: Path) -> None:
     assert "messages[0].content" in text
     assert "--mode" in text or "record" in text
     assert child.stderr.count("Traceback") == 1
-
-
-@pytest.mark.slow
-def test_three_recorded_conversations_come_back_in_order(tmp_path: Path) -> None:
-    """`runs=3`: recorded apart, each sample gets its own conversation back, and a rate of two thirds."""
-    variants = [
-        dialogue("my lamp is broken", "Refunded, sorry."),
-        dialogue("the lamp A-1 does not work", "I refunded it."),
-        dialogue("refund for a lamp please", "No refund.", refund="failed"),
-    ]
-    steps = [step for number in range(CALLS) for step in (variant[number] for variant in variants)]
-    with Provider(steps, ordered=False) as provider:
-        with near("record", tmp_path / "x.db", upstreams=both(provider)) as px:
-            first = once("python", px, tmp_path, "3", ANTHROPIC_API_KEY="k", OPENAI_API_KEY="k")
-        provider.finish()
-    lines = [[message["content"] for message in sample["messages"]] for sample in first["samples"]]
-    assert len({tuple(each) for each in lines}) == 3
-    assert first["rate"] == pytest.approx(2 / 3)
-    assert len({sample["thread_id"] for sample in first["samples"]}) == 3
-    with near("replay", tmp_path / "x.db") as px:
-        second = found(play(tmp_path, "python", px.url, "3"))
-    assert [sample.pop("replayed") for sample in second["samples"]] == [True] * 3
-    for sample in first["samples"]:
-        assert sample.pop("replayed") is False
-    assert second == first

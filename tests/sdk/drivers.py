@@ -64,24 +64,22 @@ def _routed(*routes: str) -> tuple[str, ...]:
     return tuple(f"{route}_{case}" for route in routes for case in ROUTED)
 
 
+def _previous(name: str, script: str, cases: tuple[str, ...]) -> Driver:
+    """Return one that our provider hears alone: aimock hears the newest of each SDK, and knows no versions."""
+    return Driver(name, "previous", script, cases, {"aimock": cases})
+
+
 DRIVERS: tuple[Driver, ...] = (
     Driver("openai-py", "newest", "drive_openai.py", (*OPENAI, "asynchronous"), OURS_ONLY),
-    Driver("openai-py-2", "previous", "drive_openai.py", (*OPENAI, "asynchronous"), OURS_ONLY),
+    _previous("openai-py-2", "drive_openai.py", (*OPENAI, "asynchronous")),
     Driver("anthropic-py", "newest", "drive_anthropic.py", (*ANTHROPIC, "asynchronous"), OURS_ONLY),
-    Driver("anthropic-py-0", "previous", "drive_anthropic.py", (*ANTHROPIC, "asynchronous"), OURS_ONLY),
+    _previous("anthropic-py-0", "drive_anthropic.py", (*ANTHROPIC, "asynchronous")),
     Driver("genai-py", "newest", "drive_genai.py", (*GEMINI, "asynchronous"), {}),
-    Driver("genai-py-1", "previous", "drive_genai.py", (*GEMINI, "asynchronous"), {}),
+    _previous("genai-py-1", "drive_genai.py", (*GEMINI, "asynchronous")),
     Driver("ollama-py", "newest", "drive_ollama.py", ("plain", "stream", "tools", "asynchronous"), {}),
     Driver("mistral-py", "newest", "drive_mistral.py", ("plain", "stream", "tools"), {}),
     Driver("cohere-py", "newest", "drive_cohere.py", ("plain", "stream"), {"provider": ("plain", "stream")}),
-    # aimock does not see the tool's result in what litellm sends to Gemini.
-    Driver(
-        "litellm",
-        "previous",
-        "drive_litellm.py",
-        _routed("openai", "anthropic", "gemini"),
-        {"aimock": ("gemini_tools",)},
-    ),
+    _previous("litellm", "drive_litellm.py", _routed("openai", "anthropic", "gemini")),
     Driver("openai-js", "node", "drive_openai.mjs", OPENAI, OURS_ONLY),
     Driver("anthropic-js", "node", "drive_anthropic.mjs", ANTHROPIC, OURS_ONLY),
     Driver("genai-js", "node", "drive_genai.mjs", GEMINI, {}),
