@@ -1,12 +1,12 @@
 """What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`. Read strictly: a fault that silently does nothing is none.
 
-seed: 7                       # another seed, other draws; 0 unless given
-faults:
-- kind: http-429
-retry_after: 2            # what the kind takes
-call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, tool
-probability: 0.5          # of the calls that these choose
-times: 2                  # attempts of one request, then it gets its recorded answer; or always
+    seed: 7                       # another seed, other draws; 0 unless given
+    faults:
+      - kind: http-429
+        retry_after: 2            # what the kind takes
+        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, tool
+        probability: 0.5          # of the calls that these choose
+        times: 2                  # attempts of one request, then it gets its recorded answer; or always
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def _from_file(asked: str, folder: Path) -> Faults:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFaults(f"faults: {asked} is no text: byte {error.start} is not UTF-8.") from error
-    return read_faults(parse_yaml(text, asked), name=asked)
+    found = read_faults(parse_yaml(text, asked), name=asked)
+    if not found.rules:
+        raise BadFaults(f"faults: {asked} holds no rule, so nothing would be struck.", hint=_ALL)
+    return found
 
 
 def parse_yaml(text: str, name: str) -> Json:
@@ -131,8 +134,10 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
         raise BadFaults(f"{where}: no list of `faults`, but {_shown(value)}", hint=hint)
     _known(value, ("seed", "faults"), where)
     rows = value["faults"]
-    if not isinstance(rows, list) or len(rows) > MOST_RULES:
-        raise BadFaults(f"{where}: `faults` is {_shown(rows)}; it is a list of at most {MOST_RULES} rules.")
+    if not isinstance(rows, list):
+        raise BadFaults(f"{where}: `faults` is {_shown(rows)}; it is a list of rules.")
+    if len(rows) > MOST_RULES:
+        raise BadFaults(f"{where}: {len(rows)} rules; at most {MOST_RULES} are read.")
     rules = tuple(_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
     return Faults(rules, read_seed(value.get("seed", 0), where), name)
 
@@ -191,7 +196,7 @@ def _number(value: Json, wanted: Parameter, where: str) -> float:
     if not good or (wanted.whole and value != int(value)):
         kind = "a whole number" if wanted.whole else "a number"
         raise BadFaults(
-            f"{where}: {wanted.name} is {_shown(value)}; it is {kind} from {wanted.low:g} to {wanted.high:g}."
+            f"{where}: {wanted.name} is {_shown(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
         )
     return float(value)
 
