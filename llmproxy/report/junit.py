@@ -90,7 +90,8 @@ def _case(suite: str, scenario: StoryScenario, run: Run) -> ET.Element:
         )
         problem.text = _text("\n".join(lines))
     bound = replayed(run.finished) if run.finished and run.finished.bound else ""
-    if said := "\n".join(filter(None, (bound, conversation(run)))):
+    labels = run.finished.labels if run.finished else ()
+    if said := "\n".join(filter(None, (bound, *labels, conversation(run)))):
         ET.SubElement(case, "system-out").text = _text(said)
     return case
 

@@ -143,10 +143,10 @@ def test_a_fork_never_holds_a_fault(questions: Path, tmp_path: Path) -> None:
 def test_once_records_what_came_after_the_fault_and_nothing_else(tmp_path: Path) -> None:
     """A first run under faults leaves what one without would have left."""
     steps = (Step(Reply("well"), times=None),)
-    keys = []
-    for faults in ({}, {"faults": "http-500"}, {"faults": "length"}):
+    keys: list[list[tuple[str, int, int]]] = []
+    for faults in ("", "http-500", "length"):
         store = tmp_path / f"{len(keys)}.db"
-        with Provider(Script(steps)) as p, Rig("once", store, {"openai": p.url}, **faults) as rig:
+        with Provider(Script(steps)) as p, Rig("once", store, {"openai": p.url}, faults=faults) as rig:
             for text in ("one", "two"):
                 while ask(rig, text).headers.get("x-llmproxy-fault"):
                     pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 import xmlschema
 
 from llmproxy.report.at_end import AtEnd
+from llmproxy.report.events import Finished
 from llmproxy.report.junit import document
 from llmproxy.report.story import Story
 from tests.report import samples
@@ -77,6 +79,17 @@ def test_what_xml_cannot_say_is_escaped() -> None:
     said = case("fine").findtext("system-out") or ""
     assert "\\x00\\x1b[31m" in said
     assert "<script>alert('x')</script>" in said
+
+
+def test_faults_on_purpose_are_named() -> None:
+    """With whatever else marks a run, before what was said."""
+    told, label = Story(), "step 1: call 1 met fault http-429 (rule 1)"
+    for event in samples.events():
+        told.add(replace(event, labels=[label]) if isinstance(event, Finished) else event)
+    said = [each.text or "" for each in ET.fromstring(document(told)).iter("system-out")]
+    assert len([text for text in said if label in text]) == len(
+        [1 for each in samples.events() if isinstance(each, Finished)]
+    )
 
 
 def test_nothing_at_all_is_still_a_file() -> None:

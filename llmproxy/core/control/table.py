@@ -22,6 +22,7 @@ from llmproxy.core.control.values import (
     Json,
     circumstances_of,
     faults_of,
+    flag_of,
     forking_of,
     maybe_flag_of,
     name_of,
@@ -266,11 +267,12 @@ def _declare(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    if set(call.body) - {"faults", "seed"} or "faults" not in call.body:
+    if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.named(call.name), faults_of(call.body["faults"], **seed)
-    engine.sessions.set_faults(session, engine.config.faults if given is None else given)
+    again = flag_of(call.body.get("again"), "again", default=False)
+    engine.sessions.set_faults(session, engine.config.faults if given is None else given, again=again)
     return _faults(engine, call)
 
 

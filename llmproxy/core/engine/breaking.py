@@ -44,7 +44,10 @@ def strike(
     verdict = decide(Situation(session.policy, slots, nth, session.exhausted, here))
     if verdict.decision is Decision.REFUSE:
         return False
-    struck = faulting.strike(_call(exchange, walker, nth, verdict.recording, read, now=now))
+    call = _call(exchange, walker, nth, verdict.recording, read, now=now)
+    for each in session.aside:
+        each.pass_by(call)
+    struck = faulting.strike(call)
     if struck is None:
         exchange.bound = None
         return False

@@ -481,7 +481,7 @@ class Engine:
 
     def told(self, session: Session, call: CallEnded) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
-        for each in (session.forking, session.faulting):
+        for each in (session.forking, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:
                 return made
         return self.recorded(call.interaction)

@@ -7,6 +7,8 @@
         call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, tool
         probability: 0.5          # of the calls that these choose
         times: 2                  # attempts of one request, then it gets its recorded answer; or always
+
+A list of rules, or one rule, is such a set in short.
 """
 
 from __future__ import annotations

@@ -60,6 +60,10 @@ class Faulting:
                 return Struck(call, fault, broken)
         return None
 
+    def pass_by(self, call: Call) -> None:
+        """Count a call that came while other faults were met: the third call of the session is the third."""
+        self._number(call, (call.party, call.key, call.nth))
+
     def strike_handshake(self, session: str, provider: str, host: str) -> Struck | None:
         """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
         key = f"tls {host}"

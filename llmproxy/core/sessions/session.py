@@ -100,6 +100,8 @@ class Session:
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
     faulting: Faulting | None = None
     """Faults on purpose; None for nearly every session."""
+    aside: list[Faulting] = field(default_factory=list)
+    """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
     """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.talking`."""
     _last: Walker | None = None
@@ -157,8 +159,9 @@ class Session:
             self.forking.restart()
         if self.bound is not None:
             self.bound.restart()
-        if self.faulting is not None:
-            self.faulting.restart()
+        for each in (self.faulting, *self.aside):
+            if each is not None:
+                each.restart()
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""

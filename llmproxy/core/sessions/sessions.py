@@ -34,6 +34,8 @@ from llmproxy.protocol import CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
 
 log = logging.getLogger(__name__)
 
+MOST_ASIDE = 3
+"""Sets of faults, besides the last one, that a session remembers."""
 _SHOWN_NAMES = 10
 _LATE = "llmproxy, late"
 """A holder that never holds a lease: what comes after the end only marks the cassette as complete."""
@@ -211,10 +213,19 @@ class Sessions:
         self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
 
-    def set_faults(self, session: Session, faults: Faults | None) -> None:
-        """Let a session meet other faults from its next call on, counted anew; none if there are no rules."""
+    def set_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
+        """Let a session meet other faults from its next call on; none if there are no rules.
+
+        They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it stood.
+        """
+        if session.faulting is not None:
+            session.aside = [*session.aside[-MOST_ASIDE:], session.faulting]
+        before = next((each for each in session.aside[::-1] if again and each.faults == faults), None)
         if faults is None or not faults.rules:
             session.faulting = None
+        elif before is not None:
+            session.aside = [each for each in session.aside if each is not before]
+            session.faulting = before
         elif faults is self.defaults.faults:
             session.faulting = Faulting(faults, total=self.struck)
         else:

@@ -133,10 +133,13 @@ class RunSession:
         if circumstances and self._closed is None:
             await aside(self.control.declare, self.name, circumstances)
 
-    async def meet(self, faults: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those before."""
+    async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
+        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those before.
+
+        `again`: these were met before, and go on where they stood.
+        """
         before = await aside(self.control.faults, self.name)
-        await aside(self.control.faults, self.name, faults or {"faults": None})
+        await aside(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
     async def begin(self) -> None:

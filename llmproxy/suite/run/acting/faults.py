@@ -43,7 +43,7 @@ async def meet_faults(stage: Stage, value: object, done: Done) -> AsyncIterator[
     try:
         yield
     finally:
-        met = await stage.session.meet(asked_faults(stage.case.scenario.faults, stage.case.folder))
+        met = await stage.session.meet(asked_faults(stage.case.scenario.faults, stage.case.folder), again=True)
         done.rest += [
             Assertion(name=NAME, status=Status.ENVIRONMENT_ERROR, message=text) for text in find_unstruck(met)
         ]

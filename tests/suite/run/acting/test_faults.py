@@ -88,6 +88,28 @@ def test_faults_of_a_step_are_of_that_step(tape: tuple[Path, str]) -> None:
     ]
 
 
+def test_faults_of_a_scenario_go_on_behind_those_of_a_step(tape: tuple[Path, str], tmp_path: Path) -> None:
+    """What struck before the step has struck, and its calls are counted while the step meets others; JUnit names each."""
+    folder, url = tape
+    found = play(folder, url, tries=2, scenario=[{"kind": "http-429", "call": 1}], step="http-500")
+    assert found.statuses == ["passed"], found.why
+    assert [label for label in found.told.finished[0].labels if "met fault" in label] == [
+        "step 1: call 1 met fault http-429 (rule 1)",
+        "step 2: call 3 met fault http-500 (rule 1)",
+    ]
+    agent = json.dumps({"command": [sys.executable, str(folder / "agent.py"), "2"]})
+    text = (
+        f"name: t\nagent: {agent}\nscenarios:\n  - id: one\n    faults: ['http-503@3']\n    steps:\n"
+        "      - {chat: hi}\n      - {chat: more, faults: [reset]}\n      - {chat: hi}\n"
+    )
+    found = rig.run(rig.cases_of(folder, text), proxy=url)
+    assert found.statuses == ["passed"], found.why
+    assert [label for label in found.told.finished[0].labels if "met fault" in label] == [
+        "step 2: call 2 met fault reset (rule 1)",
+        "step 3: call 4 met fault http-503 (rule 1)",
+    ]
+
+
 def test_a_pass_without_the_fault_is_an_error(tape: tuple[Path, str]) -> None:
     """Nothing was proved: of the scenario, and of a step; what chance may spare is no error."""
     found = play(*tape, tries=2, scenario="http-500@7")
