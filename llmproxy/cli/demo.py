@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.resources import files
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from llmproxy.protocol import UI_PREFIX
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.demo_agent import Create
@@ -35,7 +38,9 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo() -> None:
+def demo(
+    ui: bool = typer.Option(False, "--ui", help="Then look at it in the browser, until Ctrl-C."),
+) -> None:
     """See a recording replayed to a real SDK client: no key, no network, nothing left behind."""
     from llmproxy.cli.parts.demo_agent import talk
     from llmproxy.cli.parts.demo_client import Asker
@@ -63,12 +68,26 @@ def demo() -> None:
                 f"and {recorded.tokens} tokens, every time."
             )
             _miss(asker, asked_quickly)
+            if ui:
+                _look(fast)
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
         "  OPENAI_BASE_URL=http://127.0.0.1:8080/v1 ANTHROPIC_BASE_URL=http://127.0.0.1:8080 <your agent>\n"
         "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
     )
+
+
+def _look(proxy: str) -> None:
+    """Show the viewer at the proxy's own port, and wait for Ctrl-C."""
+    from llmproxy.cli.ui import show
+
+    url = f"{proxy}{UI_PREFIX}"
+    typer.echo(f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it.")
+    sys.stdout.flush()
+    show(url)
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _say(text: str) -> None:

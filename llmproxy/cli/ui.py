@@ -63,7 +63,7 @@ def ui(
         url = f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token={token}"
         typer.echo(f"llmproxy: looking at {start['store']}\n  {url}\nThe address is for you alone. Ctrl-C ends it.")
         if browser:
-            _show(url)
+            show(url)
         try:
             made.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -179,7 +179,8 @@ def _imported(file: Path, store: Path) -> Path:
     return store
 
 
-def _show(url: str) -> None:
+def show(url: str) -> None:
+    """Open an address in the browser, if there is one."""
     import webbrowser
 
     with suppress(webbrowser.Error):

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.stand_ins import without_names
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.store.contents.rows import describe
 from llmproxy.core.store.reading import CassetteInfo, Reading
@@ -69,6 +70,7 @@ def _row(interaction: Interaction) -> dict[str, Any]:
         "party": i.party,
         "provider": i.provider,
         "operation": i.operation,
+        "channel": channel_of(i.provider, i.operation).value,
         "model": i.model,
         "stream": i.stream,
         "status": i.response.status,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.sessions.journal import Missed
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.protocol import Decision
@@ -143,6 +144,7 @@ def _row(number: int, o: Outcome) -> dict[str, Json]:
         "provider": o.provider,
         "model": o.model,
         "operation": o.operation or f"{o.method} {o.target}",
+        "channel": channel_of(o.provider, o.operation).value,
         "status": o.status,
         "ms": o.ms,
         "first": o.first_ms,

@@ -103,6 +103,7 @@ def plain(row: RowSummary) -> dict[str, Any]:
         "party": row.party,
         "provider": row.provider,
         "operation": row.operation,
+        "channel": row.channel.value,
         "model": row.model,
         "stream": row.stream,
         "status": row.status,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from urllib.request import Request
 
 import yaml
 
 from tests.support.process import ROOT, Process, clean_env
+from tests.support.proxy import DIRECT
 
 
 def run(folder: Path) -> tuple[int | None, str, str]:
@@ -28,7 +31,7 @@ def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -
     assert 'calls get_weather({"city":"Oslo"})' in out
     assert "the whole suite runs offline" in out
     assert re.search(r"4 calls replayed in ([3-9]|\d\d)\.\d s, as recorded; .* full speed .*: [\d.]+ m?s", out)
-    assert re.search(r"0 calls went to the provider, where they would cost \$0\.0001\d and 523 tokens", out)
+    assert re.search(r"0 calls went to the provider, where they would cost \$0\.0001 and 523 tokens", out)
     assert "openai.NotFoundError: HTTP 404" in out
     assert "$.messages[0].content" in out
     assert "llmproxy start --mode record" in out
@@ -43,3 +46,23 @@ def test_the_bundled_recording_holds_no_secret_and_no_local_address() -> None:
     assert [each["request"]["uri"] for each in recorded] == ["https://api.openai.com/v1/chat/completions"] * 4
     assert [each["request"]["headers"]["Authorization"] for each in recorded] == [["Bearer [REDACTED]"]] * 4
     assert "sk-" not in text
+
+
+def test_with_ui_the_page_shows_what_happened_until_ctrl_c(tmp_path: Path) -> None:
+    """At the proxy's own port: the calls that were replayed, and the miss."""
+    child = Process(
+        [sys.executable, "-m", "llmproxy", "demo", "--ui"], tmp_path, "demo", clean_env({"BROWSER": "true"})
+    )
+    child.wait_until(lambda: "Ctrl-C ends it." in child.stdout, 120)
+    found = re.search(r"(http://127\.0\.0\.1:\d+)/_llmproxy/ui/", child.stdout)
+    assert found is not None
+    with DIRECT.open(found[0], timeout=10) as answer:
+        token = re.search(r'"token":"([^"]+)"', answer.read().decode())
+    assert token is not None
+    request = Request(f"{found[0]}data/live?after=0", headers={"x-llmproxy-token": token[1]})
+    with DIRECT.open(request, timeout=10) as answer:
+        rows = json.loads(answer.read())["rows"]
+    assert [row["what"] for row in rows] == [*["hit"] * 4, "miss"]
+    assert (rows[0]["channel"], rows[0]["answered"], "Sweden" in rows[-1]["asked"]) == ("llm", "Oslo.", True)
+    assert child.end() == 0
+    assert "Now with your own agent" in child.stdout

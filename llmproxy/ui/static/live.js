@@ -104,7 +104,7 @@ const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (
 function Row({ row, alone }) {
   const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
   return html`<div class=${`one ${row.what}${row.lost ? " lost" : ""}`}>
-    <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${!alone && row.session !== "default" && html`<span class="tag">${visible(row.session)}</span>`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
+    <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}${!alone && row.session !== "default" && html`<span class="tag">${visible(row.session)}</span>`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
       <span class="model">${visible([row.provider, row.model || row.operation].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span></div>
     <div class="second">${row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}${says(row) && html`<span class="answered">${line(says(row), 160)}</span>`}</div>
   </div>`;

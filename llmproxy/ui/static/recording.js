@@ -142,7 +142,7 @@ function Row({ row, before, from, position }) {
   const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
   const same = before && before.asked === row.asked;
   return html`<div class=${isFailed(row) ? "one failed" : "one"}>
-    <div class="first"><span class="id">#${row.id}</span><span class="soft">${clock(row.at)}</span>${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
+    <div class="first"><span class="id">#${row.id}</span><span class="soft">${clock(row.at)}</span>${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}
       <span class="model">${visible(row.model || row.operation)}</span><span class="end">${isFailed(row) && html`<b>${row.status}${row.ending === "complete" ? "" : ` ${row.ending}`}</b> `}${tokens} <span class="soft">${duration(row.ms)}</span></span></div>
     <div class="second">${!same && row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
     <${Bar} row=${row} position=${position} />
