@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
     from llmproxy.client.environment.build import EnvironmentPlan, Interception
     from llmproxy.client.process.attach import Attached
+    from llmproxy.client.tools.configuring import ToolsConfig
     from llmproxy.settings import Loaded, Settings
 
 _OF_THE_CHILD = (
@@ -77,6 +78,12 @@ def run(
         metavar="NAME=VALUE",
         help="What is true of this run only, besides its folder, home and day: recorded and present values are exchanged.",
     ),
+    mcp_config: str | None = typer.Option(
+        None,
+        "--mcp-config",
+        metavar="FILE",
+        help="The agent's MCP configuration: its servers are recorded, or replayed, too. The command gets a copy in its place.",
+    ),
     as_json: Path | None = typer.Option(
         None,
         "--json",
@@ -97,7 +104,9 @@ def run(
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     if not base_urls and not intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    asked = RunAsked(flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance), as_json)
+    asked = RunAsked(
+        flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance), as_json, mcp_config
+    )
     raise typer.Exit(execute(asked, os.environ, Sweeping(jobs, patience)))
 
 
@@ -121,6 +130,8 @@ class RunAsked:
     mount_at: Path | None = None
     circumstance: tuple[str, ...] = ()
     as_json: Path | None = None
+    mcp_config: str | None = None
+    """The agent's MCP configuration, as typed."""
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
 
@@ -177,13 +188,17 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
         check_mount(asked.mount_at)
     if running_at(env):
         _refuse_options_of_start(asked.flags)
+    tools = read_tools(asked)
     declared = asked.circumstances(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=asked.intercept)
+        options += [f"--upstream={name}={url}" for name, url in tools.upstreams.items()] if tools else []
         with attached(options, env, log=log, started_by=asked.typed) as proxy:
-            opened = open_session(proxy, loaded, env, declared)
+            opened = open_session(proxy, loaded, env, declared, tools)
+            if tools is not None:
+                asked = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes), *(() if asked.intercept else warn(asked.command)))
             code = child.run(asked.child, plan.applied_to(env))
@@ -275,7 +290,11 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list
 
 
 def open_session(
-    proxy: Attached, loaded: Loaded, env: Mapping[str, str], declared: Sequence[Mapping[str, str]] = ()
+    proxy: Attached,
+    loaded: Loaded,
+    env: Mapping[str, str],
+    declared: Sequence[Mapping[str, str]] = (),
+    tools: ToolsConfig | None = None,
 ) -> Report:
     """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances."""
     from llmproxy.client.environment.build import upstreams_of
@@ -288,11 +307,37 @@ def open_session(
         mode=str(settings.mode) if sources["mode"] != "default" else None,
         exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
         speed=settings.speed if sources["speed"] != "default" else None,
-        upstreams=upstreams_of(env, proxy.url) or None,
+        upstreams={**upstreams_of(env, proxy.url), **(tools.upstreams if tools else {})} or None,
         circumstances=declared,
         bind=str(settings.bind) if sources["bind"] != "default" else None,
         faults=faults_of(settings),
     )
+
+
+def read_tools(asked: RunAsked) -> ToolsConfig | None:
+    """Read the agent's MCP configuration, if one was named. Raises SettingsError."""
+    if asked.mcp_config is None:
+        return None
+    from llmproxy.client.tools.configuring import put_in_command, read_config
+
+    put_in_command(asked.command, asked.mcp_config, asked.mcp_config + ".copy")  # what cannot be meant is said now
+    try:
+        text = Path(asked.mcp_config).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--mcp-config {asked.mcp_config} cannot be read: {error}") from error
+    return read_config(text, asked.mcp_config)
+
+
+def place_tools(asked: RunAsked, tools: ToolsConfig, url: str, session: str, folder: Path) -> RunAsked:
+    """Write the configuration for this run beside the user's, say what was done, and let the command have it."""
+    from llmproxy.client.tools.configuring import put_in_command, rewrite
+
+    made, told = rewrite(tools, url, session, [sys.executable, "-m", "llmproxy"])
+    copy = folder / "mcp.json"
+    copy.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    copy.chmod(0o600)  # it may hold credentials
+    _say(*(f"llmproxy: mcp: {each}" for each in told))
+    return replace(asked, command=put_in_command(asked.command, str(asked.mcp_config), str(copy)))
 
 
 def faults_of(settings: Settings) -> Mapping[str, Any] | None:

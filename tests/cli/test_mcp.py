@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.process import clean_env
-from tests.support.tools import HERE, SERVER, use
+from tests.support.tools import HERE, SERVER, http_server, use
 
 LLMPROXY = (sys.executable, "-m", "llmproxy")
 CALLS: list[Any] = [
@@ -113,3 +113,47 @@ def test_two_dashes_stand_before_the_server(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "llmproxy mcp -- npx" in done.stderr
+
+
+def test_a_run_puts_itself_before_the_servers_of_a_configuration(tmp_path: Path) -> None:
+    """Over stdio and over HTTP: recorded once, then everything dead; the user's file is not touched, and each server is named."""
+    one, other = folders(tmp_path)
+    log, store = tmp_path / "log", tmp_path / "x.db"
+    agent = (
+        "import json, subprocess, sys\n"
+        "for server in json.load(open(sys.argv[1]))['mcpServers'].values():\n"
+        "    where = [server['url']] if 'url' in server else ['--', server['command'], *server['args']]\n"
+        "    plan = json.dumps({'calls': [['echo', {'text': 'a'}], ['count', {}]]})\n"
+        "    subprocess.run([sys.executable, sys.argv[2], plan, *where], check=True)\n"
+    )
+
+    def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        given = ["--mcp-config", str(config), "--mode", mode, "--store", str(store)]
+        command = [
+            *LLMPROXY,
+            "run",
+            *given,
+            "--",
+            sys.executable,
+            "-c",
+            agent,
+            str(config),
+            str(HERE / "mcp_client.py"),
+        ]
+        env = clean_env({"XDG_DATA_HOME": str(tmp_path)})
+        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=180, check=False)
+
+    config = tmp_path / "tools.json"
+    stdio = {"command": SERVER[0], "args": [SERVER[1], "stdio", str(log)]}
+    with http_server(tmp_path / "http.log", tmp_path) as origin:
+        config.write_text(json.dumps({"mcpServers": {"near": stdio, "far": {"type": "http", "url": f"{origin}/mcp"}}}))
+        before = config.read_bytes()
+        recorded = run("record", one)
+        assert recorded.returncode == 0, recorded.stderr
+    assert "mcp: near: over stdio, behind `llmproxy mcp`" in recorded.stderr
+    assert "mcp: far: over HTTP, behind the proxy" in recorded.stderr
+    replayed = run("replay", other)
+    assert ", 0 misses" in replayed.stderr, replayed.stderr
+    assert (replayed.stdout, replayed.returncode) == (recorded.stdout, 0)
+    assert config.read_bytes() == before
+    assert [len((tmp_path / each).read_text().splitlines()) for each in ("log", "http.log")] == [2, 2]

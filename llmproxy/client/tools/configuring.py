@@ -1,0 +1,132 @@
+"""An agent's MCP configuration for the time of a run: the shim before its servers over stdio, the proxy before those over HTTP.
+
+    {"mcpServers": {NAME: {"command", "args", "env"} | {"type": "http", "url", "headers"}}}     VS Code's "servers" likewise
+
+Pure: what is read is never changed; the caller writes the copy. What cannot be put behind anything stays as it is, and is said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from llmproxy.errors import SettingsError
+
+_TABLES = ("mcpServers", "servers")
+UPSTREAM = "mcp."
+"""How the names of upstreams begin that are servers of a configuration."""
+_REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsConfig:
+    """A configuration as it was read."""
+
+    values: Mapping[str, Any]
+    table: str
+    """The member that holds the servers."""
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """What the proxy must know: name -> origin."""
+
+    @property
+    def servers(self) -> Mapping[str, Any]:
+        """Its servers by name."""
+        found: Mapping[str, Any] = self.values[self.table]
+        return found
+
+
+def read_config(text: str, name: str) -> ToolsConfig:
+    """Read a configuration; `name` is its file's. Raises SettingsError."""
+    hint = 'It looks like {"mcpServers": {"files": {"command": "npx", "args": ["-y", "some-server"]}}}.'
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"--mcp-config {name} is no JSON: {error}", hint=hint) from error
+    table = next((each for each in _TABLES if isinstance(values, dict) and isinstance(values.get(each), dict)), None)
+    if table is None:
+        raise SettingsError(f"--mcp-config {name} names no servers.", hint=hint)
+    found = {upstream_name(server): origin for server, each in values[table].items() if (origin := _origin(each))}
+    return ToolsConfig(values, table, found)
+
+
+def upstream_name(server: str) -> str:
+    """Return the name of the upstream that a server over HTTP becomes."""
+    return UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", server.lower())
+
+
+def _origin(server: object) -> str:
+    """Return where a server over HTTP is; empty for any other, and for one whose URL nobody can read (a variable in it, a password)."""
+    url = server.get("url") if isinstance(server, dict) else None
+    if not isinstance(server, dict) or not isinstance(url, str) or server.get("type", "http") not in _REMOTE:
+        return ""
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme in ("http", "https") and parts.hostname and not parts.username and "$" not in url
+        _ = parts.port
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc}" if plain else ""
+
+
+def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration for a run, and what was done to each server in words.
+
+    `url` and `session` are the run's, `shim` the words that start us.
+    """
+    made: dict[str, Any] = {}
+    told = []
+    for name, server in config.servers.items():
+        made[name], how = _placed(name, server, config, (url.rstrip("/"), session), shim)
+        told.append(f"{name}: {how}")
+    return {**config.values, config.table: made}, told
+
+
+def _placed(
+    name: str,
+    server: Any,  # noqa: ANN401 - JSON
+    config: ToolsConfig,
+    run: tuple[str, str],
+    shim: Sequence[str],
+) -> tuple[Any, str]:
+    url, session = run
+    command, args = (server.get("command"), server.get("args", [])) if isinstance(server, dict) else (None, None)
+    if isinstance(command, str) and isinstance(args, list) and all(isinstance(each, str) for each in args):
+        if "mcp" in args and "--" in args and command.rpartition("/")[2].startswith("llmproxy"):
+            return server, "has the shim already"
+        words = [
+            *shim,
+            "mcp",
+            "--proxy",
+            url,
+            "--session",
+            session,
+            "--name",
+            upstream_name(name),
+            "--",
+            command,
+            *args,
+        ]
+        return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
+    if _origin(server) and upstream_name(name) in config.upstreams:
+        parts = urlsplit(server["url"])
+        place = f"{url}/s/{quote(session, safe='')}/{upstream_name(name)}{parts.path or '/'}"
+        return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
+    return server, "LEFT AS IT IS: neither a command nor a plain URL of Streamable HTTP"
+
+
+def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+    """Return the command with the copy where it named the file; Claude Code's gets it where it did not. Raises SettingsError."""
+    made = tuple(
+        copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word
+        for word in command
+    )
+    if made != tuple(command):
+        return made
+    if command[0].replace("\\", "/").rpartition("/")[2] in ("claude", "claude.exe", "claude.cmd"):
+        return (*command, "--mcp-config", copy, "--strict-mcp-config")
+    hint = f"Write it where the agent takes its configuration, as in: llmproxy run --mcp-config {file} -- ./agent --mcp {file}"
+    raise SettingsError(f"--mcp-config {file}: the command does not name this file.", hint=hint)

@@ -1,0 +1,70 @@
+"""MCP configurations for the time of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.client.tools.configuring import put_in_command, read_config, rewrite
+from llmproxy.errors import SettingsError
+
+CONFIG: dict[str, Any] = {
+    "mcpServers": {
+        "files": {"command": "npx", "args": ["-y", "some-server", "."], "env": {"A": "b"}},
+        "Docs Site": {"type": "http", "url": "https://docs.example.com/mcp?x=1", "headers": {"Authorization": "t"}},
+        "old": {"type": "sse", "url": "https://old.example.com/sse"},
+        "secret": {"url": "https://${HOST}/mcp"},
+        "ours": {"command": "llmproxy", "args": ["mcp", "--", "x"]},
+    },
+    "other": 1,
+}
+
+
+def test_each_server_gets_what_stands_before_it() -> None:
+    """Names, environments and headers stay; what cannot be placed stays as it is, and is said; the original is not touched."""
+    before = json.dumps(CONFIG)
+    config = read_config(before, "x.json")
+    made, told = rewrite(config, "http://127.0.0.1:5/", "a b", ["python", "-m", "llmproxy"])
+    assert config.upstreams == {"mcp.docs-site": "https://docs.example.com"}
+    shim = ["-m", "llmproxy", "mcp", "--proxy", "http://127.0.0.1:5", "--session"]
+    assert made["mcpServers"] == {
+        **CONFIG["mcpServers"],
+        "files": {
+            "command": "python", "env": {"A": "b"},
+            "args": [*shim, "a b", "--name", "mcp.files", "--", "npx", "-y", "some-server", "."],
+        },
+        "Docs Site": {
+            **CONFIG["mcpServers"]["Docs Site"], "url": "http://127.0.0.1:5/s/a%20b/mcp.docs-site/mcp?x=1",
+        },
+    }  # fmt: skip
+    assert (made["other"], json.dumps(config.values)) == (1, before)
+    assert [line for line in told if "LEFT AS IT IS" in line] == [told[2], told[3]]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mcpServers": []}'])
+def test_what_is_no_configuration_is_said(text: str) -> None:
+    """With its name, and what one looks like."""
+    with pytest.raises(SettingsError, match=r"--mcp-config x\.json") as error:
+        read_config(text, "x.json")
+    assert "mcpServers" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        (["agent", "--mcp", "x.json"], ("agent", "--mcp", "/tmp/c")),
+        (["agent", "--mcp=x.json"], ("agent", "--mcp=/tmp/c")),
+        (["/bin/claude", "-p", "hi"], ("/bin/claude", "-p", "hi", "--mcp-config", "/tmp/c", "--strict-mcp-config")),
+    ],
+)
+def test_the_command_gets_the_copy(command: list[str], made: tuple[str, ...]) -> None:
+    """Where it named the file; Claude Code takes it by an option of its own."""
+    assert put_in_command(command, "x.json", "/tmp/c") == made
+
+
+def test_a_command_that_does_not_name_the_file_is_refused() -> None:
+    """Its servers would run for real, and nobody would know."""
+    with pytest.raises(SettingsError, match="does not name this file"):
+        put_in_command(["agent"], "x.json", "/tmp/c")
