@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 
 if TYPE_CHECKING:
+    from llmproxy.scenario.config import ModelConfig
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["AgentAdapter"]
+__all__ = ["AgentAdapter", "Offered"]
 
 
 class AgentAdapter(ABC):
@@ -42,3 +45,29 @@ class AgentAdapter(ABC):
     def clone(self) -> Self:
         """Return an adapter for another run that goes on at the same time; a shallow copy unless it says otherwise."""
         return copy.copy(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What an adapter may have beside what `AgentAdapter` asks for: attributes or properties of these names, read when they are needed."""
+
+    who: str = ""
+    """How errors name it; its class unless it says otherwise."""
+    models: Sequence[ModelConfig] = ()
+    """The models that it asks: the session must know where those with an `api_base` are."""
+    criteria: Sequence[object] | None = None
+    """What it judges; None if it does not say, empty if it has nothing to decide."""
+    declared: Any = None
+    """What its last answer said about its history, as JSON; None for nothing."""
+    waited: float = 0.0
+    """Seconds that it waited for others before it could begin."""
+    notes: Sequence[str] = ()
+    """What is told with the run."""
+    turn_at: str | None = None
+    """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
+
+    @classmethod
+    def by(cls, adapter: object) -> Offered:
+        """Read what an adapter offers now."""
+        found: dict[str, Any] = {each.name: getattr(adapter, each.name, each.default) for each in fields(cls)}
+        return cls(**found)

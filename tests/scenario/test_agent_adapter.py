@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
+from llmproxy.scenario.agent_adapter import Offered
 from tests.scenario.people import play, said
 
 
@@ -34,3 +35,20 @@ def test_defaults_are_those_of_an_agent_in_this_process() -> None:
     assert (agent.role, agent.uses_session, agent.in_process) == (AgentRole.AGENT, False, True)
     assert asyncio.run(agent.open(None)) is None
     assert asyncio.run(agent.close()) is None
+
+
+def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
+    """Whatever it does not have is the default; what it has is read when it is needed."""
+
+    class Telling(Echo):
+        notes = ("slow today",)
+
+        @property
+        def who(self) -> str:
+            return f"the echo {self.word}"
+
+    agent = Telling("x")
+    assert Offered.by(Echo("x")) == Offered()
+    assert Offered.by(agent) == Offered(who="the echo x", notes=("slow today",))
+    agent.word = "y"
+    assert Offered.by(agent).who == "the echo y"

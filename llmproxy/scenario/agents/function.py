@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.replies import spoken
 from llmproxy.values import did_you_mean
@@ -81,12 +81,12 @@ class FunctionAgent(AgentAdapter):
     @property
     def turn_at(self) -> str | None:
         """What an adapter says for a running service."""
-        return getattr(self._found, "turn_at", None)
+        return Offered.by(self._found).turn_at
 
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What an adapter's last answer said about its history; None for nothing."""
-        return getattr(self._found, "declared", None) if isinstance(self._found, AgentAdapter) else None
+        return Offered.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
         """Import it, if that is still to be done.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from llmproxy.client.control.client import ControlError
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.proxy.binding import bound
 
@@ -66,7 +66,7 @@ class ServiceAgent(AgentAdapter):
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What the last answer said about the agent's history; None for nothing."""
-        return getattr(self.agent, "declared", None)
+        return Offered.by(self.agent).declared
 
     async def open(self, session: RunSession | None) -> None:
         """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""

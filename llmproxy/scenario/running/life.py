@@ -18,7 +18,7 @@ from llmproxy.client.host import HOST
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import PartyUse
 from llmproxy.report.langwatch import ScenarioEventBus
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.cast import Cast
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
@@ -194,7 +194,7 @@ class Life(Scripted):
         door = queue_of(proxy, f"open:{self.cassette}~{sample}")
         await door.take()
         self._door = door
-        models = [model for agent in self.agents for model in getattr(agent, "models", ())]
+        models = [model for agent in self.agents for model in Offered.by(agent).models]
         return await RunSession.open(
             proxy,
             cassette=self.cassette,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Finished, Started, Status, Step
+from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.late import LateCallsError
 from llmproxy.scenario.types import AgentRole
@@ -282,7 +283,7 @@ class _Run:
                 reasoning=ran.reasoning,
                 total_seconds=self.world.clock() - self.since,
                 agent_seconds=None if stage is None else stage.agent_seconds,
-                waited_seconds=None if stage is None else stage.waited + getattr(stage.agent, "waited", 0.0),
+                waited_seconds=None if stage is None else stage.waited + Offered.by(stage.agent).waited,
                 usage=usage,
                 replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
                 bound=None if report is None else report.bound,
@@ -294,7 +295,7 @@ class _Run:
                     *(
                         (
                             *stage.labels,
-                            *getattr(stage.agent, "notes", ()),
+                            *Offered.by(stage.agent).notes,
                             *(said for each in stage.remarks for said in each),
                         )
                         if stage

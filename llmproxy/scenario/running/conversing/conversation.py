@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 from llmproxy.scenario.running.conversing.dialogue import Dialogue
@@ -278,7 +278,7 @@ class TurnEngine:
     def criteria(self) -> tuple[str, ...]:
         """The criteria of all judges."""
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
-        return tuple(str(each) for judge in judges for each in getattr(judge, "criteria", None) or ())
+        return tuple(str(each) for judge in judges for each in Offered.by(judge).criteria or ())
 
     def _elapsed(self) -> float:
         return self.clock() - self._began
@@ -302,7 +302,7 @@ def undecided(result: ScenarioResult | None) -> bool:
 
 def _can_decide(agent: AgentAdapter) -> bool:
     """Return whether it makes sense to demand a verdict: of a judge, unless it says that it has no criteria."""
-    criteria = getattr(agent, "criteria", None)
+    criteria = Offered.by(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 

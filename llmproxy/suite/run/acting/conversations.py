@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import AgentError, LLMProxyError
+from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import copies, messages_of, text_of
@@ -196,4 +197,4 @@ def _understood(returned: object, agent: AgentAdapter) -> list[Message]:
 
 
 def _name(agent: AgentAdapter) -> str:
-    return str(getattr(agent, "who", "") or type(agent).__name__)
+    return Offered.by(agent).who or type(agent).__name__

@@ -16,6 +16,7 @@ from llmproxy.client.control.told import never_reached
 from llmproxy.errors import MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
+from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.suite.choose.unrecorded import explained, numbers_only
 from llmproxy.suite.run.acting.conversations import Conversation, Conversations, Spoken, speak
 from llmproxy.trace.observing.wire import Wire
@@ -200,7 +201,7 @@ class Stage:
             if lost := never_reached(call for call in self.calls if call.seq > start):
                 raise UpstreamError(lost) from error
             raise
-        if (declared := getattr(self.agent, "declared", None)) is not None:
+        if (declared := Offered.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
         await self.pull()
         await self.settle()
