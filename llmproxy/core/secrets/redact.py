@@ -33,7 +33,7 @@ from llmproxy.core.secrets.find import (
     windows,
     with_checksums,
 )
-from llmproxy.core.secrets.fingerprint import fingerprint
+from llmproxy.core.secrets.fingerprint import Fingerprints
 from llmproxy.core.secrets.known import FREE, KnownSecrets, tails
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.secrets.looks import is_password, is_words
@@ -188,12 +188,13 @@ class Redactor:
         """Redact header fields; a client sends the same ones with each request."""
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
-            known = tuple((name, self._header(name, value)) for name, value in headers)
+            fingerprint = Fingerprints().of
+            known = tuple((name, self._header(name, value, fingerprint)) for name, value in headers)
             if len(seen) < _SEEN_HEADERS and sum(len(value) for _, value in headers) < _LONGEST_HEADERS:
                 seen[headers] = known
         return known
 
-    def _header(self, name: str, value: str) -> str:
+    def _header(self, name: str, value: str, fingerprint: Callable[[str], str]) -> str:
         if SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
@@ -219,7 +220,7 @@ class Redactor:
         if known.lower() in names:
             return f"{name}=REDACTED" if is_credential_member(known, plain) else pair
         if is_credential_member(known, plain):
-            return f"{name}=REDACTEDx{fingerprint(plain)}"
+            return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
         return name + mark + self._quoted(value, unquote_plus, numbers.marked)
 
     def _field(self, pair: str, numbers: _Numbers) -> str:
@@ -410,6 +411,7 @@ class _Numbers:
     def __init__(self, body: bytes) -> None:
         self._numbers: dict[str, int] = {}
         self._next = 1
+        self.fingerprint = Fingerprints().of
         if b"REDACTED-" in body:
             found = _NUMBERED.findall(body.decode("latin-1"))
             self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
@@ -423,7 +425,7 @@ class _Numbers:
 
     def marked(self, secret: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
-        return f"REDACTED-{self.of(secret)}x{fingerprint(secret)}"
+        return f"REDACTED-{self.of(secret)}x{self.fingerprint(secret)}"
 
     def placeholder(self, secret: str) -> str:
         """Return what stands for a secret in a body."""
