@@ -10,10 +10,13 @@ answers to the same request at the same place are an error that names them: nobo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from llmproxy.core.cassettes.formats import Source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import lines_of
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import AGENT
 
@@ -27,9 +30,22 @@ def is_conflicted(source: Source) -> bool:
     return review.recognises(source) and bool(_BEGIN.search(source.text))
 
 
-def split_sides(source: Source) -> tuple[Source, Source]:
+class Side(NamedTuple):
+    """The file as one branch had it."""
+
+    source: Source
+    lines: list[int]
+    """Of each of its lines: which line of the conflicted file that is, from 1."""
+
+    def place(self, number: int) -> str:
+        """Return where its interaction of this number stands in the conflicted file."""
+        at = lines_of(self.source.text).get(number)
+        return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
+
+
+def split_sides(source: Source) -> tuple[Side, Side]:
     """Return the file as each side had it. Raises CassetteCorrupt for markers that do not fit together."""
-    sides: tuple[list[str], list[str]] = ([], [])
+    sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
     for number, line in enumerate(source.text.splitlines(keepends=True), 1):
         marker, state = line[:7], into
@@ -43,15 +59,18 @@ def split_sides(source: Source) -> tuple[Source, Source]:
             state = (0, 1)
         else:
             for side in into:
-                sides[side].append(line)
+                sides[side].append((number, line))
             continue
         if state not in _NEXT[into]:
             raise CassetteCorrupt(f"{source.name}, line {number}: this conflict marker does not belong here.")
         into = state
     if into != (0, 1):
         raise CassetteCorrupt(f"{source.name}: its last merge conflict has no end.")
-    ours, theirs = ("".join(side).encode() for side in sides)
-    return Source(ours, f"{source.name} (ours)"), Source(theirs, f"{source.name} (theirs)")
+    ours, theirs = (
+        Side(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
+        for side, name in zip(sides, ("ours", "theirs"), strict=True)
+    )
+    return ours, theirs
 
 
 _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
@@ -66,40 +85,41 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 def keep_both(source: Source) -> str:
     """Return the text of a file that holds what either side holds. Raises CassetteCorrupt."""
     ours, theirs = split_sides(source)
-    mine = review.read(ours)
-    united = drop_repeated([*mine, *review.read(theirs)], source.name, len(mine))
-    unfinished = review.is_open(ours) or review.is_open(theirs)
+    sides = (ours.source, theirs.source)
     return review.dumps(
-        united, review.name_of(ours), review.fork_in(ours) or review.fork_in(theirs), unfinished=unfinished
+        unite(ours, theirs, source.name),
+        review.name_of(ours.source),
+        review.fork_in(ours.source) or review.fork_in(theirs.source),
+        unfinished=any(review.is_open(side) for side in sides),
     )
 
 
-def drop_repeated(recorded: Sequence[Recorded], name: str, ours: int) -> list[Recorded]:
-    """Return exchanges without those that stand there twice; the first `ours` are of one side, whose numbers begin anew after that.
+def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
+    """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on its side.
 
     Raises:
-        CassetteCorrupt: two of them are different answers to one request, both the first, or both the second, ... of them.
+        CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
 
     """
-    seen: dict[object, tuple[int, Recorded]] = {}
-    kept: list[Recorded] = []
-    for index, each in enumerate(recorded):
-        extra = each.extra
-        asked = each.method, each.uri, each.body
-        place = (*asked, extra.get("party", AGENT), extra.get("sample", 1), extra.get("occurrence", 1))
-        if place not in seen:
-            seen[place] = index, each
+    kept = review.read(ours.source)
+    known = dict(_places(kept))
+    for place, each in _places(review.read(theirs.source)):
+        mine = known.get(place)
+        if mine is None:
             kept.append(each)
-            continue
-        before, known = seen[place]
-        if (known.status, known.response_body) != (each.status, each.response_body):
-            sides = [
-                f"interaction {one.number} of {'ours' if at < ours else 'theirs'}"
-                for at, one in ((before, known), (index, each))
-            ]
+        elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(
-                f"{name}: both sides recorded an answer to the same request, and not the same one: {' and '.join(sides)} "
-                f"({each.method} {each.uri}).",
+                f"{name}: both sides recorded an answer to the same request, and not the same one:"
+                f" {ours.place(mine.number)} (ours) and {theirs.place(each.number)} (theirs), {each.method} {each.uri}.",
                 hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: --mode auto",
             )
     return kept
+
+
+def _places(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+    """Yield each with what tells it from the others of its side: who asked what, in which sample, for which time."""
+    times = Counter[object]()
+    for each in recorded:
+        asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)
+        times[asked] += 1
+        yield (*asked, times[asked]), each

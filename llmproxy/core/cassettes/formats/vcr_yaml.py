@@ -180,7 +180,7 @@ def _check_versions(data: Mapping[str, Any], name: str) -> None:
 
 def listing(text: str, name: str, problems: Sequence[tuple[int, str]]) -> str:
     """Return the message about what is wrong with which interaction (number, what)."""
-    lines = _lines(text)
+    lines = lines_of(text)
     listed = [
         f"  line {lines[number]}, interaction {number}: {what}"
         if number in lines
@@ -194,8 +194,8 @@ def listing(text: str, name: str, problems: Sequence[tuple[int, str]]) -> str:
     )
 
 
-def _lines(text: str) -> dict[int, int]:
-    """Return the line of each interaction; needed only to say where a problem is."""
+def lines_of(text: str) -> dict[int, int]:
+    """Return the line of each interaction, both from 1; needed only to say where a problem is."""
     import yaml
 
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -86,11 +87,50 @@ def test_two_answers_to_one_request_are_an_error(branches: Path) -> None:
     path.write_text(text)
     with Store.open(branches / "x.db", writable=True, now=lambda: NOW) as store:
         with pytest.raises(
-            CassetteCorrupt, match=r"trip\.yaml: both sides .* interaction 4 of ours and interaction 4 of theirs"
-        ):
+            CassetteCorrupt, match=r"trip\.yaml: both sides .* line \d+ \(ours\) and line \d+ \(theirs\)"
+        ) as found:
             kept.load_into(store, rules=Rules())
         assert answers(store) == []
     assert path.read_text() == text
+    lines = text.splitlines()
+    for at in re.findall(r"line (\d+)", str(found.value)):
+        assert lines[int(at) - 1].startswith(("- request:", "<<<<<<<", "=======")) or "request" in lines[int(at) - 1], (
+            at
+        )
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_hand: bool) -> None:
+    """The second time of one side is the second time of the other: equal ones stay once, those of one side stay, others are an error.
+
+    Who adds an interaction by hand does not write which time it is.
+    """
+
+    def version(name: str, *said: str) -> None:
+        """Write a file: each is a question and, behind a colon, its answer."""
+        with Store.open(tmp_path / f"{name}.db", writable=True, now=lambda: NOW) as store:
+            record(store, *(LONG + each.partition(":")[0] for each in said))
+            path = CassetteDir(tmp_path / f"{name}.d", now=lambda: NOW).save(store, "trip")
+        assert path is not None
+        left = iter(said)
+        text = re.sub(
+            rf'"to {re.escape(LONG)}(\w+)"',
+            lambda found: f'"to {next(left).partition(":")[2] or found[1]}"',
+            path.read_text(),
+        )
+        assert next(left, None) is None
+        (tmp_path / name).write_text(re.sub(r"\n    occurrence: \d+", "", text) if by_hand else text)
+
+    version("base", "a", "q:1")
+    version("ours", "a", "q:1", "q:2", "mine")
+    version("theirs", "a", "q:1", "q:2", "q:3", "yours")
+    united = conflicts.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+    said = [each.response_body for each in review.read(Source(united.encode(), "trip.yaml"))]
+    assert [sum(answer in body for body in said) for answer in (b"to 1", b"to 2", b"to 3")] == [1, 1, 1], said
+    assert len(said) == 6
+    version("theirs", "a", "q:1", "q:other", "yours")
+    with pytest.raises(CassetteCorrupt, match="both sides"):
+        conflicts.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
 
 
 @pytest.mark.parametrize("broken", [">>>>>>> x\n", "<<<<<<< x\n<<<<<<< y\n", "<<<<<<< x\n=======\n"])
