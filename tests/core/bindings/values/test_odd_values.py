@@ -1,0 +1,97 @@
+"""Circumstances of any value: quotes, patterns, braces, escapes, common words, prefixes of each other. Nothing breaks, and what is another thing stays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import (
+    BadCircumstance,
+    Bindings,
+    Circumstance,
+    Fit,
+    Nature,
+    check_circumstance,
+    fit_request,
+    rewrite_answer,
+)
+from llmproxy.core.traffic.interaction import Chunk, Response
+
+VALUES = (
+    "7", "app", "the", "a", "é", "日本", "it's", 'say "hi"', "$HOME", "`id`", "a b", "back\\slash", "*", "[ab]", "?", "(x)", "a|b", "{x}", "{{",
+    "}", "\\1", "a\nb", "/tmp/a", "/tmp/ab", "/tmp/a b", "/tmp/[x]", "/é/ü", "/tmp/a'b", "C:\\Users\\a b", "~/x", "order-123456", "order-1234567",
+    "tok$9ab;ls1", "[REDACTED]", "2026-11-22", "null", "true", "-1", "0", "007", "\ud83d", "x" * 5000, ".", "--help", "\t", "%2Ftmp", "&amp;",
+)  # fmt: skip
+NAMES = (
+    "cwd",
+    "tmp",
+    "user",
+    "date",
+    "os_version",
+    "git_user",
+    "git_branch",
+    "git_status",
+    "task.id",
+    "token",
+    "a.b.c",
+)
+OTHERS = "17 apps, thesis, 77 seats, order-123456789, /var/tmp/abc, http://x/tmp/abc, $HOMEDIR, said, 0071, it's-a-b"
+"""Holds most of these values, and means none of them."""
+
+
+def answer(text: str) -> Response:
+    """Return an answer that says a text, and runs it."""
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": text, "seats": 7}}
+    body = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}, call]}
+    return Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, json.dumps(body).encode()),))
+
+
+def asked(text: str) -> dict[str, Any]:
+    """Return a request that holds a text wherever one may stand."""
+    call = {"id": "@0", "type": "function", "function": {"name": "sh", "arguments": json.dumps({"cmd": text, "id": 7})}}
+    told = json.dumps({"user": text, "id": 7}) + f"\nAuthor: {text}\n-rw-r--r-- 1 {text} ann 9 Nov 22 10:33 n.txt"
+    messages = [
+        {"role": "system", "content": text},
+        {"role": "user", "content": text},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "@0", "content": told},
+    ]
+    return {"model": "m", "messages": messages}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) -> None:
+    """Each value against the next ones: an equal request fits, an answer without the value stays, and a short one stands in no text."""
+    for number, value in enumerate(VALUES):
+        for other in (VALUES[number - 1], VALUES[number - 7]):
+            sides = [check_circumstance(name, value)], [check_circumstance(name, other)]
+            bindings = Bindings(*sides)
+            text = f"in {value} and {value}/x, {OTHERS}"
+            fit = fit_request(bindings, asked(text), asked(text))
+            assert isinstance(fit, Fit), fit
+            rewrite_answer(bindings, fit, answer(text))
+            without = answer(OTHERS)
+            assert rewrite_answer(bindings, Fit((), ()), without) is without, (value, other)
+            if all(side[0].nature is Nature.SHORT for side in sides):
+                same = answer(text)
+                assert rewrite_answer(bindings, Fit((), ()), same) is same, (value, other)
+
+
+def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
+    """Folders and ids: the longer one counts where it stands, each becomes its own."""
+    old = [Circumstance("cwd", "/tmp/a/b"), Circumstance("home", "/tmp/a"), Circumstance("o.id", "order-123456")]
+    new = [Circumstance("cwd", "/srv/x"), Circumstance("home", "/home/k"), Circumstance("o.id", "order-999999")]
+    got = rewrite_answer(
+        Bindings(old, new), Fit((), ()), answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
+    )
+    assert isinstance(got, Response)
+    assert json.loads(got.body)["content"][0]["text"] == "/srv/x/c /home/k/bc /home/k order-999999 order-1234567"
+
+
+@pytest.mark.parametrize("value", ["/", "//", "\\", "\\\\", "/.", "/..", "", True, None, 1.5, "a\0b", "x" * 20_001])
+def test_what_cannot_be_one_is_refused(value: object) -> None:
+    """The root in any writing is in every path; what is no text or whole number is nothing."""
+    with pytest.raises(BadCircumstance):
+        check_circumstance("x", value)
