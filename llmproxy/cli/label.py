@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.printing import paragraphs, say
+from llmproxy.cli.parts.suites import LAST_REPORT
 
 if TYPE_CHECKING:
     from llmproxy.scenario.lab.labelling import Labelling
@@ -22,7 +23,11 @@ def register(app: typer.Typer) -> None:
 
 
 def label(
-    report: Path = typer.Argument(..., metavar="REPORT", help="A JSON report of tests (--report json=FILE)."),
+    report: Path = typer.Argument(
+        ...,
+        metavar="RUN",
+        help="A report of tests (--report json=FILE), or the id of a run of the last `llmproxy test`.",
+    ),
     run: str = typer.Option("", "--run", help="Only the run of this id; its beginning is enough."),
     criterion: list[str] = typer.Option(
         [], "--criterion", "-c", help="Label this instead of the judge's criteria; may be repeated."
@@ -38,6 +43,8 @@ def label(
     from llmproxy.report.amounts import counted
     from llmproxy.scenario.lab.labelling import known_ids, runs_of
 
+    if not report.exists() and report.name == str(report) and not report.suffix:
+        report, run = LAST_REPORT, str(report)
     known = known_ids(out)
     runs = runs_of(report, run, criterion)
     left = [each for each in runs if each.id not in known]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.cli.parts.suites import CASSETTES, STORE
+from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
@@ -81,7 +81,10 @@ def run_tests(
         False, "--trend", help="Run nothing: show how the last tests went, what got worse first."
     ),
     rejudge: Path = typer.Option(
-        None, "--rejudge", metavar="REPORT", help="Judge the runs of a JSON report again; the agent is not run."
+        None,
+        "--rejudge",
+        metavar="REPORT",
+        help="Judge the runs of a report again (`last`: of the last test); the agent is not run.",
     ),
     agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="The agent, instead of the suites' own."),
     entity_store: str = typer.Option(
@@ -102,7 +105,7 @@ def run_tests(
     asked = TestAsked(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
-        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=rejudge, agent=agent, store=entity_store, as_json=as_json,
+        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.trend())
@@ -202,10 +205,13 @@ class TestAsked:
         against = self.against([case.id for case in cases])
         shown = console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
+        last = None if self.rejudge is not None else last_report()
         try:
-            tested = self.run(cases, settings, [shown, *against, *kept, *reports], env)
+            tested = self.run(cases, settings, [shown, *against, *kept, *([last] if last else []), *reports], env)
         finally:
             shown.close()
+            if last is not None:
+                last.close()
         if self.rejudge is None:
             remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
@@ -442,6 +448,26 @@ async def _until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
+def last_report() -> Handler | None:
+    """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
+    from llmproxy.report.choices import handler_of
+
+    try:
+        made_ignored(Path.cwd() / LAST_REPORT.parent)
+        return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
+    except (OSError, SettingsError) as error:
+        typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
+        return None
+
+
+def made_ignored(folder: Path) -> None:
+    """Make the folder of what nobody commits. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+
+
 def store_of(settings: LoadedSettings) -> Path:
     """Return the database of recordings."""
     return Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
@@ -482,10 +508,7 @@ def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list
     words = start_options(flags)
     if settings.sources["store"] == "default":
         store = Path.cwd() / STORE
-        store.parent.mkdir(exist_ok=True)
-        ignore = store.parent / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+        made_ignored(store.parent)
         words.append(f"--store={store}")
     if settings.sources["cassette_dir"] == "default":
         folder = Path.cwd() / CASSETTES

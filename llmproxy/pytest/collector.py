@@ -44,6 +44,8 @@ class Collector:
         self.runs: list[Mapping[str, Any]] = []
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
+        self._cases: dict[str, list[Mapping[str, Any]]] = {}
+        """By test with parameters: the results of its runs."""
         self._handlers = handlers
         self.state: Callable[[], Path] | None = None
         """Returns the state database, in which suites are kept for their trend; None where this process keeps none."""
@@ -60,6 +62,8 @@ class Collector:
             self.runs += parcel["runs"]
             self.events += parcel["events"]
             self.rows += parcel["rows"]
+            if report.nodeid.endswith("]") and parcel["runs"]:
+                self._cases.setdefault(report.nodeid, []).extend(run["result"] for run in parcel["runs"])
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -108,6 +112,11 @@ class Collector:
         for row in self.rows:
             if row.get("told"):
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
+        from llmproxy.report.cases import table
+
+        cases = self._texts().rows_of_tests(self._cases) if self._cases else []
+        for line in table([*self.rows, *cases]):
+            terminalreporter.write_line(line)
         if self.runs:
             texts = self._texts()
             reporter = texts.ScenarioReporter()

@@ -20,7 +20,17 @@ from llmproxy.report.words import conversation, told
 from llmproxy.scenario.repeats.statistics import wilson
 from llmproxy.scenario.types import ScenarioResult
 
-__all__ = ["NamedResult", "ScenarioReporter", "cost_of", "packed", "properties", "rows_of", "sections", "unpacked"]
+__all__ = [
+    "NamedResult",
+    "ScenarioReporter",
+    "cost_of",
+    "packed",
+    "properties",
+    "rows_of",
+    "rows_of_tests",
+    "sections",
+    "unpacked",
+]
 
 HEADER = "=== Scenario Test Report ==="
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
@@ -177,6 +187,26 @@ def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mappi
             "interval": None if interval is None else (interval.low, interval.high),
         }
     return list(made.values())
+
+
+def rows_of_tests(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case each."""
+    return [_row_of_test(name.rpartition("::")[2], runs) for name, runs in found.items()]
+
+
+def _row_of_test(name: str, runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    statuses = [str(run.get("status")) for run in runs]
+    passed = statuses.count("passed")
+    counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
+    bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
+    interval = wilson(passed, counted) if counted else None
+    return {
+        "scenario": name,
+        "status": bad or statuses[0],
+        "runs": len(runs),
+        "passed": passed,
+        "interval": None if interval is None else (interval.low, interval.high),
+    }
 
 
 # -- a test that failed ------------------------------------------------------------------------------------------------

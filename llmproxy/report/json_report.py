@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from llmproxy.report.events import Event
 from llmproxy.report.story import Run, Story, plain
 
-__all__ = ["FORMAT", "JsonLines", "document", "text"]
+__all__ = ["FORMAT", "Entry", "JsonLines", "document", "read_entries", "text"]
 
 FORMAT = 1
 
@@ -34,6 +35,30 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._out.close()
+
+
+Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
+"""A run: how it started, what happened, how it ended; None if it did not."""
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Return the runs of a report, `json` or `jsonl`, as plain values. Raises OSError; ValueError, KeyError or TypeError where it is none."""
+    text = path.read_text("utf-8")
+    first = text.lstrip().partition("\n")[0].rstrip()
+    if not (first.startswith('{"event"') and first.endswith("}")):
+        runs = [run for scenario in json.loads(text)["scenarios"] for run in scenario["runs"]]
+        return [(run["started"], run["parts"], run["finished"]) for run in runs]
+    found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]], list[Mapping[str, Any]]]] = {}
+    for line in text.splitlines():
+        event = json.loads(line)
+        kind, run = event["event"], event.get("run_id")
+        if kind == "started":
+            found[run] = (event, [], [])
+        elif kind == "finished":
+            found[run][2].append(event)
+        elif run is not None:
+            found[run][1].append(event)
+    return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
 
 
 def text(story: Story) -> str:

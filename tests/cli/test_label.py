@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from llmproxy.cli import main
+from tests.support.process import ROOT, clean_env
 
 
 @pytest.fixture
@@ -55,3 +58,24 @@ def test_what_is_no_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "x.json").write_text("{")
     assert main(["label", str(tmp_path / "x.json")]) == 2
     assert "is no JSON report of tests" in capsys.readouterr().err
+
+
+def test_a_bare_id_is_a_run_of_the_last_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`llmproxy test` keeps what it told; without that, or for an id that is not in it, it says so."""
+    monkeypatch.chdir(tmp_path)
+    assert typed(monkeypatch, "", "scenariorun_1") == 2
+    assert "in the report of the last `llmproxy test` only" in capsys.readouterr().err
+    (tmp_path / "agent.py").write_text("def answer(message):\n    return 'you said ' + message\n")
+    suite = 'name: t\nagent: {python: "agent.py:answer"}\nscenarios:\n  - {id: a, observe: none, steps: [{chat: hi, response: {contains: hi}}]}\n'
+    (tmp_path / "t.suite.yaml").write_text(suite)
+    command = [sys.executable, "-m", "llmproxy", "test"]
+    known = clean_env({"PYTHONPATH": str(ROOT)})
+    assert subprocess.run(command, env=known, capture_output=True, timeout=120, check=False).returncode == 0
+    first = json.loads((tmp_path / ".llmproxy" / "last-report.jsonl").read_text().splitlines()[1])
+    assert typed(monkeypatch, "p\n", first["run_id"], "-c", "it repeats") == 0
+    (line,) = map(json.loads, (tmp_path / "labels.jsonl").read_text().splitlines())
+    assert [each["content"] for each in line["messages"]] == ["hi", "you said hi"]
+    assert typed(monkeypatch, "", "scenariorun_none") == 2
+    assert f"There are {first['run_id']}" in capsys.readouterr().err

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from llmproxy.report.at_end import AtEnd
-from llmproxy.report.json_report import FORMAT, JsonLines, text
+from llmproxy.report.json_report import FORMAT, JsonLines, read_entries, text
 from tests.report import samples
 
 
@@ -36,3 +38,20 @@ def test_the_document_holds_every_run_and_part(tmp_path: Path) -> None:
     assert len(runs) == 10
     assert [part["event"] for part in runs["wrong-1"]["parts"]] == ["message", "message", "step", "verdict"]
     assert runs["cut-1"]["finished"] is None
+
+
+def test_the_runs_of_both_forms_are_read_alike(tmp_path: Path) -> None:
+    """A line an event, or a document; one that did not end has no end; other files are none."""
+    started, message = (
+        {"event": "started", "run_id": "r", "scenario": "s"},
+        {"event": "message", "run_id": "r", "message": {}},
+    )
+    (tmp_path / "x.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in ({"event": "selected"}, started, message))
+    )
+    runs = [{"started": started, "parts": [message], "finished": None}]
+    (tmp_path / "x.json").write_text(json.dumps({"scenarios": [{"runs": runs}]}, indent=2))
+    assert read_entries(tmp_path / "x.jsonl") == read_entries(tmp_path / "x.json") == [(started, [message], None)]
+    (tmp_path / "y").write_text("[]")
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        read_entries(tmp_path / "y")

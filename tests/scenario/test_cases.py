@@ -44,4 +44,6 @@ def test_under_pytest_each_is_a_test(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["FAILED tests/test_it.py::test_weather[[]paris[]]*"])
+    table = ["test_weather: 2 cases, 1 not passed", "  failed  paris", "  passed  rome"]
+    assert [line for line in result.outlines if line in table] == table
     pytester.runpytest_inprocess("-q", "-k", "rome").assert_outcomes(passed=1, deselected=1)

@@ -8,12 +8,13 @@ What the judge found is not shown: who has read a verdict agrees with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.types import Message
 
 __all__ = ["KEYS", "Labelling", "known_ids", "put_label", "runs_of"]
@@ -48,13 +49,11 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
 
     """
     try:
-        said = json.loads(report.read_text("utf-8"))
-        entries = [
-            (each["started"], each["parts"], each["finished"]) for it in said["scenarios"] for each in it["runs"]
-        ]
+        entries = read_entries(report)
         found = [_labelling(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
     except OSError as error:
-        raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.") from error
+        hint = "A run is found by its id in the report of the last `llmproxy test` only."
+        raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.", hint=hint) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
@@ -109,7 +108,10 @@ def put_label(path: Path, report: Path, run: str, criterion: str, label: str) ->
 
 
 def _labelling(
-    started: Mapping[str, Any], parts: list[Mapping[str, Any]], finished: Mapping[str, Any] | None, own: tuple[str, ...]
+    started: Mapping[str, Any],
+    parts: Sequence[Mapping[str, Any]],
+    finished: Mapping[str, Any] | None,
+    own: tuple[str, ...],
 ) -> Labelling:
     verdicts = [part["criteria"] for part in parts if part.get("event") == "verdict" and part.get("criteria")]
     judged = (finished or {}).get("criteria") or (verdicts[-1] if verdicts else [])

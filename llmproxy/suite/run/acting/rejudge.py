@@ -10,7 +10,6 @@ told (rows, what a user simulator would say now, another message of the user) is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from llmproxy.client.control.told import Call
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
+from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
@@ -140,11 +140,7 @@ def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedR
 
     """
     try:
-        tree = json.loads(path.read_text("utf-8"))
-        entries = [
-            (each["started"], each["parts"], each["finished"]) for it in tree["scenarios"] for each in it["runs"]
-        ]
-        found = {(run.case, run.sample): run for run in (_run(*entry) for entry in entries)}
+        found = {(run.case, run.sample): run for run in (_run(*entry) for entry in read_entries(path))}
     except OSError as error:
         raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

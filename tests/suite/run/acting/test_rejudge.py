@@ -167,6 +167,15 @@ def test_a_run_without_its_recording_is_an_error(tape: tuple[Path, dict[str, str
     assert (ran.returncode, "it was recorded anew since" in ran.stdout) == (3, True), ran.stdout + ran.stderr
 
 
+def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """`last` is what the last test told; judging it again leaves it."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}}"))
+    for _ in range(2):
+        ran = test(folder, env, "--rejudge", "last")
+        assert (ran.returncode, "FAIL  one" in ran.stdout) == (1, True), ran.stdout + ran.stderr
+
+
 def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     """Not there, no report, of other suites; a run that came to nothing is none to judge."""
     run = {
