@@ -217,12 +217,6 @@ def _table() -> dict[str, dict[str, list[Decimal | None]]]:
     return prices
 
 
-def price_source() -> str:
-    """Return where the prices come from, with their date."""
-    head = json.loads((files("llmproxy") / "data" / "prices.json").read_text(encoding="utf-8"))
-    return f"{head['source']}, {head['date']}, {head['licence']}"
-
-
 def _spellings(provider: str, model: str) -> Iterator[str]:
     """Yield the names under which the table may know a model, the most exact first."""
     yield model

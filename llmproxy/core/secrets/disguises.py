@@ -204,7 +204,6 @@ _SAYS = (
 _SAID = re.compile(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _FEWEST = 3
 """Pieces of which a stream has more of the same name."""
-_ESCAPED = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)|[^\\]", re.DOTALL)
 
 
 def dealt(text: str, find: Find) -> list[list[Span]]:

@@ -26,8 +26,6 @@ __all__ = [
     "kappa",
     "mean",
     "mean_interval",
-    "pass_all_interval",
-    "pass_any_interval",
     "pass_at_k",
     "pass_hat_k",
     "spread_intervals",
@@ -92,20 +90,6 @@ def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
     """
     _check(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
-
-
-def pass_all_interval(passed: int, runs: int, k: int) -> Interval | None:
-    """Return the interval of pass^k: the Wilson bounds to the k; None for k above the runs there are."""
-    _check(passed, runs, k)
-    bounds = wilson(passed, runs)
-    return None if bounds is None or k > runs else Interval(bounds.low**k, bounds.high**k)
-
-
-def pass_any_interval(passed: int, runs: int, k: int) -> Interval | None:
-    """Return the interval of pass@k, by the same rule: one fails all k with the Wilson bounds of failing to the k."""
-    _check(passed, runs, k)
-    bounds = wilson(passed, runs)
-    return None if bounds is None or k > runs else Interval(1 - (1 - bounds.low) ** k, 1 - (1 - bounds.high) ** k)
 
 
 def _check(passed: int, runs: int, k: int = 1) -> None:

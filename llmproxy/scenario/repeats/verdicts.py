@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from llmproxy.report.events import Status
 from llmproxy.scenario.repeats.statistics import (
     Interval,
-    pass_all_interval,
-    pass_any_interval,
     pass_at_k,
     pass_hat_k,
     wilson,
@@ -84,14 +82,6 @@ class Verdicts:
     def pass_hat_k(self, k: int) -> float | None:
         """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
         return None if self.left else pass_hat_k(self.passed, self.counted, k)
-
-    def pass_at_k_interval(self, k: int) -> Interval | None:
-        """Return the interval of pass@k."""
-        return None if self.left else pass_any_interval(self.passed, self.counted, k)
-
-    def pass_hat_k_interval(self, k: int) -> Interval | None:
-        """Return the interval of pass^k."""
-        return None if self.left else pass_all_interval(self.passed, self.counted, k)
 
     @property
     def all_passed(self) -> bool | None:

@@ -18,8 +18,6 @@ from llmproxy.scenario.repeats.statistics import (
     kappa,
     mean,
     mean_interval,
-    pass_all_interval,
-    pass_any_interval,
     pass_at_k,
     pass_hat_k,
     spread_intervals,
@@ -81,16 +79,6 @@ def test_pass_k_above_the_runs_is_unknown(counts: tuple[int, int], k: int) -> No
     if runs:
         assert isclose(pass_at_k(passed, runs, 1) or 0, passed / runs, abs_tol=1e-12)
         assert isclose(pass_hat_k(passed, runs, 1) or 0, passed / runs, abs_tol=1e-12)
-
-
-def test_intervals_of_pass_k_are_the_wilson_bounds_to_the_k() -> None:
-    """For pass^k as it is, for pass@k of failing."""
-    bounds = wilson(8, 10)
-    assert bounds is not None
-    assert pass_all_interval(8, 10, 3) == Interval(bounds.low**3, bounds.high**3)
-    assert pass_any_interval(8, 10, 3) == Interval(1 - (1 - bounds.low) ** 3, 1 - (1 - bounds.high) ** 3)
-    assert pass_all_interval(8, 10, 11) is None
-    assert pass_any_interval(0, 0, 1) is None
 
 
 @pytest.mark.parametrize("nonsense", [(2, 1, 1), (-1, 3, 1), (1, 3, 0)])

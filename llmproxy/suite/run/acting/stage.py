@@ -7,7 +7,6 @@ the session is asked for what passed since. One request that was never recorded 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ STEP_TIMEOUT = 120_000.0
 """Milliseconds for one answer of an agent, unless the suite says otherwise."""
 _QUIET = 0.02
 """Seconds between two looks whether the traffic is quiet."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
