@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-_MEANS_NOTHING = re.compile(r"[\w@%+=:,./~-]")
-"""A letter of any script means nothing to a shell."""
+_PLAIN = re.compile(r"[\w@%+=:,./~-]*")
+"""Means nothing to a shell; neither does a letter of any script."""
 _ESCAPED = re.compile(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
 _READ_TWICE = re.compile(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
 _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
@@ -21,6 +21,8 @@ _FENCE = "```"
 
 def may_stand(text: str, start: int, end: int, new: str) -> bool:
     """Tell whether `new` may stand in a command where text[start:end] stood."""
+    if _PLAIN.fullmatch(new):
+        return True
     recorded = text[start:end]
     if _special(new) <= _special(recorded):
         return True
@@ -39,7 +41,7 @@ def is_in_fence(text: str, at: int) -> bool:
 
 def _special(value: str) -> set[str]:
     """Return the characters that may mean something to a shell."""
-    return {letter for letter in value if not _MEANS_NOTHING.match(letter)}
+    return set(_PLAIN.sub("", value))
 
 
 def _open_quote(text: str, at: int) -> int:
