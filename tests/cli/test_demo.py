@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from urllib.request import Request
 
+import pytest
 import yaml
 
 from tests.support.process import ROOT, Process, clean_env
@@ -23,6 +24,7 @@ def run(folder: Path) -> tuple[int | None, str, str]:
     return child.exit_code, child.stdout, child.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """It replays plain, tool and streamed calls, counts them, prices them, shows a miss and says what to type next."""
     code, out, err = run(tmp_path)

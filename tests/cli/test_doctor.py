@@ -44,7 +44,7 @@ def test_a_client_that_goes_past_the_proxy_is_named_with_advice(tmp_path: Path) 
     """Its base URL stands in its code."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); time.sleep(1)"
+        code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); time.sleep(3)"
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
         done = doctor("--store", str(tmp_path / "x.db"), "--", sys.executable, "-c", code, env=env)
     assert done.returncode == 1
@@ -53,6 +53,7 @@ def test_a_client_that_goes_past_the_proxy_is_named_with_advice(tmp_path: Path) 
     assert "Python, by base URL" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["python", "node"])
 def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, tmp_path: Path) -> None:
     """No name can be resolved, as in many a build container: what it asked for is told from inside."""
@@ -74,10 +75,11 @@ def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, 
 @linux
 def test_a_child_that_lost_its_environment_is_named(tmp_path: Path) -> None:
     """As under sudo, or in a container."""
-    done = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "0.5")
+    done = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "3")
     assert any("/bin/sleep" in line and "without our variables" in line for line in bad(done.stdout))
 
 
+@pytest.mark.slow
 def test_a_shell_without_variables_is_told_what_to_type(tmp_path: Path) -> None:
     """The proxy answers, but nobody is sent to it."""
     with proxy("replay", tmp_path / "x.db") as px:
@@ -95,6 +97,7 @@ def test_nobody_at_the_port_is_found() -> None:
     assert bad(done.stdout)[0].startswith(f"no llmproxy answers at http://127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 @linux
 def test_an_agent_that_runs_already_is_watched(tmp_path: Path) -> None:
     """Its own environment counts, not the shell's."""

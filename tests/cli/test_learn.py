@@ -149,6 +149,7 @@ def test_two_recordings_teach_without_a_trial(recorded: Path) -> None:
     assert slots(recorded) == ["made", "sequence"]
 
 
+@pytest.mark.slow
 def test_learn_is_for_a_person(recorded: Path) -> None:
     """On CI it is refused, before anything runs; so is a name that did not vary."""
     refused = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded, env={"CI": "true"})

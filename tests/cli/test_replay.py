@@ -201,6 +201,7 @@ def test_a_fork_from_a_request_that_is_equal(mine: Here) -> None:
     assert mine.replay("--cassette", "weather@fork-1").stdout == "Warm indeed.\nHot again.\n"
 
 
+@pytest.mark.slow
 def test_nothing_different_is_no_fork(mine: Here) -> None:
     """With --live and no override the recording is replayed, and nothing is recorded or sent."""
     done = mine.replay("--live")
@@ -291,6 +292,7 @@ def test_two_forks_at_once_have_names_of_their_own(plain: Here, tmp_path: Path) 
         assert here.replay("--cassette", f"weather@fork-{n}").stdout == "Cold.\nHot again.\n"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_its_agent_does(plain: Here, tmp_path: Path) -> None:
     """Ctrl-C in the middle: no override is blamed for what was never reached, and nothing is left running or open."""
     shutil.copytree(plain.folder, tmp_path / "copy")

@@ -148,6 +148,7 @@ def test_a_child_that_never_used_the_proxy_is_said_loudly(px: Proxy) -> None:
     assert "llmproxy doctor" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_no_variable_is_told_what_to_set(px: Proxy, tmp_path: Path) -> None:
     """Codex without a provider of its own, and a project that uses @ai-sdk/google: each with the words to type."""
     codex = tmp_path / "codex"
@@ -161,6 +162,7 @@ def test_a_client_that_reads_no_variable_is_told_what_to_set(px: Proxy, tmp_path
     assert "Codex:" not in told.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_is_mounted_at_one_path(tmp_path: Path) -> None:
     """The command works there, and what it writes lies here; a path that cannot be one is said before anything runs."""
     here, there = tmp_path / "here", tmp_path / "there"
@@ -309,6 +311,7 @@ def test_a_client_whose_base_url_cannot_change_is_intercepted(tmp_path: Path) ->
     assert "0 hits, 1 miss, 0 recorded  (replay, cassette a/b c)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_host_that_was_refused_is_named_with_what_allows_it(tmp_path: Path) -> None:
     """A tunnel belongs to no session: without the name nobody could tell why the agent's tool failed, nor what to type."""
     code = """
@@ -362,6 +365,7 @@ def test_a_gateway_is_the_upstream_of_a_running_proxy_too(tmp_path: Path) -> Non
         assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_child_can_run_a_child(tmp_path: Path) -> None:
     """The inner one uses the proxy of the outer one, in a session of its own."""
     words = [*RUN, "--cassette", "inner", *asking("hi")]
@@ -371,6 +375,7 @@ def test_a_child_can_run_a_child(tmp_path: Path) -> None:
     assert "NEVER USED" not in done.stderr
 
 
+@pytest.mark.slow
 def test_verbose_shows_what_the_proxy_said(tmp_path: Path) -> None:
     """One line per request, and how it was started."""
     done = run("--verbose", "--store", str(tmp_path / "x.db"), *asking("hi"))
@@ -378,6 +383,7 @@ def test_verbose_shows_what_the_proxy_said(tmp_path: Path) -> None:
     assert "mode replay" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_proxy_that_dies_on_the_way_is_said(tmp_path: Path) -> None:
     """The child's answers are not ours any more."""
     code = "import os, signal, subprocess; os.kill(int(subprocess.check_output(['pgrep', '-n', '-f', 'llmproxy start.*' + os.environ['MARK']])), 9)"

@@ -26,6 +26,7 @@ except urllib.error.HTTPError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     """Another folder, another home, the provider dead; what was bound is said, and `--strict` does not take it for a proof."""
     store = str(tmp_path / "x.db")

@@ -23,6 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_every_page_is_there(site: Path) -> None:
     """Those of docs/ and of the root, and what a model reads."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"overview", "SECURITY", "CHANGELOG", "CONTRIBUTING"}

@@ -78,6 +78,7 @@ def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
     assert not (tmp_path / "llmproxy.db").exists()
 
 
+@pytest.mark.slow
 def test_reverse_mode_sends_everything_to_its_target(tmp_path: Path) -> None:
     """Request and key go where mitmproxy was told, whatever provider the path is of; and replay by base URL."""
     store = tmp_path / "x.db"

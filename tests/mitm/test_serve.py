@@ -158,6 +158,7 @@ def test_a_second_recorder_is_refused_by_name(tmp_path: Path) -> None:
     assert [made.cassette for made in recorded(store)] == ["default", "other", "default"]
 
 
+@pytest.mark.slow
 def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
     """Headers, query, body, an error that echoes the key, a miss, the log: nothing of it stays."""
     store = tmp_path / "x.db"

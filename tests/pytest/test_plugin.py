@@ -184,6 +184,7 @@ def test_recordings_are_kept_in_the_folder_that_is_named(suite: pytest.Pytester,
     assert list((suite.path / "tests" / "cassettes").iterdir()) != []
 
 
+@pytest.mark.slow
 def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester) -> None:
     """It is said, and everything else works."""
     suite.makepyfile(

@@ -255,6 +255,7 @@ def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: 
     result.stdout.no_fnmatch_line("*scenario/running/life.py*")
 
 
+@pytest.mark.slow
 def test_without_a_scenario_nothing_is_said(tmp_path: Path) -> None:
     """No report, no import of scenarios; pytest's own --debug stays pytest's; nothing runs where tests are only collected."""
     write(
@@ -273,6 +274,7 @@ def test_without_a_scenario_nothing_is_said(tmp_path: Path) -> None:
     assert "Scenario" not in collected.stdout.str()
 
 
+@pytest.mark.slow
 def test_without_the_plugin_tests_run_as_ever(tmp_path: Path) -> None:
     """`-p no:llmproxy`: scenarios work, nobody reports them."""
     write(tmp_path, test_plain=PLAIN)

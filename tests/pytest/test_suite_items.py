@@ -156,6 +156,7 @@ def test_a_file_of_another_tool_is_left_alone(tmp_path: Path) -> None:
     run(tmp_path, "suite.yaml").assert_outcomes(errors=1)
 
 
+@pytest.mark.slow
 def test_a_proxy_that_cannot_start_is_an_error_of_each_scenario(tmp_path: Path) -> None:
     """Told once a scenario, tried once; no scenario counts as failed for it."""
     project(tmp_path)

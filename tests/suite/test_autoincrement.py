@@ -199,6 +199,7 @@ def _counter(db: Path) -> int:
         return int(made.execute("SELECT seq FROM sqlite_sequence").fetchone()[0])
 
 
+@pytest.mark.slow
 def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
     """Recorded one by one, replayed at once, each waiting for the others, the counter moved by 1,000: every id is this run's own."""
     cases = "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES))

@@ -37,6 +37,7 @@ def test_a_process_that_dies_early_says_why(tmp_path: Path) -> None:
         child.wait_until(lambda: False)
 
 
+@pytest.mark.slow
 def test_a_proxy_records_and_replays(tmp_path: Path) -> None:
     """One call recorded from the provider is answered after it is gone; both proxies end with 0."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()

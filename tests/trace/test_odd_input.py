@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
@@ -56,6 +57,7 @@ def interaction(n: int, each: Json) -> Interaction:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(EXCHANGES, max_size=4))
 def test_any_json(exchanges: list[Json]) -> None:

@@ -89,21 +89,24 @@ def test_two_at_once_have_two() -> None:
 @pytest.mark.parametrize("more", ["close", "speak"])
 def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
     """The server closed it, or said something that nobody asked for: it would be taken for the next answer."""
+    heard, spoken = threading.Event(), threading.Event()
 
     def answer(number: int, sock: socket.socket) -> None:
         healthy(number, sock)
         if number == 1 and more == "close":
             sock.shutdown(socket.SHUT_RDWR)
         elif number == 1:
-            threading.Event().wait(0.05)
+            assert heard.wait(120)
             sock.sendall(OK % (2, b"no"))
+        spoken.set()
 
     with server(answer) as (port, seen):
         wires = Wires()
         control = Control(f"http://127.0.0.1:{port}", wires=wires)
         for _ in range(2):
             control.health()
-            threading.Event().wait(0.1)
+            heard.set()
+            assert spoken.wait(120)
         assert seen == [1, 2]
         wires.close()
 
@@ -187,17 +190,19 @@ def test_no_more_are_kept_than_allowed() -> None:
 
 def test_servers_that_are_gone_leave_nothing_open() -> None:
     """A process that asks many proxies, one after the other, does not collect dead connections."""
+    closed = threading.Event()
 
     def once(_: int, sock: socket.socket) -> None:
         healthy(1, sock)
         sock.shutdown(socket.SHUT_RDWR)
+        closed.set()
 
     wires = Wires()
     with server(once) as (port, _), server(healthy) as (other, _):
         wire = wires.take("127.0.0.1", port, 5)
         asked(wire)
         wires.give(wire)
-        threading.Event().wait(0.1)
+        assert closed.wait(120)
         wires.take("127.0.0.1", other, 5)
         assert wire.sock is None
 

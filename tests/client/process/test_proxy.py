@@ -30,6 +30,7 @@ def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
     assert not any(proxy.alive for proxy in both)
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     """The end of its output is in the error, and how it was called."""
     (tmp_path / "x.db").write_text("this is no database, and long enough to be read as one " * 20)

@@ -57,6 +57,7 @@ def test_what_is_not_there_is_not_invented(name: str) -> None:
     assert said(f"import llmproxy.mitm, mitmproxy.addons as a; print(hasattr(a, {name!r}))") == ["False"]
 
 
+@pytest.mark.slow
 def test_where_mitmproxy_was_first_nothing_changes() -> None:
     """In somebody's mitmdump everything is its own, QUIC too."""
     code = """

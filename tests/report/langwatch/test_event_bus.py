@@ -23,14 +23,17 @@ from llmproxy.report.langwatch import (
 class Posts:
     """A reporter that fails so many times for each event."""
 
-    def __init__(self, failures: int = 0, pause: float = 0.0) -> None:
-        self.failures, self.pause = failures, pause
+    def __init__(self, failures: int = 0, held: threading.Event | None = None) -> None:
+        self.failures, self.held = failures, held or threading.Event()
+        if held is None:
+            self.held.set()
         self.tried: list[str] = []
         self.taken: list[str] = []
 
     async def post_event(self, event: ScenarioEvent) -> None:
         self.tried.append(event.scenario_run_id)
-        await asyncio.sleep(self.pause)
+        while not self.held.is_set():
+            await asyncio.sleep(0.01)
         if self.tried.count(event.scenario_run_id) <= self.failures:
             raise ConnectionError("not now")
         self.taken.append(event.scenario_run_id)
@@ -74,8 +77,10 @@ def test_an_event_is_tried_again() -> None:
 
 def test_a_slow_endpoint_is_not_waited_for_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     """`drain` has an end."""
-    posted(Posts(pause=1.0), 1, patience=0.1)
+    posts = Posts(held=threading.Event())
+    posted(posts, 1, patience=0.1)
     assert "left to themselves" in caplog.text
+    posts.held.set()
 
 
 def test_without_an_endpoint_there_is_no_thread_and_no_word(caplog: pytest.LogCaptureFixture) -> None:

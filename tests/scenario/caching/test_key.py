@@ -295,6 +295,7 @@ def test_a_wrong_call_is_the_callers_mistake() -> None:
         key()
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_key() -> None:
     """Whatever its hash seed."""
     code = (

@@ -92,6 +92,7 @@ def test_a_result_of_a_scenario_comes_back() -> None:
     assert back(result) == result
 
 
+@pytest.mark.slow
 def test_answers_of_known_sdks_come_back() -> None:
     """Messages and responses of openai, which programs return from cached functions."""
     from openai.types.chat import ChatCompletion

@@ -95,6 +95,7 @@ def strings_only(schema: dict[str, Any]) -> None:
         assert all(isinstance(word, str) for word in schema.get("enum", []))
 
 
+@pytest.mark.slow
 def test_openai_gets_the_schema_strict(wire: Any) -> None:
     """The tool is pinned when a verdict is demanded, and any of two is required when not."""
     forced, free = (wire[1][each][0].fields for each in (True, False))
@@ -109,6 +110,7 @@ def test_openai_gets_the_schema_strict(wire: Any) -> None:
     assert free["tool_choice"] == "required"
 
 
+@pytest.mark.slow
 def test_anthropic_gets_the_schema_in_its_form(wire: Any) -> None:
     """Litellm translates tools and choice; the conversation ends with the user's message."""
     forced, free = (wire[1][each][1].fields for each in (True, False))
@@ -120,6 +122,7 @@ def test_anthropic_gets_the_schema_in_its_form(wire: Any) -> None:
     assert [message["role"] for message in forced["messages"]] == ["user"]
 
 
+@pytest.mark.slow
 def test_gemini_gets_the_schema_in_its_form(wire: Any) -> None:
     """Every status is still an enum of three strings after litellm has rewritten the schema."""
     forced, free = (wire[1][each][2].fields for each in (True, False))
@@ -131,6 +134,7 @@ def test_gemini_gets_the_schema_in_its_form(wire: Any) -> None:
     assert free["toolConfig"]["functionCallingConfig"]["mode"] == "ANY"
 
 
+@pytest.mark.slow
 def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) -> None:
     """Three dialects, one ruling; every recording belongs to the party `judge`, and no key is in the store."""
     store, _, rulings = wire
@@ -154,6 +158,7 @@ def test_a_new_process_replays_them_without_a_call(wire: Any) -> None:
         assert set(hosts) <= {"127.0.0.1"}  # nor does litellm fetch anything when it is imported
 
 
+@pytest.mark.slow
 def test_a_miss_is_told_in_our_words_by_each_provider(wire: Any) -> None:
     """In replay, a request that was never recorded is a MissError that explains itself."""
     with near("replay", wire[0]) as px:

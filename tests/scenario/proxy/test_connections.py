@@ -272,6 +272,7 @@ def test_what_nobody_asked_for_is_never_an_answer() -> None:
 
 def test_what_is_said_later_is_noticed_too() -> None:
     """An idle connection on which a server complains, and hangs up, is not used again."""
+    complained = asyncio.Event()
 
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d" % number)
@@ -279,11 +280,13 @@ def test_what_is_said_later_is_noticed_too() -> None:
             await writer.drain()
             await asyncio.sleep(0.1)
             writer.write(b"HTTP/1.1 408 Timeout\r\ncontent-length: 0\r\n\r\n")
+            complained.set()
 
     async def run() -> list[bytes]:
         async with server(answer) as url, client() as by:
             first = (await by.get(url)).content
-            await asyncio.sleep(0.3)
+            await complained.wait()
+            await asyncio.sleep(0.1)
             return [first, (await by.get(url)).content]
 
     assert asyncio.run(run()) == [b"1", b"2"]
@@ -304,11 +307,11 @@ def test_many_at_once_have_connections_of_their_own() -> None:
 
 def test_whoever_stops_waiting_ends_the_connection() -> None:
     """What is cancelled in the middle leaves no answer behind for the next."""
-    gone: list[bool] = []
+    gone = asyncio.Event()
 
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
-        await asyncio.sleep(0.3 if number == 1 else 0)
-        gone.append(writer.is_closing())
+        if number == 1:
+            await gone.wait()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d" % number)
 
     async def run() -> bytes:
@@ -316,7 +319,8 @@ def test_whoever_stops_waiting_ends_the_connection() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await by.get(url)
-            await asyncio.sleep(0.4)
+            gone.set()
+            await asyncio.sleep(0.1)
             return (await by.get(url)).content
 
     assert asyncio.run(run()) == b"2"

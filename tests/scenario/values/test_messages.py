@@ -55,6 +55,7 @@ def test_what_becomes_of_each_type(returned: object, role: AgentRole, want: list
     assert messages_of(returned, role, "Mine") == want
 
 
+@pytest.mark.slow
 def test_messages_of_litellm_work() -> None:
     """As every example returns them; content None is dropped."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

@@ -40,6 +40,7 @@ def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
             assert any(word in each.message for word in ("milk", "found 2", "no JSON")), each.message
 
 
+@pytest.mark.slow
 def test_a_pattern_that_never_ends_is_an_error() -> None:
     """Neither a pass nor a failure, and not for ever."""
     (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", Scope())

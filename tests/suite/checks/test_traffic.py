@@ -356,6 +356,7 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     assert why_unseen(stage, None, chats.wire.step(0)) == ""
 
 
+@pytest.mark.slow
 def test_what_the_agent_says_about_its_history_is_used(tmp_path: Path) -> None:
     """A command agent says it beside its answer; without traffic it does not help."""
     agent = tmp_path / "says.py"

@@ -25,6 +25,7 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
     assert time.monotonic() - began < 120  # one second is meant; machines are busy
 
 
+@pytest.mark.slow
 def test_a_schema_with_such_a_pattern_is_an_error_too() -> None:
     """JSON Schema has patterns of its own."""
     (found,) = check("x", '"' + "a" * 60 + '!"', {"jsonSchema": {"pattern": ENDLESS}}, Scope())

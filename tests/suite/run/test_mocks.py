@@ -146,6 +146,7 @@ def test_without_a_proxy_nothing_can_be_mocked(tmp_path: Path) -> None:
     assert (found.statuses, "has no proxy" in found.why) == (["environment_error"], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mock", "said", "code"), [({}, "passed", 0), ({"gone": 1}, "mock of 'gone'", 3)])
 def test_it_is_the_same_under_pytest_and_the_command(
     tape: tuple[Path, str, Provider], tmp_path: Path, mock: dict[str, object], said: str, code: int

@@ -368,7 +368,9 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
-        await asyncio.sleep(0.5)
+        while (place := world.store_for(cases[0])) is None or not place[0].list("tasks"):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

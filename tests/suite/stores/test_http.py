@@ -100,6 +100,7 @@ def test_rows_on_a_page_that_nobody_names_are_an_error(rest: Rest) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_next_page_elsewhere_is_not_followed(rest: Rest) -> None:
     """A service does not send us to another host."""
     store = opened(rest, WRAPPED)
