@@ -18,7 +18,7 @@ export function short(n) {
 export function money(usd) {
   if (usd === null || usd === undefined) return "";
   if (usd === 0) return "$0";
-  return usd < 0.0001 ? `$${usd.toPrecision(2)}` : usd < 1 ? `$${usd.toFixed(4)}` : `$${usd.toFixed(2)}`;
+  return usd < 0.0001 ? `$${usd.toPrecision(2)}` : usd < 1 ? `$${usd.toFixed(4)}` : `$${usd.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
 export function duration(ms) {

@@ -117,7 +117,7 @@ function Head({ cassette, sample, sums, show }) {
     sums.cost !== null && `${money(sums.cost)}${sums.unpriced ? ` and ${counted(sums.unpriced, "call")} of unknown price` : ""}`,
     sums.to > sums.from && duration((sums.to - sums.from) * 1000), day(sums.from),
   ].filter(Boolean).join(" · ");
-  return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p><${Beside} cassette=${cassette} sample=${sample} show=${show} /></header>`;
+  return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p>${sums && html`<${Beside} cassette=${cassette} sample=${sample} show=${show} />`}</header>`;
 }
 
 // Which recording to lay beside this one: its parent first, then its other samples.
