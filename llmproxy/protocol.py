@@ -29,7 +29,7 @@ class Plays(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class ModePolicy:
     """What a mode does. Nobody asks which mode it is: everybody asks its policy."""
 
     does: str
@@ -47,7 +47,7 @@ class Policy:
     """Keys are needed, money may be spent, and a proxy that was started without it must allow it (`--allow-live`)."""
     vcr: str = ""
     """VCR's name for it, accepted as an alias."""
-    complete: Policy | None = None
+    complete: ModePolicy | None = None
     """What it does instead over a cassette that was complete when the session opened."""
 
     @property
@@ -59,9 +59,9 @@ class Policy:
 class Mode(StrEnum):
     """What a session does with a hit and with a miss: a row each, and nothing of a mode stands anywhere else."""
 
-    policy: Policy
+    policy: ModePolicy
 
-    def __new__(cls, name: str, policy: Policy) -> Self:
+    def __new__(cls, name: str, policy: ModePolicy) -> Self:
         """Make a member that is its name, and knows its policy."""
         mode = str.__new__(cls, name)
         mode._value_, mode.policy = name, policy
@@ -69,7 +69,7 @@ class Mode(StrEnum):
 
     REPLAY = (
         "replay",
-        Policy(
+        ModePolicy(
             does="serves recordings only",
             plays=Plays.ALL,
             on_miss=Decision.REFUSE,
@@ -79,27 +79,29 @@ class Mode(StrEnum):
     )
     AUTO = (
         "auto",
-        Policy(
+        ModePolicy(
             does="records what is missing", plays=Plays.GOOD, on_miss=Decision.RECORD, writes=True, vcr="new_episodes"
         ),
     )
     RECORD = (
         "record",
-        Policy(does="records everything anew", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"),
+        ModePolicy(
+            does="records everything anew", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"
+        ),
     )
     ONCE = (
         "once",
-        Policy(
+        ModePolicy(
             does="records a new cassette and replays it afterwards",
             plays=Plays.GOOD,
             on_miss=Decision.RECORD,
             writes=True,
             alone=True,
             vcr="once",
-            complete=Policy(does="replays", plays=Plays.ALL, on_miss=Decision.REFUSE),
+            complete=ModePolicy(does="replays", plays=Plays.ALL, on_miss=Decision.REFUSE),
         ),
     )
-    PASSTHROUGH = "passthrough", Policy(does="only forwards", on_miss=Decision.PASS)
+    PASSTHROUGH = "passthrough", ModePolicy(does="only forwards", on_miss=Decision.PASS)
 
 
 VCR_MODES = {mode.policy.vcr: mode for mode in Mode if mode.policy.vcr}

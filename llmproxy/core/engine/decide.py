@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Channel, Decision, Exhausted, Plays, Policy, is_good
+from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
 
 
 class RecordedSlot(Protocol):
@@ -40,7 +40,7 @@ class MissReason(StrEnum):
 class Situation[R: RecordedSlot](NamedTuple):
     """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
 
-    policy: Policy
+    policy: ModePolicy
     """Of the session's mode."""
     recordings: Sequence[R]
     """Live recordings of the key in the session's cassette, in order of occurrence."""
@@ -72,7 +72,7 @@ def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
     return Decided(Decision.REPLAY, tape[situation.nth - 1])
 
 
-def playable[R: RecordedSlot](policy: Policy, recordings: Sequence[R]) -> Sequence[R]:
+def playable[R: RecordedSlot](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
         return [each for each in recordings if is_perfect(each)]

@@ -18,7 +18,7 @@ from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.tally import Tally
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import AGENT, Exhausted, Mode, Plays, Policy
+from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -109,7 +109,7 @@ class Session:
     """Of the last miss that was to be streamed."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> ModePolicy:
         """What its mode does over the cassette as it was when this session opened."""
         policy = self.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy

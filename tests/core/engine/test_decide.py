@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, is_perfect, playable
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Decision, Exhausted, Mode, Policy
+from llmproxy.protocol import Decision, Exhausted, Mode, ModePolicy
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
 ]
 
 
-def policy_of(mode: Mode, *, complete: bool) -> Policy:
+def policy_of(mode: Mode, *, complete: bool) -> ModePolicy:
     """Return what a session of this mode does."""
     return Session("s", "s", 1, mode, 0.0, Exhausted.LAST, complete=complete).policy
 
