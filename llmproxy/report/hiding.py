@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import Any, cast
 
 from llmproxy.report.events import Event, Handler
-
-if TYPE_CHECKING:
-    from llmproxy.core.secrets.redact import Redactor
 
 __all__ = ["Hiding", "hidden"]
 
 _KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 """How variables that hold a credential are called."""
+
+
+_KNOWN, _NAME = 1024, 120
+"""Texts that are looked through once, and characters of the longest of them."""
 
 
 class Hiding:
@@ -30,7 +32,7 @@ class Hiding:
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
         """Hide from `inner`; keys of `env` (the process's own unless given) are known."""
         self._inner, self._env = inner, os.environ if env is None else env
-        self._redactor: Redactor | None = None
+        self._text: Callable[[str], str] | None = None
 
     def handle(self, event: Event) -> None:
         """Hand an event on."""
@@ -40,30 +42,32 @@ class Hiding:
         """Close who shows them. Raises what that raises."""
         self._inner.close()
 
-    def _known(self) -> Redactor:
-        if self._redactor is None:
+    def _known(self) -> Callable[[str], str]:
+        if self._text is None:
             from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
 
-            self._redactor = Redactor()
+            redactor = Redactor()
             keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
-            self._redactor.learn(tuple(keys), "")
-        return self._redactor
+            redactor.learn(tuple(keys), "")
+            known = lru_cache(_KNOWN)(redactor.text)  # names, ids and states come with every event
+            self._text = lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
+        return self._text
 
 
-def hidden(value: object, redactor: Redactor) -> object:
+def hidden(value: object, text: Callable[[str], str]) -> object:
     """Return plain data with the secrets out of its texts; the same objects where there are none."""
     if type(value) is str:
-        shown = redactor.text(value)
+        shown = text(value)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        changed = {name: new for name, one in old.items() if (new := hidden(one, redactor)) is not one}
+        changed = {name: new for name, one in old.items() if (new := hidden(one, text)) is not one}
         return replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
-        items = {hidden(name, redactor): hidden(one, redactor) for name, one in value.items()}
+        items = {hidden(name, text): hidden(one, text) for name, one in value.items()}
         return items if any(items.get(name, value) is not one for name, one in value.items()) else value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        made = [hidden(one, redactor) for one in value]
+        made = [hidden(one, text) for one in value]
         same = all(one is other for one, other in zip(made, value, strict=True))
         return value if same else (tuple(made) if isinstance(value, tuple) else made)
     return value

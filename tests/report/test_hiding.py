@@ -61,7 +61,7 @@ def test_events_without_a_secret_are_the_same_objects() -> None:
     """Nothing is written anew for nothing, and states stay states."""
     redactor = Redactor()
     for event in events():
-        assert hidden(event, redactor) is event
-    changed = cast("Finished", hidden(telling()[-2], redactor)) if isinstance(telling()[-2], Finished) else None
+        assert hidden(event, redactor.text) is event
+    changed = cast("Finished", hidden(telling()[-2], redactor.text)) if isinstance(telling()[-2], Finished) else None
     assert changed is None or changed.error == "it said [REDACTED]"
-    assert hidden({"a": [f"x {GITHUB}", 1, None, True]}, redactor) == {"a": ["x [REDACTED]", 1, None, True]}
+    assert hidden({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {"a": ["x [REDACTED]", 1, None, True]}

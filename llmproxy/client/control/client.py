@@ -154,12 +154,14 @@ class Control:
         """Let a session walk its cassette from the start again."""
         return Report.of(self._ask("POST", _session(name, "reset"), {}))
 
-    def close(self, name: str, *, complete: bool | None = None) -> Report:
-        """End a session and return what it came to.
+    def close(self, name: str, *, complete: bool | None = None, after: int | None = None) -> Report:
+        """End a session and return what it came to; with `after`, also the calls that arrived after that one (`Report.further`).
 
         `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None: unless something in it failed.
         """
-        return Report.of(self._ask("POST", _session(name, "close"), {} if complete is None else {"complete": complete}))
+        given = {"complete": complete, "after": after}
+        body = {key: value for key, value in given.items() if value is not None}
+        return Report.of(self._ask("POST", _session(name, "close"), body))
 
     def bind(self, name: str, session: str) -> None:
         """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""

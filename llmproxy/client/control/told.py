@@ -94,6 +94,8 @@ class Report:
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
     faults: Mapping[str, Any] | None = None
     """The faults on purpose and how often each struck, as the proxy says it; None for a session without."""
+    further: tuple[Call, ...] | None = None
+    """Calls after the one that a session was closed with; None where nobody asked, or a proxy of an earlier version does not say."""
 
     @property
     def unstruck(self) -> tuple[str, ...]:
@@ -130,6 +132,7 @@ class Report:
             parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
             bound_names=tuple(str(name) for name in value.get("bound_names") or ()),
             miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
+            further=None if value.get("calls") is None else tuple(Call.of(each) for each in value["calls"]),
             **{name: int(value.get(name) or 0) for name in _NUMBERS},
         )
 

@@ -314,9 +314,11 @@ def _reset(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    complete = maybe_flag_of(call.body.get("complete"), "complete")
+    complete, after = maybe_flag_of(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.named(call.name)
     last = report(engine, session)
+    if after is not None:
+        last["calls"] = walk(engine, session, number(str(after)))["calls"]
     if idle := engine.idle_faults(session):
         last["faults"]["idle"] = idle
     engine.sessions.close(call.name, complete=complete)

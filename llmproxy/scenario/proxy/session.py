@@ -236,13 +236,14 @@ class RunSession:
         now = await self._heard(self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
-    async def close(self) -> Report:
-        """End the session and return what it came to; again, the same."""
+    async def close(self, after: int | None = None) -> Report:
+        """End the session and return what it came to, with the calls after number `after` if one is given; again, the same."""
         links, self._links = self._links, None
         if links is not None and links[0] is asyncio.get_running_loop():
             await links[1].aclose()
         if self._closed is None:
-            self._closed = await aside(self.control.close, self.name, complete=False if self.interrupted else None)
+            complete = False if self.interrupted else None
+            self._closed = await aside(self.control.close, self.name, complete=complete, after=after)
         return self._closed
 
     def _arrived(self, names: set[str]) -> dict[str, int]:

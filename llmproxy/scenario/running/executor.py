@@ -112,6 +112,7 @@ class ScenarioExecutor(Life):
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
             value = await self._value(step)
+            _refuse_denial(label, value)
         except Exception as error:
             status = status_of(error, self._at_work)
             self.narrator.step("script", label=label, status=status, message=told(error))
@@ -174,3 +175,19 @@ def _checked(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
                 f"script[{place}] is {step!r}, which is no step; write scenario.user({step!r}) to let the user say it."
             )
     return list(script or [proceed()])
+
+
+def _refuse_denial(label: str, value: object) -> None:
+    """Refuse what a step of one's own returned that must not be passed over.
+
+    Raises:
+        AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it.
+        TypeError: a generator, of which nothing has run.
+
+    """
+    if value is False:
+        raise AssertionError(f"the step {label} returned False")
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(
+            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
+        )

@@ -224,14 +224,13 @@ class Life(Scripted):
             return
         try:
             self.unattributed = await session.unattributed()
-            if self._played:
-                late = await self._caller.late()
-                self._late = (
-                    name_late_calls(late, self._caller.read(), self.unattributed) if late or self.unattributed else []
-                )
-        finally:
-            self._report = await session.close()
-        self._usage = await session.usage()  # from the same report: nothing is asked twice
+        finally:  # what came since is told by the same answer: nothing is asked twice
+            self._report = await session.close(self._caller.seen if self._played else None)
+        self._usage = await session.usage()
+        if self._played:
+            late = await self._caller.late(session, self._report.further)
+            named = late or self.unattributed
+            self._late = name_late_calls(late, self._caller.read(), self.unattributed) if named else []
 
     async def _close_anyway(self) -> list[str]:
         """Close after an error, which must not be hidden by another one."""

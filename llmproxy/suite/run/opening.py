@@ -144,13 +144,18 @@ async def _opened(
     back.append(("the agent", lambda: _quiet(agent.close())))
     await agent.open(session)
     made_up = Opened(stage, back)
-    if session is not None:  # last of all but for the session itself
-        back.insert(1, ("the look at late calls", lambda: _late(made_up)))
+    if session is not None:
+        back[0] = ("the session", lambda: _last(made_up, session))
     return made_up
 
 
-async def _late(run: Opened) -> list[str]:
-    run.late += await find_late_calls(run.stage)
+async def _last(run: Opened, session: RunSession) -> list[str]:
+    """Close the session, and name the calls that nobody has looked at."""
+    strays = await run.stage.strays()
+    report = await session.close(run.stage.cursor)
+    if report.further is None:
+        return ["the proxy is of an earlier version: it does not tell which calls came last."]
+    run.late += find_late_calls(run.stage, report.further, strays)
     return []
 
 

@@ -88,6 +88,8 @@ class World:
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
     _stores: dict[int, tuple[StoreAdapter, Policy] | None] = field(default_factory=dict)
     _snapshots: dict[Path, Snapshots] = field(default_factory=dict)
+    _entities: dict[int, list[str]] = field(default_factory=dict)
+    """By suite."""
 
     def emit(self, event: Event) -> None:
         """Tell every handler; one that fails disturbs nobody."""
@@ -158,10 +160,14 @@ class World:
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
         found |= dict.fromkeys(entities_of(case.scenario))
-        for scenario in case.suite.scenarios:
-            if not isinstance(scenario, str):
-                found |= dict.fromkeys(entities_of(scenario))
-        return list(found)
+        return list(found | dict.fromkeys(self._entities_in(case.suite)))
+
+    def _entities_in(self, suite: Suite) -> list[str]:
+        """Return the entities that a suite names; every run asks for them."""
+        if id(suite) not in self._entities:
+            scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
+            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in entities_of(each)))
+        return self._entities[id(suite)]
 
     def snapshots_for(self, case: Case) -> Snapshots:
         """Return the stored snapshots of a case's file."""

@@ -55,6 +55,20 @@ def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control
         control.report(ODD)
 
 
+def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
+    """With the number of a call; without one, nobody asked."""
+    control.open("last")
+    for _ in range(3):
+        assert ask(session_url(control.url, "last")) == 404
+    with pytest.raises(ControlError, match="after is '-1'"):
+        control.close("last", after=-1)
+    further = control.close("last", after=1).further
+    assert further is not None
+    assert [(call.seq, call.miss) for call in further] == [(2, True), (3, True)]
+    control.open("last")
+    assert control.close("last").further is None
+
+
 def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Control) -> None:
     """A process whose base URL never changes walks another cassette in each test."""
     for name in ("one", "two"):

@@ -87,6 +87,28 @@ def test_what_a_step_brings_is_kept() -> None:
     assert (said(result), result.failed_criteria, result.total_time is None) == (["excerpt"], ["polite"], False)
 
 
+@pytest.mark.parametrize(
+    ("step", "error", "words"),
+    [
+        (lambda state: state.has_tool_call("pay"), AssertionError, "the step <lambda> returned False"),
+        (lambda _state: (_ for _ in ()), TypeError, "nothing of it has run"),
+    ],
+)
+def test_a_step_that_says_no_does_not_pass(step: Any, error: type[Exception], words: str) -> None:
+    """A check that was not asserted, and one that never ran; True and None go on."""
+    with pytest.raises(error, match=words):
+        play(Agent(), script=[scenario.user("hi"), step, scenario.succeed()])
+    assert play(Agent(), script=[lambda _state: True, scenario.succeed()]).success
+
+
+@pytest.mark.parametrize("success", ["false", float("nan"), 1, None])
+def test_a_verdict_is_true_or_false(success: object) -> None:
+    """What is merely true enough for Python passes nobody."""
+    result = scenario.ScenarioResult(success=True, messages=[]).model_copy(update={"success": success})
+    with pytest.raises(ValueError, match="it is True or False"):
+        play(Agent(), Judge(result), script=[scenario.user("hi"), scenario.judge()])
+
+
 def test_verbose_prints_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
     """True by default; from 2 on each line names its scenario; no escapes where nobody sees colours."""
     asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1).run())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["AdapterAnswer", "Caller"]
+
+FRESH = 0.01
+"""Seconds for which a look at the session is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Caller:
     misses: list[str] = field(default_factory=list)
     exchanges: list[Call] = field(default_factory=list)
     """What went over the wire, of the whole run, as far as it was looked at."""
+    _looked: float = -math.inf
+    """When the session was asked last, by `clock`."""
     _wire: Wire | None = None
     _fed: int = 0
     """How many of the exchanges the wire has read."""
@@ -89,6 +95,8 @@ class Caller:
                 seconds, self.busy = self.clock() - self.since, None
         calls = await self._look(agent)
         name = type(agent).__name__
+        if isinstance(returned, ScenarioResult) and type(returned.success) is not bool:
+            raise ValueError(f"{name} returned a result with success={returned.success!r}; it is True or False.")
         meant = returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, name)
         return AdapterAnswer(meant, seconds, calls, isinstance(returned, Farewell))
 
@@ -149,13 +157,25 @@ class Caller:
         return [each for each in self.wire() if each.seq > before] if calls else ()
 
     async def catch_up(self) -> None:
-        """Look at what passed since, for somebody who is about to look at the wire. Raises MissError."""
-        await self._pull(None)
+        """Look at what passed since, for somebody who is about to look at the wire. Raises MissError.
+
+        Right after the agent's answer there was a look; what arrives within so short a time is late, which is told at the end.
+        """
+        if self.clock() - self._looked > FRESH:
+            await self._pull(None)
         self.answered = self.seen
 
-    async def late(self) -> list[Call]:
-        """Return the agent's calls that nobody could know of. Raises MissError."""
-        await self._pull(None)
+    async def late(self, session: RunSession, further: Sequence[Call] | None) -> list[Call]:
+        """Return the agent's calls that nobody could know of; `further` came with the end of the session.
+
+        Raises:
+            MissError: a request was never recorded.
+            MachineError: the proxy did not say what came.
+
+        """
+        if further is None:
+            raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
+        await self._take(session, further, None)
         return [call for call in self.exchanges if call.party == AGENT and call.seq > self.answered]
 
     async def _pull(self, error: Exception | None) -> Sequence[Call]:
@@ -163,10 +183,15 @@ class Caller:
         if self.session is None:
             return ()
         calls = await self.session.calls(self.seen)
+        self._looked = self.clock()
+        return await self._take(self.session, calls, error)
+
+    async def _take(self, session: RunSession, calls: Sequence[Call], error: Exception | None) -> Sequence[Call]:
+        """Note calls that are new."""
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
         self.exchanges.extend(calls)
         if any(call.miss for call in calls):
-            texts = await self.session.misses(before)
+            texts = await session.misses(before)
             self.misses.extend(texts)
             raise MissError(texts[0] if texts else next(call.note for call in calls if call.miss)) from error
         return calls

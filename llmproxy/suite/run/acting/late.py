@@ -13,6 +13,9 @@ from llmproxy.protocol import AGENT
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llmproxy.client.control.client import Call
     from llmproxy.suite.run.acting.stage import Stage
 
 __all__ = ["find_late_calls", "refuse_late_calls", "watches_wire"]
@@ -33,16 +36,14 @@ def watches_wire(stage: Stage) -> bool:
     return False
 
 
-async def find_late_calls(stage: Stage) -> list[str]:
-    """Name the agent's calls that nobody has looked at yet: tools where its answer asks for some, else the request.
+def find_late_calls(stage: Stage, further: Sequence[Call], strays: int) -> list[str]:
+    """Name the agent's calls that nobody has looked at yet (`further`): tools where its answer asks for some, else the request.
 
-    Calls of this process that were made while no agent had its turn are its as well, as far as anybody knows.
+    Calls of this process that were made while no agent had its turn (`strays`) are its as well, as far as anybody knows.
     """
-    if stage.session is None:
-        return []
-    calls = [call for call in await stage.session.calls(stage.cursor) if call.party == AGENT]
+    calls = [call for call in further if call.party == AGENT]
     stage.wire.read(calls)
-    return name_late_calls(calls, stage.wire, await stage.strays())
+    return name_late_calls(calls, stage.wire, strays)
 
 
 def refuse_late_calls(said: list[str]) -> LateCallsError:

@@ -200,3 +200,28 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
     """With the status 0 it would look as if all were well."""
     with pytest.raises(error, match=r"called sys.exit\(0\) instead of answering"):
         call(who(SystemExit(0)))
+
+
+def test_a_look_is_not_repeated_at_once() -> None:
+    """Who is about to look at the wire right after the agent's answer asks nobody; a moment later it does."""
+    now, session = 1.0, Session(Exchange(1))
+    caller = Caller(5, session=cast("Any", session), clock=lambda: now)
+    asyncio.run(caller.call(Agent("ok"), given()))
+    asyncio.run(caller.catch_up())
+    assert (session.asked, caller.answered) == ([0], 1)
+    now, session.seen = 1.1, (Exchange(1), Exchange(2))
+    asyncio.run(caller.catch_up())
+    assert (session.asked, caller.answered) == ([0, 1], 2)
+
+
+def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
+    """Misses in it are errors; a proxy that does not say what came is one, too."""
+    caller, session = Caller(5), cast("Any", Session(texts=("never recorded",)))
+    assert asyncio.run(caller.late(session, ())) == []
+    with pytest.raises(MissError, match="never recorded"):
+        asyncio.run(caller.late(session, cast("Any", (Exchange(3, miss=True),))))
+    assert [
+        call.seq for call in asyncio.run(caller.late(session, cast("Any", (Exchange(4), Exchange(5, party="user")))))
+    ] == [3, 4]
+    with pytest.raises(MachineError, match="earlier version"):
+        asyncio.run(caller.late(session, None))
