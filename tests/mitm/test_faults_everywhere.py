@@ -140,6 +140,26 @@ def test_a_fork_never_holds_a_fault(questions: Path, tmp_path: Path) -> None:
     assert [b"hotter" in row.response.body for row in rows if row.cassette == "hot"].count(True) == 1
 
 
+@pytest.mark.parametrize("kind", ["http-503", "length"])
+def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, tmp_path: Path, kind: str) -> None:
+    """It was never recorded, and goes on live: its client meets the fault, its retry is what the fork begins with."""
+    store = tmp_path / "x.db"
+    store.write_bytes(questions.read_bytes())
+    with (
+        Provider(Script((Step(Reply("a rather long answer"), times=None),))) as p,
+        Rig("replay", store, {"openai": p.url}, faults=f"{kind}@2", allow_live=True) as rig,
+    ):
+        control(rig, "sessions", {"name": "default", "fork": {"live": True, "as": "new"}})
+        assert ask(rig, "question 1").status == 200
+        assert ask(rig, "something else").headers["x-llmproxy-fault"] == kind
+        assert "rather long answer" in ask(rig, "something else").body.decode()
+        assert "rather long answer" in ask(rig, "and then").body.decode()
+        rig.wait_idle()
+        assert len(p.requests) == 2 + (kind == "length")
+    rows = [row for row in recorded(store) if row.cassette == "new"]
+    assert [(row.response.status, b"rather long" in row.response.body) for row in rows][-2:] == [(200, True)] * 2
+
+
 def test_once_records_what_came_after_the_fault_and_nothing_else(tmp_path: Path) -> None:
     """A first run under faults leaves what one without would have left."""
     steps = (Step(Reply("well"), times=None),)

@@ -1,7 +1,7 @@
 """A call meets a fault on purpose: where it is chosen, and what its client is sent then.
 
 It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded answer. In a session
-that would refuse the call nothing strikes: a miss stays a miss. What can be done only to an answer lets the provider be asked where
+that would refuse the call nothing strikes: a miss stays a miss. The call with which a run forks is a live one. What can be done only to an answer lets the provider be asked where
 nothing is recorded; that answer is not recorded either (PASS), its retry is.
 """
 
@@ -42,7 +42,9 @@ def strike(
     nth = session.counts.get(walker, 0) + 1
     here = walker in session.recorded_here
     verdict = decide(Situation(session.policy, slots, nth, session.exhausted, here))
-    if verdict.decision is Decision.REFUSE:
+    forking = session.forking
+    goes_on_live = forking is not None and forking.live and not forking.forked
+    if verdict.decision is Decision.REFUSE and not goes_on_live:
         return False
     call = _call(exchange, walker, nth, verdict.recording, read, now=now)
     for each in session.aside:
