@@ -187,6 +187,8 @@ def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.mcp.texts import read_call
+    from llmproxy.core.store.contents.rows import content_type
     from llmproxy.core.traffic.frames import is_frames, transcript
 
     with opened(store) as database:
@@ -216,6 +218,10 @@ def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_
         )
         for text in transcript(found.response.body):
             say(line(text))
+        return
+    if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
+        say(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
+        say("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
         return
     for message in asked:
         _message(message)

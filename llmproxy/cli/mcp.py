@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmproxy.client.tools.hosts import Host
 
 _URL = "LLMPROXY_URL"
-_SECRET = re.compile(r"token|secret|passw|credential|api_?key|_key$|^pat$|_pat$|auth", re.IGNORECASE)
+_SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
 SHORTEST_SECRET = 8
 """Characters of a value that is worth hiding."""
 
@@ -62,7 +62,11 @@ def _interrupt(*_: object) -> None:
 
 
 def _host(server: str, proxy: str, session: str, flags: Mapping[str, object], env: Mapping[str, str]) -> Host:
-    secrets = [value for name, value in env.items() if _SECRET.search(name) and len(value) >= SHORTEST_SECRET]
+    secrets = [
+        value
+        for name, value in env.items()
+        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET and not value.startswith(("/", "~"))
+    ]
     url = proxy or env.get(_URL, "")
     if url:
         from llmproxy.client.tools.hosts import ProxyHost

@@ -64,6 +64,11 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     assert [each["text"] for each in again[:4]] == [each["text"] for each in recorded[:4]]
     assert again[3]["progress"] == [1.0, 2.0, 3.0]
     assert (again[4]["text"], again[5]["text"]) == (f"I am in {other}", "everything is deleted")
+    shown = subprocess.run(
+        [*LLMPROXY, "show", "4", "--store", str(store)], env=clean_env(), text=True, capture_output=True, check=True
+    )
+    assert "\nchannel mcp\n" in shown.stdout
+    assert shown.stdout.index("call of echo") < shown.stdout.index('"text": "a"') < shown.stdout.index("echo: a")
     assert again[7]["error"] is True
     assert '$.params.arguments.text: "a" -> "b"' in again[7]["text"]
     assert declined[0]["error"] is True

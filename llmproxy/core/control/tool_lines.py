@@ -88,7 +88,7 @@ class ToolLine:
     def learn(self, secrets: Sequence[str]) -> None:
         """Hear which values of the server's environment must not be kept."""
         for value in secrets:
-            self.engine.redactor.learn((("authorization", f"Bearer {value}"),), "")
+            self.engine.redactor.learn_value(value)
 
     def hear(self, line: bytes) -> Heard:
         """Say what becomes of a line of the client's. Raises LLMProxyError: the session cannot be."""

@@ -108,6 +108,10 @@ class Redactor:
         if not is_words(token):
             self._note(token)
 
+    def learn_value(self, value: str) -> None:
+        """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
+        self._note(value)
+
     def _note(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list
+from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
@@ -130,6 +131,8 @@ class Wire:
     def feed(self, calls: Iterable[tuple[WireCall, Interaction | None]]) -> None:
         """Take calls that are new, and what was recorded of them if they do not bring it."""
         for call, interaction in calls:
+            if call.operation.startswith(MCP_PREFIX):
+                continue  # a server of tools is no model: what was called is in the model's own words
             if self._party in (None, call.party):
                 self._fed.append((call, interaction))
                 self._may_call = self._may_call or interaction is not None or _may_call(call.recording)

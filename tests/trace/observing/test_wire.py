@@ -27,6 +27,19 @@ def test_a_tool_call_has_arguments_and_result() -> None:
     assert (use.where, step.exchanges, step.replayed) == ("interaction 101", 2, True)
 
 
+def test_a_server_of_tools_is_no_model() -> None:
+    """What a tool returned may look like a model's call of another one; it counts for nothing, nor does the time that it took."""
+    chats = Chats()
+    tool_loop(chats)
+    before = chats.wire.step(0).usage
+    other = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "tool_use", "name": "x"}], "tool_calls": [{}]}}
+    chats.add(
+        "generic", "mcp:tools/call createTask", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, other
+    )
+    step = chats.wire.step(0)
+    assert (len(step.tools), step.exchanges, step.unread, step.usage) == (1, 2, (), before)
+
+
 def test_history_is_never_counted() -> None:
     """A later step carries the earlier tool call in its history; the call belongs to the step that asked for it."""
     chats = Chats()

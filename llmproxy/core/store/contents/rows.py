@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.protocol import Channel
@@ -173,6 +173,8 @@ def describe(interaction: Interaction) -> tuple[str | None, str | None, float | 
         from llmproxy.core.traffic.frames import is_frames, questions
 
         operation, answer = interaction.operation, interaction.response
+        if operation.startswith(MCP_PREFIX):
+            return _describe_mcp(interaction)
         family = family_of(interaction.provider, operation)
         bodies = questions(answer.body) if is_frames(answer.headers) else [interaction.request.body]
         last = next(filter(None, map(last_user_text, reversed(bodies))), None)
@@ -187,6 +189,17 @@ def describe(interaction: Interaction) -> tuple[str | None, str | None, float | 
     except Exception:  # these columns are for looking; a recording must not fail because of them
         log.debug("describe.failed", exc_info=True)
     return said, replied, cost
+
+
+def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, None]:
+    """Return a tool's arguments and result, each None where it is another message."""
+    from llmproxy.core.mcp.texts import read_call
+
+    answer = interaction.response
+    call = read_call(interaction.request.body, content_type(answer.headers), answer.body)
+    if call is None:
+        return None, None, None
+    return clip(call.arguments, LAST_USER_CHARACTERS), clip(call.result, ANSWER_CHARACTERS), None
 
 
 def content_type(headers: Headers) -> str:
