@@ -114,7 +114,7 @@ class Collector:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         from llmproxy.report.cases import table
 
-        cases = self._texts().rows_of_tests(self._cases) if self._cases else []
+        cases = self._texts().rows_of_tests(self._cases, self.passed) if self._cases else []
         for line in table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:

@@ -21,6 +21,8 @@ __all__ = ["table"]
 
 _SHOWN = 30
 """Lines of one scenario; after so many, the report files have the rest."""
+_WORD = 30
+"""Characters of an axis's value."""
 _GOOD = (Status.PASSED.value, Status.SKIPPED.value)
 
 
@@ -31,7 +33,43 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         name, bracket, rest = str(row.get("scenario", "")).partition("[")
         if bracket and rest.endswith("]"):
             groups.setdefault(name, []).append((rest[:-1], row))
-    return [line for name, cases in groups.items() if len(cases) > 1 for line in _group(name, cases)]
+    return [line for name, cases in groups.items() if len(cases) > 1 for line in (*_group(name, cases), *_axes(cases))]
+
+
+def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and latency.
+
+    Runs of different cells are never pooled, so there is no interval here.
+    """
+    names = dict.fromkeys(name for _, row in cases for name in row.get("axes") or ())
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for axis in names:
+        for _, row in cases:
+            if axis in (row.get("axes") or {}):
+                found.setdefault((axis, row["axes"][axis]), []).append(row)
+    cells = [
+        [
+            f"  {name}={value[:_WORD]}",
+            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed",
+            _cost(_mean(rows)),
+            _latency(_mean(rows)),
+        ]
+        for (name, value), rows in found.items()
+    ]
+    wide = [max(len(row[column]) for row in cells) for column in range(4)] if cells else []
+    return [
+        "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
+    ]
+
+
+def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean cost and latency of cells; None where one of them is not known."""
+    costs = [Decimal(row["cost_usd"]) for row in rows if row.get("cost_usd") is not None]
+    times = [float(row["latency_ms"]) for row in rows if row.get("latency_ms") is not None]
+    return {
+        "cost_usd": sum(costs, Decimal(0)) / len(costs) if len(costs) == len(rows) else None,
+        "latency_ms": sum(times) / len(times) if len(times) == len(rows) else None,
+    }
 
 
 def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:

@@ -53,3 +53,20 @@ def test_cells_are_side_by_side_with_cost_and_latency() -> None:
         "  passed  a,short  $0.0021  0.84 s",
         "  passed  a,long   $0.0014",
     ]
+
+
+def test_each_value_of_an_axis_is_summed_up() -> None:
+    """Cells that passed, with mean cost and latency where all are known; runs of different cells are not pooled."""
+    cells = [
+        row("w[a,x]") | {"axes": {"model": "a", "prompt": "x"}, "cost_usd": "0.002", "latency_ms": 1000.0},
+        row("w[a,y]", "failed", passed=0)
+        | {"axes": {"model": "a", "prompt": "y"}, "cost_usd": "0.004", "latency_ms": 2000.0},
+        row("w[b,x]") | {"axes": {"model": "b", "prompt": "x"}, "cost_usd": None, "latency_ms": 500.0},
+        row("w[b,y]") | {"axes": {"model": "b", "prompt": "y"}, "cost_usd": None, "latency_ms": 700.0},
+    ]
+    assert table(cells)[5:] == [
+        "  model=a   1 of 2 cells passed  $0.003  1.50 s",
+        "  model=b   2 of 2 cells passed          0.60 s",
+        "  prompt=x  2 of 2 cells passed          0.75 s",
+        "  prompt=y  1 of 2 cells passed          1.35 s",
+    ]

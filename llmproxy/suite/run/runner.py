@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.report.events import Completed, Finished, Selected, Started, Status
@@ -84,7 +84,9 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
     finally:
         batch.note_unrecorded([case.id for case in cases])
         rows = [
-            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) for case in cases if batch.ran.get(case.id)
+            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | _axes(case)
+            for case in cases
+            if batch.ran.get(case.id)
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
@@ -93,6 +95,12 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
         seconds = world.clock() - since
         world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows))
     return Tested(code, batch.ran, batch.spent)
+
+
+def _axes(case: Case) -> dict[str, Any]:
+    """Return where a case stands in its matrix, as texts; nothing where it has none."""
+    axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
+    return {"axes": axes} if axes else {}
 
 
 class _Batch:
