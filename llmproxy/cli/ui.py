@@ -107,8 +107,22 @@ def reporting(path: Path, report: Mapping[str, Any], store: Path | None) -> Iter
 
 def asker_of(report: Mapping[str, Any], path: Path) -> Ask:
     """Return what answers the page's questions about a report, and about the recordings that it stands on."""
-    inner = asker(path)
-    return lambda question, query: report if question == "report" else inner(question, query)
+    from llmproxy.report.trend import read_tests
+
+    inner, names = asker(path), {str(each.get("id")) for each in report["scenarios"]}
+
+    def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+        if question != "report":
+            return inner(question, query)
+        tests = read_tests(Path(f"{path}.state.db"))
+        trend = [
+            {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
+            for test in tests
+            if names & test.rows.keys()
+        ]
+        return {**report, "trend": trend}
+
+    return ask
 
 
 def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:

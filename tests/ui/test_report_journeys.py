@@ -12,9 +12,21 @@ import pytest
 from llmproxy.cli.ui import asker_of, labeller, report_in, reporting
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
-from llmproxy.report.events import Assertion, Completed, Criterion, Event, Finished, Message, Started, Status, Step
+from llmproxy.report.events import (
+    Assertion,
+    Completed,
+    Criterion,
+    Event,
+    Finished,
+    Message,
+    Selected,
+    Started,
+    Status,
+    Step,
+)
 from llmproxy.report.html import page as written
 from llmproxy.report.story import Story
+from llmproxy.report.trend import Trend
 from llmproxy.scenario.lab.labels import read_labels
 from llmproxy.ui.serve import server
 from tests.report import samples as report_samples
@@ -159,12 +171,19 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
     file.write_text(json_report.text(story()), "utf-8")
     report = report_in(str(file))
     assert report is not None
+    for at, status in ((60.0, "passed"), (120.0, "failed")):
+        kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
+        kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
+        rows = [{"scenario": "on-calls", "status": status, "runs": 1, "passed": 0}]
+        kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     with reporting(file, report, recordings) as (path, start):
         made = server(0, "the-token", asker_of(report, path), start, labeller(file, labels))
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:
             opened = browser.open(f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token")
+            opened.see("The last 2 tests", "main")
+            opened.see("worse", ".matrix")
             opened.click(".scenario", "on calls")
             opened.click(".label button", "passed")
             opened.see("you say", ".label")

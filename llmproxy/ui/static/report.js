@@ -93,7 +93,19 @@ function Overview({ report, all, to }) {
       <tbody>${grids.map(([base, own]) => html`<tr key=${base}><th>${visible(base)}</th>${cells.map((cell) => {
         const one = own.find((each) => each.cell === cell);
         return html`<td key=${cell}>${one && html`<button class=${"link is-" + one.status} onClick=${() => to(one.n)}>${one.runs.length > 1 ? rate(one, report).replace(" passed", "") : NAMES[one.status]}</button>`}</td>`;
-      })}</tr>`)}</tbody></table></div>`}`;
+      })}</tr>`)}</tbody></table></div>`}
+    ${report.trend?.length > 1 && html`<${Trend} tests=${report.trend} all=${all} to=${to} />`}`;
+}
+
+// The last tests side by side, the newest at the right; what got worse since the one before comes first.
+function Trend({ tests, all, to }) {
+  const bad = (status) => (status === undefined ? -1 : ORDER.length - ORDER.indexOf(status));
+  const [before, last] = tests.slice(-2).map((test) => test.statuses);
+  const worse = (each) => (before[each.id] && last[each.id] ? bad(last[each.id]) - bad(before[each.id]) : 0);
+  const rows = all.filter((each) => tests.some((test) => test.statuses[each.id])).sort((a, b) => worse(b) - worse(a) || bad(last[b.id]) - bad(last[a.id]));
+  return html`<h3>The last ${counted(tests.length, "test")}</h3><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<th></th></tr></thead>
+    <tbody>${rows.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
+      ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Status} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`;
 }
 
 function Scenario({ scenario, show }) {
