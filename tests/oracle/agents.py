@@ -35,6 +35,13 @@ class Exchange:
     attempt: int | None = None
     """What the client says about how often it sent this; None: nothing."""
     party: str = "agent"
+    wants_stream: bool = False
+    """Whether a stream was asked for, whatever came."""
+
+    @property
+    def path(self) -> str:
+        """Where it was sent; some dialects say there that they want a stream."""
+        return self.dialect.address(stream=self.wants_stream or self.kind == self.dialect.kind)
 
 
 @dataclass
@@ -206,7 +213,8 @@ class World:
                     whole, pieces=pieces[: self.random.randint(0, len(pieces) - 2)], cut=True, attempt=attempt
                 )
             else:
-                yield Exchange(dialect, request, 500, pieces=(dumps({"error": {"message": "busy"}}),), attempt=attempt)
+                busy = (dumps({"error": {"message": "busy"}}),)
+                yield Exchange(dialect, request, 500, pieces=busy, attempt=attempt, wants_stream=talk.stream)
             attempt = None if attempt is None else attempt + 1
         if (
             not plain and len(pieces) > 2 and not self.same and self.chance(0.05)

@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
 def send(url: str, session: str, exchange: Exchange) -> None:
     """Send a request as its agent does, and read as much of the answer as comes."""
     place, dialect = urlsplit(url), exchange.dialect
-    path = dialect.address(stream=exchange.kind == dialect.kind)
+    path = exchange.path
     headers = {"content-type": "application/json", "authorization": "Bearer x", "anthropic-version": "2023-06-01"}
     if dialect.name != "messages":
         del headers["anthropic-version"]
