@@ -22,7 +22,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings import Circumstance, Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.engine.accounts import TEXT, Prices, beginnings, outcome_of
+from llmproxy.core.engine.accounts import TEXT, Prices, outcome_of
 from llmproxy.core.engine.binding import Binder, FoundRecording
 from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
@@ -49,8 +49,8 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
-from llmproxy.core.store.contents.rows import RowSummary
-from llmproxy.core.store.questions import count_unused, summary
+from llmproxy.core.store.contents.rows import RowSummary, describe
+from llmproxy.core.store.questions import count_unused
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.store import Addition, RecordingSlot, Store
 from llmproxy.core.traffic.encoding import decode
@@ -677,8 +677,10 @@ class Engine:
         exchange.interaction, exchange.model = stored, made.model
         exchange.session.served.add(stored)
         exchange.session.made.add(stored)
-        if self._store is not None:
-            exchange.asked, exchange.answered = beginnings(summary(self._store, stored))
+        said, replied, _ = describe(
+            made
+        )  # not from the store: reading it belongs to the event loop, and this is the writer's thread
+        exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
         self.sessions.stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
