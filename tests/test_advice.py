@@ -21,7 +21,7 @@ from llmproxy.core.traffic.advice import look
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
-    {"addon", "cache", "demo", "doctor", "env", "faults", "judge", "label", "settings", "suite", "test", "ui"}
+    {"addon", "cache", "demo", "doctor", "env", "faults", "judge", "label", "mcp", "settings", "suite", "test", "ui"}
 )
 """Commands that neither read the store of the advice nor record, and `test`, whose runs say themselves how they were started."""
 MADE = re.compile(rf"\bllmproxy ({'|'.join(sorted(set(COMMANDS) - NOTHING_TO_KEEP, key=len, reverse=True))})\b")
@@ -34,6 +34,7 @@ BY_HAND = {
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/doctor/examine.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/environment/runtimes.py": "what `run` can do for a language",
+    "client/tools/configuring.py": "how an agent is given its configuration of tools",
     "client/process/child.py": "how a command is written as words",
     "core/faults/reading.py": "how faults are written; a rule was refused before anything ran",
     "core/providers/aws_signature.py": "another way to record altogether, under interception",
@@ -52,6 +53,7 @@ BY_HAND = {
     "cli/run.py": "the name of the command that `Again` completes, and what the command never used",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
+    "report/trend.py": "names what reads a file that is to be removed",
     "suite/choose/unrecorded.py": "a pattern that finds the command in a miss",
 }
 """File -> why its texts keep nothing."""
