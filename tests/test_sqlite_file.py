@@ -189,6 +189,10 @@ TYPED: dict[str, list[list[str]]] = {
     "diff": [["1", "2"], ["default", "default"]],
     "why": [[]],
     "verify": [[], ["--rekey"]],
+    "rm": [["2", "--yes"]],
+    "rename": [["default", "other"], ["other", "default"]],
+    "rerecord": [["1"]],
+    "mcp": [["--mode", "replay", "--", "true"]],
     "prune": [["--cassette", "default", "--yes"]],
     "import": [["cassettes"], ["llmproxy.db"]],
     "export": [

@@ -41,12 +41,13 @@ _TABLES = (
         " passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
     ),
 )
+_REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
 _WORDS = Words(
     name="state database",
     takes="test",
     elsewhere="use another --store",
-    damaged="Remove it: it holds what `llmproxy why` and `--trend` tell, and no recording.",
-    unreadable="Remove it: it holds what `llmproxy why` and `--trend` tell, and no recording.",
+    damaged=_REMOVE,
+    unreadable=_REMOVE,
 )
 _MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
 _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped"

@@ -97,7 +97,7 @@ def test_a_judge_is_compared_with_people_and_with_itself(
         assert run(capsys, *typed, "--proxy", px.url, "--min-kappa", "0.8")[0] == 1
         code, out = run(capsys, str(labels), "--model", "openai/gpt-4o-mini", "--repeats", "3", "--proxy", px.url)
     assert (code, "left out: t1:" in out, "Traceback" in out) == (4, True, False)
-    assert "record what is missing: llmproxy start --mode auto" in out
+    assert "to record what is missing, type the same with --mode auto" in out
 
 
 def test_what_is_wrong_is_said_before_anything_is_asked(
