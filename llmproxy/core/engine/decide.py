@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from llmproxy.core.keys.mcp import CALL
 from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
@@ -79,12 +80,14 @@ def playable[R: RecordedSlot](policy: ModePolicy, recordings: Sequence[R]) -> Se
     return recordings
 
 
-def exhausted_of(chosen: Exhausted, channel: Channel, method: str) -> Exhausted:
+def exhausted_of(chosen: Exhausted, channel: Channel, method: str, operation: str = "") -> Exhausted:
     """Return what answers a request that comes more often than it was recorded; `chosen` is the session's.
 
     What tells a service to do something is not answered with what it said the last time: a second invoice would have the first one's number.
     """
-    return Exhausted.MISS if channel is Channel.HTTP and method not in SAFE and chosen is Exhausted.LAST else chosen
+    tells = channel is Channel.HTTP and method not in SAFE
+    tells = tells or operation.startswith(CALL)  # of a tool nobody knows whether it changes something
+    return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 
 _SAID: dict[Ending, str] = {

@@ -311,7 +311,7 @@ class Engine:
                 policy=session.policy,
                 recordings=slots,
                 nth=exchange.nth,
-                exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method),
+                exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation),
                 recorded_here=walker in session.recorded_here,
             )
         )

@@ -6,10 +6,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, is_perfect, playable
+from llmproxy.core.engine.decide import (
+    Decided,
+    MissReason,
+    Situation,
+    decide,
+    describe_failure,
+    exhausted_of,
+    is_perfect,
+    playable,
+)
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Decision, Exhausted, Mode, ModePolicy
+from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy
 
 
 @dataclass(frozen=True)
@@ -166,3 +175,21 @@ def test_each_mode_plays_what_it_may() -> None:
 def test_every_reason_is_a_sentence() -> None:
     """They stand in the miss."""
     assert all(" " in reason for reason in MissReason)
+
+
+@pytest.mark.parametrize(
+    ("channel", "method", "operation", "what"),
+    [
+        (Channel.LLM, "POST", "chat.completions", Exhausted.LAST),
+        (Channel.HTTP, "GET", "/invoices", Exhausted.LAST),
+        (Channel.HTTP, "POST", "/invoices", Exhausted.MISS),
+        (Channel.MCP, "POST", "mcp:tools/call pay", Exhausted.MISS),
+        (Channel.MCP, "POST", "mcp:tools/list", Exhausted.LAST),
+    ],
+)
+def test_what_may_change_something_is_not_answered_twice(
+    channel: Channel, method: str, operation: str, what: Exhausted
+) -> None:
+    """By default a call more than was recorded is a miss where it may do something; who asks for a cycle gets one."""
+    assert exhausted_of(Exhausted.LAST, channel, method, operation) is what
+    assert exhausted_of(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
