@@ -26,7 +26,7 @@ SUITE_KEYS = frozenset(
         "version", "name", "baseDir", "scenarios", "vars", "include", "agent", "store",
         "proxy", "defaults", "defaultTags", "hooks", "id", "description", "tags", "userId",
         "setup", "steps", "teardown", "runs", "minPassRate", "timeout", "settle", "observe",
-        "skip", "xfail", "parametrize", "matrix", "faults", "usage",
+        "skip", "xfail", "parametrize", "matrix", "faults", "mock", "usage",
     }
 )  # fmt: skip
 """Keys of suites and scenarios."""
