@@ -27,6 +27,7 @@ class Exchange:
     miss: bool = False
     party: str = "agent"
     note: str = ""
+    operation: str = ""
     recording: None = None
 
 
