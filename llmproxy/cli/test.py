@@ -319,7 +319,7 @@ class TestAsked:
             from llmproxy.suite.run.acting.rejudge import read_runs
 
             world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
-        notes = [] if world.recorded else refuse_costs(settings.settings.store, cases, world.options)
+        notes = [] if world.recorded else refuse_costs(store_of(settings), cases, world.options)
         try:
             return asyncio.run(_until_signal(run_cases(world, cases, notes)))
         finally:

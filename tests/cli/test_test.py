@@ -15,6 +15,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.parts.suites import CASSETTES, STORE
+from tests.provider import Provider, load
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env
 
@@ -58,6 +59,30 @@ def test_it_runs_what_is_in_the_folder(folder: Path) -> None:
     again = run(folder, "t.suite.yaml", "--last-failed")
     assert "good" not in again.stdout
     assert again.returncode == 1
+
+
+ASKS = """
+import json, os, urllib.request
+
+def answer(message):
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+"""
+
+
+def test_what_would_cost_too_much_is_not_begun(folder: Path) -> None:
+    """By what the last recording cost, which lies where tests keep theirs."""
+    (folder / "agent.py").write_text(ASKS)
+    (folder / "t.suite.yaml").write_text(SUITE.replace("observe: none, ", ""))
+    with Provider(load({"ordered": False, "steps": [{"user": "hi", "say": "hi", "times": None}]})) as upstream:
+        typed = ("--id", "good", "--mode", "record", "--upstream", f"openai={upstream.url}")
+        first = run(folder, *typed)
+        assert first.returncode == 0, first.stdout + first.stderr
+        asked = len(upstream.requests)
+        again = run(folder, *typed, "--max-cost", "0.0000001")
+        assert "by the last recording this would cost $" in again.stdout + again.stderr
+        assert (again.returncode, len(upstream.requests)) == (2, asked)
 
 
 def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
