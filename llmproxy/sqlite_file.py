@@ -143,6 +143,8 @@ def peek(path: Path) -> FileState:
         return FileState.FOLDER
     if not path.exists():
         return FileState.ABSENT
+    if not path.is_file():  # a pipe would be waited for, for ever
+        return FileState.FOREIGN
     # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
     conn = connect(path, "mode=ro&nolock=1", timeout=0)
     try:
@@ -173,6 +175,8 @@ def is_database(path: Path) -> bool:
 
 def first_bytes(path: Path, count: int = 16) -> bytes:
     """Return how a file begins that is no database (`FileState.FOREIGN`), for a message; b"" if it cannot be read."""
+    if not path.is_file():
+        return b""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError:

@@ -53,7 +53,6 @@ BY_HAND = {
     "cli/run.py": "the name of the command that `Again` completes, and what the command never used",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
-    "report/trend.py": "names what reads a file that is to be removed",
     "suite/choose/unrecorded.py": "a pattern that finds the command in a miss",
 }
 """File -> why its texts keep nothing."""

@@ -373,3 +373,12 @@ def test_connections_know_their_file(tmp_path: Path) -> None:
     sidecar(tmp_path / "real" / "x.db", "-wal").unlink()
     assert not conn.is_current()
     conn.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this system's folders")
+def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
+    """A pipe gives its reader nothing until somebody writes: a start would hang."""
+    pipe = tmp_path / "pipe.db"
+    os.mkfifo(pipe)
+    assert peek(pipe) is FileState.FOREIGN
+    assert first_bytes(pipe) == b""

@@ -99,3 +99,40 @@ def test_a_connect_without_an_end_is_not_held(rig: Rig) -> None:
         got = c.ask(b"CONNECT x:443 HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
         assert got.status == 431
         assert b"65536" in got.body
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "garbage": lambda data: b"garbage" * (len(data) // 7),
+    "half of it": lambda data: data[: len(data) // 2],
+    "every page": lambda data: bytes(255 - each if at % 900 == 500 else each for at, each in enumerate(data)),
+    "a page of zeros": lambda data: data[:4096] + bytes(len(data) - 4096),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_store_that_is_damaged_under_a_replay_is_named(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Overwritten in place: what can still be served is, the rest is an error that says so; no traceback, nothing upstream."""
+    store, texts = tmp_path / "x.db", [f"{n} " + "long " * 900 for n in range(20)]
+    with Provider(Script((Step(Reply("a"), times=None),))) as p:
+        with Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+            for text in texts:
+                assert c.ask(request(body_of(text))).status == 200
+        with Rig("replay", store, {"openai": p.url}) as rig:
+            with rig.client() as c:
+                assert c.ask(request(body_of(texts[0]))).status == 200
+            with store.open("r+b") as file:
+                data = DAMAGE[how](file.read())
+                file.seek(0)
+                file.write(data)
+                file.truncate()
+            for text in texts[1:]:
+                with rig.client() as c:
+                    got = c.ask(request(body_of(text)))
+                assert got.status in (200, 500), got.body
+                if got.status == 500:
+                    assert "internal error" not in got.message
+                    assert str(store) in got.message
+        assert len(p.requests) == len(texts)
+    assert "Traceback" not in caplog.text

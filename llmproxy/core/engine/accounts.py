@@ -14,7 +14,7 @@ from llmproxy.core.store.questions import summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.attempts import attempt_of
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.errors import MissError
+from llmproxy.errors import CassetteError, MissError
 from llmproxy.protocol import Decision
 
 REMEMBERED_PRICES = 20_000
@@ -48,7 +48,10 @@ class Prices:
         """Return what a recording used and would cost."""
         if (known := self._known.get(interaction)) is not None or store is None:
             return known or Priced(Usage(), None, None)
-        row = summary(store, interaction)
+        try:
+            row = summary(store, interaction)
+        except CassetteError:  # damaged or gone since it was served: what it used is unknown
+            return Priced(Usage(), None, None)
         cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
         usage, texts = Usage(input=row.tokens_in, output=row.tokens_out), beginnings(row)
         known = self._known[interaction] = Priced(usage, cost, row.model, *texts)

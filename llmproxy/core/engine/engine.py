@@ -677,9 +677,8 @@ class Engine:
         exchange.interaction, exchange.model = stored, made.model
         exchange.session.served.add(stored)
         exchange.session.made.add(stored)
-        said, replied, _ = describe(
-            made
-        )  # not from the store: reading it belongs to the event loop, and this is the writer's thread
+        # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
+        said, replied, _ = describe(made)
         exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
         self.sessions.stored(exchange.session)
         how = made.response.ending

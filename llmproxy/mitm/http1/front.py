@@ -123,6 +123,8 @@ class Front(Straight):
         self._held = [data]
         try:
             self._answer(data)
+        except LLMProxyError:  # the layer meets it too, and says it in its way
+            self._hand_over(b"".join(self._held))
         except Exception:
             log.exception("llmproxy failed in front of a connection; the layer goes on")
             self._hand_over(b"".join(self._held))

@@ -39,7 +39,7 @@ from llmproxy.core.traffic.redirects import prefix_of
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan
 from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.core.websocket.recording import FrameRecording
-from llmproxy.errors import LLMProxyError, MissError, RefusedError
+from llmproxy.errors import CassetteError, LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.faster.forwarder import Forwarder
 from llmproxy.mitm.framing import FramingError, Head, RequestReader, rewritten
 from llmproxy.mitm.http1.half_closed import has_gone
@@ -364,7 +364,14 @@ class ReplayLayer(layer.Layer):
         if exchange is None:
             yield from self._control(head, body)
             return
-        if exchange.body is None:
+        if (
+            exchange.decision is None and exchange.error is None
+        ):  # or who stood before us could not: the store was damaged meanwhile
+            try:
+                self._shell.engine.identify(exchange, body)
+            except CassetteError as error:
+                exchange.decision, exchange.error = Decision.REFUSE, error
+        elif exchange.body is None:
             self._shell.engine.identify(exchange, body)
         match exchange.decision:
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:
