@@ -233,15 +233,22 @@ def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def never_reached(calls: Iterable[Call]) -> str:
-    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was answered."""
-    lost: dict[str | int, str] = {}
+    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was answered.
+
+    A call has no key if nobody was there before its body had arrived: any later answer of that provider counts as its retry's.
+    """
+    lost: dict[str, str] = {}
     for call in calls:
         if call.party not in (AGENT, ""):
             continue
-        asked = call.key or call.seq
-        lost.pop(asked, None)
+        place = f"{call.provider} {call.operation}"
         if call.unreached:
+            asked = call.key or place
+            lost.pop(asked, None)
             lost[asked] = call.note.removeprefix("llmproxy: ")
+        else:
+            lost.pop(call.key or place, None)
+            lost.pop(place, None)
     return next(reversed(lost.values()), "")
 
 

@@ -42,7 +42,10 @@ def test_what_an_agent_could_never_reach() -> None:
         return never_reached(map(Call.of, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
-    assert said(lost) == said(lost, other | answered) == said(lost | {"key": None}, other | answered) == "a: refused"
+    assert said(lost) == said(lost, other | answered) == "a: refused"
+    unread, elsewhere = lost | {"key": None}, {"provider": "groq"}  # refused before its body had arrived
+    assert (said(unread), said(unread, other | answered)) == ("a: refused", "")
+    assert said(unread, other | answered | elsewhere) == "a: refused"
     assert said(lost, again) == "b: refused"
 
 
