@@ -161,7 +161,7 @@ class _Run:
             if not went and not self.world.options.keep_going:
                 break
         await stage.declare()
-        await self._late_calls(stage, at_end=True)
+        await self._late_calls(stage)
         self._whole_usage(stage)
 
     def _recorded(self, report: Report | None) -> None:
@@ -200,14 +200,10 @@ class _Run:
             self._tell(told_as, done)
         return passed(done.assertions)
 
-    async def _late_calls(self, stage: Stage, *, at_end: bool = False) -> None:
-        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it.
-
-        Where the scenario ends with its answer, there was a look just now, and what comes later is told when the session ends.
-        """
-        just_now = at_end and len(self.progress.pending) == 1 and stage.looked_just_now()
+    async def _late_calls(self, stage: Stage) -> None:
+        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it."""
         try:
-            if self.progress.pending and not just_now and await stage.pull():
+            if self.progress.pending and await stage.pull():
                 self.progress.pending[0][1].look_again()
         finally:
             self._tell_pending()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["AdapterAnswer", "Caller"]
-
-FRESH = 0.01
-"""Seconds for which a look at the session is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,6 @@ class Caller:
     misses: list[str] = field(default_factory=list)
     exchanges: list[Call] = field(default_factory=list)
     """What went over the wire, of the whole run, as far as it was looked at."""
-    _looked: float = -math.inf
-    """When the session was asked last, by `clock`."""
     _wire: Wire | None = None
     _fed: int = 0
     """How many of the exchanges the wire has read."""
@@ -157,12 +151,8 @@ class Caller:
         return [each for each in self.wire() if each.seq > before] if calls else ()
 
     async def catch_up(self) -> None:
-        """Look at what passed since, for somebody who is about to look at the wire. Raises MissError.
-
-        Right after the agent's answer there was a look; what arrives within so short a time is late, which is told at the end.
-        """
-        if self.clock() - self._looked > FRESH:
-            await self._pull(None)
+        """Look at what passed since, for somebody who is about to look at the wire. Raises MissError."""
+        await self._pull(None)
         self.answered = self.seen
 
     async def late(self, session: RunSession, further: Sequence[Call] | None) -> list[Call]:
@@ -182,9 +172,7 @@ class Caller:
         """Ask the session what passed since it was asked last."""
         if self.session is None:
             return ()
-        calls = await self.session.calls(self.seen)
-        self._looked = self.clock()
-        return await self._take(self.session, calls, error)
+        return await self._take(self.session, await self.session.calls(self.seen), error)
 
     async def _take(self, session: RunSession, calls: Sequence[Call], error: Exception | None) -> Sequence[Call]:
         """Note calls that are new."""

@@ -7,7 +7,6 @@ the session is asked for what passed since. One request that was never recorded 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from llmproxy.errors import MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import Offered
-from llmproxy.scenario.running.conversing.calling import FRESH
 from llmproxy.suite.choose.unrecorded import explained, numbers_only
 from llmproxy.suite.run.acting.conversations import Conversation, Conversations, Spoken, speak
 from llmproxy.trace.observing.wire import Wire
@@ -107,8 +105,6 @@ class Stage:
     calls: list[Call] = field(default_factory=list)
     cursor: int = 0
     """Number of the last call of the session that was looked at."""
-    looked: float = -math.inf
-    """When the session was asked last, by `clock`."""
     turn: int = 0
     index: int = 0
     """Of the step that is being executed, from 0."""
@@ -135,7 +131,6 @@ class Stage:
         if self.session is None:
             return 0
         calls = await self.session.calls(self.cursor)
-        self.looked = self.clock()
         before = self.cursor
         self.cursor = max((call.seq for call in calls), default=before)
         self.calls += calls
@@ -147,10 +142,6 @@ class Stage:
             self.misses += texts
             raise MissError(self._explained(texts[0]))
         return sum(call.party == AGENT for call in calls)
-
-    def looked_just_now(self) -> bool:
-        """Tell whether the session was asked so short a time ago that asking again tells nothing new."""
-        return self.clock() - self.looked <= FRESH
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""

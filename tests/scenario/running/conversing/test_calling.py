@@ -203,14 +203,12 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
         call(who(SystemExit(0)))
 
 
-def test_a_look_is_not_repeated_at_once() -> None:
-    """Who is about to look at the wire right after the agent's answer asks nobody; a moment later it does."""
-    now, session = 1.0, Session(Exchange(1))
-    caller = Caller(5, session=cast("Any", session), clock=lambda: now)
+def test_whoever_is_about_to_look_sees_what_came_since() -> None:
+    """However short a time after the agent's answer: on a quick machine a whole call fits into a few milliseconds."""
+    session = Session(Exchange(1))
+    caller = Caller(5, session=cast("Any", session), clock=lambda: 1.0)
     asyncio.run(caller.call(Agent("ok"), given()))
-    asyncio.run(caller.catch_up())
-    assert (session.asked, caller.answered) == ([0], 1)
-    now, session.seen = 1.1, (Exchange(1), Exchange(2))
+    session.seen = (Exchange(1), Exchange(2))
     asyncio.run(caller.catch_up())
     assert (session.asked, caller.answered) == ([0, 1], 2)
 
