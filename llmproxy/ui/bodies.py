@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from llmproxy.core.traffic.volatile import common_prefix
+from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 
 _WORTH = 512
 """Characters that must be saved, else a body stands for itself."""
@@ -34,9 +34,8 @@ def text_of(data: bytes) -> str | None:
 def delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as what it adds to another one, or as it is where that saves nothing."""
     of, old = base
-    shorter = min(len(old), len(text))
     front = common_prefix(old, text)
-    back = common_prefix(old[::-1][: shorter - front], text[::-1][: shorter - front])
+    back = common_suffix(old, text, min(len(old), len(text)) - front)
     if front + back < _WORTH:
         return {"text": text}
     middle = text[front : len(text) - back]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.keys.mcp import CALL
+from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.sessions.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
@@ -86,7 +86,7 @@ def exhausted_of(chosen: Exhausted, channel: Channel, method: str, operation: st
     What tells a service to do something is not answered with what it said the last time: a second invoice would have the first one's number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
-    tells = tells or operation.startswith(CALL)  # of a tool nobody knows whether it changes something
+    tells = tells or is_call(operation)  # of a tool nobody knows whether it changes something
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 

@@ -25,7 +25,7 @@ STREAM = f"{MCP_PREFIX}stream"
 END = f"{MCP_PREFIX}end"
 """A DELETE: the client ends its session."""
 NOTIFICATION = f"{MCP_PREFIX}notifications/"
-CALL = f"{MCP_PREFIX}tools/call"
+_CALL = f"{MCP_PREFIX}tools/call"
 DISCOVER = f"{MCP_PREFIX}server/discover"
 
 _LEFT_OUT = {
@@ -46,6 +46,11 @@ class McpMessage(NamedTuple):
     tree: dict[str, Any] | None
     headers: Headers
     """Those that may count."""
+
+
+def is_call(operation: str) -> bool:
+    """Tell whether an operation is the call of a tool; it names the tool, where its name is one."""
+    return operation == _CALL or operation.startswith(f"{_CALL} ")
 
 
 def is_message(tree: object) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmproxy.core.keys.mcp import ANSWER, CALL, DISCOVER, END, NOTIFICATION, STREAM
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.interaction import Headers
 
 NOT_RECORDED = -32020
@@ -56,8 +56,3 @@ def error_message(body: bytes, text: str) -> dict[str, Any]:
         return {**said, "result": {**kind, "content": [{"type": "text", "text": text}], "isError": True}}
     code = NO_METHOD if asked.get("method") == "server/discover" else NOT_RECORDED
     return {**said, "error": {"code": code, "message": text}}
-
-
-def is_call(operation: str) -> bool:
-    """Tell whether an operation is the call of a tool."""
-    return operation == CALL or operation.startswith(f"{CALL} ")

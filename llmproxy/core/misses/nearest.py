@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
+from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import Difference, changed, count, differences
-from llmproxy.core.traffic.volatile import common_prefix
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical

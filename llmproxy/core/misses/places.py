@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 from llmproxy.core.traffic.differences import ABSENT, raw
-from llmproxy.core.traffic.volatile import common_prefix, volatile
+from llmproxy.core.traffic.volatile import volatile
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -56,8 +57,7 @@ def told(path: str, old: object, new: object) -> Told:
 def _cut(old: str, new: str) -> Told:
     """Return two texts without most of what they begin and end with alike, and how much that was."""
     front = common_prefix(old, new)
-    shorter = min(len(old), len(new)) - front
-    back = common_prefix(old[::-1][:shorter], new[::-1][:shorter])
+    back = common_suffix(old, new, min(len(old), len(new)) - front)
     before, after = max(0, front - AROUND), max(0, back - AROUND)
     made = {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
     return {**made, "before": before, "after": after}

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.scrub import PACKS, Rules, Scrub, apply, compiled, substitute
+from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import count, raw
-from llmproxy.core.traffic.volatile import common_prefix, is_one, volatile
+from llmproxy.core.traffic.volatile import is_one, volatile
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
 
-from llmproxy.core.traffic.volatile import common_prefix, volatile
+from llmproxy.core.traffic.common_ends import common_prefix
+from llmproxy.core.traffic.volatile import volatile
 
 _NODES = 50_000
 _ALIGN = 400

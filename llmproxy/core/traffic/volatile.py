@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from llmproxy.core.traffic.common_ends import common_prefix
+
 _SCAN = 100_000
 """Characters of a text that are looked at as a whole."""
 
@@ -43,18 +45,6 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("counter", r"\d+"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
-
-
-def common_prefix(old: str, new: str) -> int:
-    """Return how many leading characters two texts share (bisection: comparing slices is done in C)."""
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if old[low:middle] == new[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def volatile(old: object, new: object) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.store.contents import blobs
+from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 from llmproxy.errors import CassetteCorrupt
 
 MAX_DEPTH = 256
@@ -70,43 +71,6 @@ class Base:
     id: int
     depth: int
     content: bytes
-
-
-def common_prefix(a: bytes, b: bytes) -> int:
-    """Return how many bytes `a` and `b` share at the start; galloping, so that memcmp does the work."""
-    limit = min(len(a), len(b))
-    at, step = 0, 64
-    while at < limit and a[at : at + step] == b[at : at + step]:
-        at += step
-        step *= 2
-    if at >= limit:
-        return limit
-    low, high = at, min(at + step, limit)  # a[:low] is shared, the first difference lies before high (or at the end)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def common_suffix(a: bytes, b: bytes, limit: int) -> int:
-    """Return how many bytes, at most `limit`, `a` and `b` share at the end."""
-    low, high, step = 0, limit, 64
-    while low < limit:
-        reach = min(low + step, limit)
-        if a[len(a) - reach : len(a) - low] != b[len(b) - reach : len(b) - low]:
-            high = reach - 1
-            break
-        low, step = reach, step * 2
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _packed(data: bytes) -> tuple[bool, bytes]:

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store.contents import bodies
-from llmproxy.core.store.contents.bodies import Base, Bodies, Contents, common_prefix, common_suffix, encode
+from llmproxy.core.store.contents.bodies import Base, Bodies, Contents, encode
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate
