@@ -20,7 +20,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -37,6 +37,8 @@ SIDECARS = ("-wal", "-shm", "-journal")
 # https://www.sqlite.org/rescode.html, primary codes
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_COMMIT_SECONDS = 5.0
+"""How long somebody else's commit is waited for before a file is called damaged."""
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 
 
@@ -138,31 +140,43 @@ def connect(path: Path, query: str, *, timeout: float) -> Connection:
 
 
 def peek(path: Path) -> FileState:
-    """Return what lies at `path`. Changes and creates nothing, takes no lock. Raises sqlite3.Error if it cannot be read or is damaged."""
+    """Return what lies at `path`. Changes and creates nothing. Raises sqlite3.Error if it cannot be read or is damaged.
+
+    It takes no lock, unless what it sees is no sound database: that may be one in the middle of its first commit.
+    """
     if path.is_dir():
         return FileState.FOLDER
     if not path.exists():
         return FileState.ABSENT
     if not path.is_file():  # a pipe would be waited for, for ever
         return FileState.FOREIGN
-    # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
-    conn = connect(path, "mode=ro&nolock=1", timeout=0)
+    size = path.stat().st_size  # before the look: what somebody makes of an empty file meanwhile is no stranger's
     try:
-        pages = conn.execute("PRAGMA page_count").fetchone()[0]
+        # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
+        try:
+            pages = _count_pages(path, "mode=ro&nolock=1", timeout=0)
+        except sqlite3.DatabaseError as error:
+            if primary_code(error) not in DAMAGED:
+                raise
+            pages = _count_pages(path, "mode=ro", timeout=_COMMIT_SECONDS)
     except sqlite3.DatabaseError as error:
-        code = error.sqlite_errorcode
-        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+        code = primary_code(error)
+        if code == sqlite3.SQLITE_CANTOPEN:
             return FileState.WAL
-        if code & 0xFF == sqlite3.SQLITE_NOTADB:
+        if code == sqlite3.SQLITE_NOTADB:
             return FileState.FOREIGN
-        if code & 0xFF == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
+        if code == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
             return FileState.ROLLBACK
         raise
-    finally:
-        conn.close()
     if not pages:
-        return FileState.FOREIGN if path.stat().st_size else FileState.EMPTY  # too few bytes for a page count as none
+        return FileState.FOREIGN if size else FileState.EMPTY  # too few bytes for a page count as none
     return FileState.ROLLBACK
+
+
+def _count_pages(path: Path, query: str, *, timeout: float) -> int:
+    """Return how many pages SQLite sees when it opens `path` with `query`. Raises sqlite3.DatabaseError."""
+    with closing(connect(path, query, timeout=timeout)) as conn:
+        return int(conn.execute("PRAGMA page_count").fetchone()[0])
 
 
 def is_database(path: Path) -> bool:

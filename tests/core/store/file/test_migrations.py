@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -42,26 +44,37 @@ def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
     assert schema(path) == once
 
 
-def test_several_openers_make_one_schema(tmp_path: Path) -> None:
-    """Eight threads that open a missing store for writing all get it, and it is made once."""
-    path, errors = tmp_path / "llmproxy.db", []
-    barrier = threading.Barrier(8)
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns often: what may happen between two statements does happen."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
 
-    def open_it() -> None:
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_several_openers_make_one_schema(tmp_path: Path) -> None:
+    """Eight threads that open a missing store for writing all get it, and it is made once; none sees half a commit of another."""
+    errors = []
+
+    def open_it(path: Path, barrier: threading.Barrier) -> None:
         barrier.wait()
         try:
             Store.open(path, writable=True, now=lambda: 0.0).close()
         except Exception as error:  # noqa: BLE001 - reported below
             errors.append(error)
 
-    threads = [threading.Thread(target=open_it) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    with closing(sqlite3.connect(path)) as conn:
-        assert applied(conn) == NAMES
+    for turn in range(40):  # one in six failed when files were looked at without a lock alone
+        path, barrier = tmp_path / f"{turn}.db", threading.Barrier(8)
+        threads = [threading.Thread(target=open_it, args=(path, barrier)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        with closing(sqlite3.connect(path)) as conn:
+            assert applied(conn) == NAMES
 
 
 def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
