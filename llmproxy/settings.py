@@ -47,6 +47,7 @@ from llmproxy.values import (
     read_name,
     read_names,
     read_origins,
+    read_path,
     read_port,
     read_scope,
     read_seed,
@@ -396,12 +397,15 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
 def _one(name: str, given: _Given, below: Any) -> Any:  # noqa: ANN401 (what a user typed can be anything)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
-    if name == "store":
-        return given.folder / Path(str(given.value)).expanduser()
+    hint = f"It was set by {given.source}."
     try:
+        if name == "store":
+            return given.folder / read_path(given.value)
         value = getattr(Settings.model_validate({name: given.value}), name)
     except ValidationError as error:
-        raise SettingsError(f"{name}: {_said(error)}", hint=f"It was set by {given.source}.") from error
+        raise SettingsError(f"{name}: {_said(error)}", hint=hint) from error
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}", hint=hint) from error
     return {**(below or {}), **value} if name == "upstream" else value
 
 

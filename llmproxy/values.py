@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
@@ -63,6 +64,14 @@ def read_scope(value: object) -> object:
 def read_status(value: object) -> object:
     """Read the status of a miss."""
     return None if value is None else _choice(value, {str(each): each for each in (400, 404, 422, 501, 503)})
+
+
+def read_path(value: object) -> Path:
+    """Read the path of a file or folder. A URL is none, also one that lost a slash as a `Path`; it may hold a password, so it is not repeated."""
+    found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
+    if found:
+        raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")
+    return Path(str(value)).expanduser()
 
 
 def read_truth(value: object) -> object:

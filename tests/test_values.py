@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from llmproxy.values import did_you_mean, read_host, read_speed, read_truth, read_upstreams
+from llmproxy.values import did_you_mean, read_host, read_path, read_speed, read_truth, read_upstreams
 
 
 def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:
@@ -34,3 +36,19 @@ def test_addresses_of_both_families_are_hosts() -> None:
 def test_an_upstream_may_have_a_path_and_loses_its_last_slash() -> None:
     """Two spellings of one base URL are one."""
     assert read_upstreams({"Local": "http://h:1/a/b/"}) == {"local": "http://h:1/a/b"}
+
+
+@pytest.mark.parametrize(
+    "typed", ["postgresql://me:s3cret@db/x", "postgresql:/me:s3cret@db/x", "s3://b/s3cret", "a+b:/"]
+)
+def test_a_url_is_no_path_and_is_not_repeated(typed: str) -> None:
+    """A folder would have the password in its name; a `Path` of it has lost a slash."""
+    with pytest.raises(ValueError, match="URL") as caught:
+        read_path(typed)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("typed", ["llmproxy.db", "C:/x/y.db", "./odd:/x.db", "a b:c"])
+def test_what_only_looks_like_a_url_is_a_path(typed: str) -> None:
+    """Drives of Windows have one letter."""
+    assert read_path(typed) == Path(typed)

@@ -74,10 +74,13 @@ def import_(
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
     from llmproxy.cli.parts.importer import Importer, by_cassette, progress
+    from llmproxy.cli.parts.opening import no_url
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.cassettes.formats import named
     from llmproxy.core.store.store import Store
 
+    for file in files:
+        no_url(file)
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
     work = by_cassette(files, loaded.settings.cassette if cassette else None, named(form) if form else None)
     importer = Importer(rules_of(loaded), loaded.settings.upstream, model)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.cli.parts.opening import STORE, is_database, is_store, store_path
+from llmproxy.cli.parts.opening import STORE, is_database, is_store, no_url, store_path
 from llmproxy.cli.parts.printing import line, say
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 
@@ -86,6 +86,7 @@ def _files(given: list[Path]) -> Iterator[Path]:
     """Yield the files to look at, those beside a store with it. Raises MachineError for what is not there."""
     seen: set[Path] = set()
     for path in given:
+        no_url(path)
         if not path.exists():
             raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
         inside = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.opening import store_path
+from llmproxy.cli.parts.opening import no_url, store_path
 from llmproxy.errors import CassetteNotFound, Exit, MachineError
 from llmproxy.protocol import UI_PREFIX
 
@@ -139,6 +139,7 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
 @contextmanager
 def meant(what: str | None, store: Path | None) -> Iterator[tuple[Path, dict[str, str]]]:
     """Give the store that is meant and what the page begins with; of a file a store of its own, for as long as it is looked at."""
+    no_url(what or "")
     path = Path(what) if what else None
     if path is None or (path.suffix in _DATABASES and path.exists()):
         found = path or store_path(store)

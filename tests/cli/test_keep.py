@@ -262,3 +262,29 @@ def listed(capsys: pytest.CaptureFixture[str], path: Path) -> list[dict[str, Any
     capsys.readouterr()
     rows: list[dict[str, Any]] = json.loads(run(capsys, path, "ls", "--json")[1])["interactions"]
     return rows
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls", "--store", "{}"],
+        ["start", "--store", "{}"],
+        ["run", "--store", "{}", "--", "true"],
+        ["verify", "{}"],
+        ["prune", "{}"],
+        ["scan", "{}"],
+        ["ui", "{}"],
+        ["import", "{}"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_url_becomes_no_folder(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is made whose name would hold the password, and nothing says it."""
+    monkeypatch.chdir(tmp_path)
+    assert main([word.format("mysql://me:s3cret@db.example/x") for word in words]) == 2
+    said = capsys.readouterr()
+    assert "mysql:" in said.err
+    assert "s3cret" not in said.out + said.err
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
+from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -33,9 +34,20 @@ def is_store(path: Path) -> bool:
     return is_database(path) and not path.name.endswith(JOURNAL)
 
 
+def no_url(typed: Path | str) -> None:
+    """Raise SettingsError for a URL where a file is meant; it may hold a password, and is not repeated."""
+    from llmproxy.values import read_path
+
+    try:
+        read_path(typed)
+    except ValueError as error:
+        raise SettingsError(f"{error}.", hint="Give the path of a file.") from error
+
+
 def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): those that are given, and those in folders that are given."""
     for path in given:
+        no_url(path)
         if not path.is_dir():
             yield path, not path.exists() or is_store(path) or path.suffix not in _CASSETTES
             continue
