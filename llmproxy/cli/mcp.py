@@ -37,6 +37,12 @@ def mcp(
     mode: str | None = typer.Option(None, "--mode", help="Without a proxy: replay, auto, record, once or passthrough."),
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Without a proxy: the cassette."),
     store: Path | None = typer.Option(None, "--store", metavar="PATH", help="Without a proxy: the store."),
+    faults: str | None = typer.Option(
+        None,
+        "--faults",
+        metavar="FILE|PRESET",
+        help="Without a proxy: faults on purpose; `llmproxy faults` lists them.",
+    ),
 ) -> None:
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""
     from llmproxy.client.tools.naming import server_name
@@ -44,7 +50,7 @@ def mcp(
 
     if "--" not in sys.argv:
         raise SettingsError("write -- before the server's command: llmproxy mcp -- npx -y some-server")
-    flags = {"mode": mode, "cassette": cassette, "store": store}
+    flags = {"mode": mode, "cassette": cassette, "store": store, "faults": faults}
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": os.environ.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
     host = _host(name or server_name(command, places), proxy, session, flags, os.environ)
     signal.signal(signal.SIGTERM, _interrupt)

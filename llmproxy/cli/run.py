@@ -198,7 +198,8 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
         with attached(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
-                asked = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
+                asked, told = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
+                _say(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes), *(() if asked.intercept else warn(asked.command)))
             code = child.run(asked.child, plan.applied_to(env))
@@ -219,7 +220,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import running_at
     from llmproxy.client.sweep import asked_kinds
-    from llmproxy.client.sweep.command import Sweep, Swept
+    from llmproxy.client.sweep.command import OpenedRun, Sweep, Swept
 
     kinds = asked_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
@@ -227,20 +228,27 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     child.find(asked.command, env)
     if asked.as_json is not None:
         write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
-    declared = asked.circumstances(env)
+    declared, tools = asked.circumstances(env), read_tools(asked)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
     jobs = 1 if running_at(env) else how.jobs or usual_jobs()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
-        def opened(proxy: Attached, faults: Mapping[str, Any]) -> tuple[Report, Mapping[str, str]]:
+        def opened(proxy: Attached, faults: Mapping[str, Any]) -> OpenedRun:
             report = proxy.control.open(
-                loaded.settings.cassette, mode="replay", circumstances=declared, faults=faults, patience=10.0
+                loaded.settings.cassette,
+                mode="replay",
+                upstreams=(tools.upstreams or None) if tools else None,
+                circumstances=declared,
+                faults=faults,
+                patience=10.0,
             )
-            return report, plan_for(proxy, report, env, asked, Path(folder)).applied_to(env)
+            mine, own = asked, Path(tempfile.mkdtemp(dir=folder))
+            if tools is not None:
+                mine, _ = place_tools(asked, tools, proxy.url, report.name, own)
+            return OpenedRun(report.name, mine.child, plan_for(proxy, report, env, mine, Path(folder)).applied_to(env))
 
         run = Sweep(
             Swept(
-                command=asked.child,
                 options=start_options(flags, forward=asked.intercept),
                 env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
                 open=opened,
@@ -253,7 +261,10 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
                 record=record_first(loaded),
             )
         )
-        typed = " ".join([asked.typed, "--faults FAULT", *_chosen(loaded), "--", shlex.join(asked.command)])
+        tools_typed = [] if asked.mcp_config is None else [f"--mcp-config {shlex.quote(asked.mcp_config)}"]
+        typed = " ".join(
+            [asked.typed, "--faults FAULT", *_chosen(loaded), *tools_typed, "--", shlex.join(asked.command)]
+        )
         try:
             run.run()
         except KeyboardInterrupt:
@@ -328,16 +339,17 @@ def read_tools(asked: RunAsked) -> ToolsConfig | None:
     return read_config(text, asked.mcp_config)
 
 
-def place_tools(asked: RunAsked, tools: ToolsConfig, url: str, session: str, folder: Path) -> RunAsked:
-    """Write the configuration for this run beside the user's, say what was done, and let the command have it."""
+def place_tools(
+    asked: RunAsked, tools: ToolsConfig, url: str, session: str, folder: Path
+) -> tuple[RunAsked, list[str]]:
+    """Write the configuration for this run, let the command have it, and return what is to be run and what was done in words."""
     from llmproxy.client.tools.configuring import put_in_command, rewrite
 
     made, told = rewrite(tools, url, session, [sys.executable, "-m", "llmproxy"])
     copy = folder / "mcp.json"
     copy.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     copy.chmod(0o600)  # it may hold credentials
-    _say(*(f"llmproxy: mcp: {each}" for each in told))
-    return replace(asked, command=put_in_command(asked.command, str(asked.mcp_config), str(copy)))
+    return replace(asked, command=put_in_command(asked.command, str(asked.mcp_config), str(copy))), told
 
 
 def faults_of(settings: Settings) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.faults import KINDS, Needs
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import Decision
+from llmproxy.protocol import Channel, Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, Wire, chat
 from tests.provider import Answer, Call, Piece, Provider, Reply, Script, Step, event
@@ -233,7 +233,11 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [name for name, kind in KINDS.items() if kind.needs is Needs.NOTHING and name not in ("refused", "tls-failure")],
+    [
+        name
+        for name, kind in KINDS.items()
+        if kind.needs is Needs.NOTHING and name not in ("refused", "tls-failure") and Channel.LLM in kind.channels
+    ],
 )
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
     """Struck once, then answered as recorded."""

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.error import URLError
 
 from llmproxy.core.faults import KINDS
+from llmproxy.protocol import Channel
 from tests.provider import Provider
 from tests.support import Proxy, proxy
 
@@ -62,7 +63,7 @@ class FaultLab:
 
     folder: Path
     clients: tuple[Client, ...]
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if Channel.LLM in kind.channels)
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     """By client, then by case with its kind: ``plain@http-429``."""
 

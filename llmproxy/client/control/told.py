@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.errors import UpstreamError
-from llmproxy.protocol import AGENT, Decision
+from llmproxy.protocol import AGENT, Channel, Decision
 
 if TYPE_CHECKING:
     from llmproxy.core.forks.mocks import Unmocked
@@ -208,6 +209,11 @@ class Call:
     """Kind of the fault on purpose that struck it; None for nearly every call."""
     recording: dict[str, Any] | None = field(default=None, repr=False)
     """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.reading.told` reads it."""
+
+    @property
+    def is_of_tool(self) -> bool:
+        """Whether it was made to a server of tools, in MCP."""
+        return channel_of(self.provider, self.operation) is Channel.MCP
 
     @property
     def unreached(self) -> bool:

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from llmproxy.client.control.client import ControlError, Report
+from llmproxy.client.control.client import ControlError
 from llmproxy.client.process.attach import Attached, attached
 from llmproxy.client.process.child import exit_code
 from llmproxy.client.sweep.findings import Finding, Went, find, last_words
@@ -42,16 +42,23 @@ class NoSweep(MachineError):
     code = "llmproxy_sweep"
 
 
+class OpenedRun(NamedTuple):
+    """A session at a proxy, and who is to be run in it."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
     """What is run, and how."""
 
-    command: Sequence[str]
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
-    open: Callable[[Attached, Mapping[str, Any]], tuple[Report, Mapping[str, str]]]
-    """Opens a session with faults at a proxy; gives its report and the child's environment."""
+    open: Callable[[Attached, Mapping[str, Any]], OpenedRun]
+    """Opens a session with faults at a proxy."""
     kinds: Sequence[Kind]
     jobs: int = 1
     patience: float = 0
@@ -89,7 +96,7 @@ class Sweep:
             jobs = self._compared(max(1, jobs))
             longest = max(each.seconds for each in self.baseline)
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
-            calls = len({trial.number for trial in trials})
+            calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
                 f"sweep: {counted(calls, 'call')}, {counted(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {longest:.1f} s"
             )
@@ -167,29 +174,29 @@ class Sweep:
         """Run the command once, at a proxy that is free."""
         proxy = self._proxies.get()
         try:
-            report, env = self._swept.open(proxy, faults or {"faults": []})
+            opened = self._swept.open(proxy, faults or {"faults": []})
             try:
                 since = time.monotonic()
-                code, out, err, hung = self._child(env)
+                code, out, err, hung = self._child(opened)
                 seconds = time.monotonic() - since
-                calls = proxy.control.walk(report.name)
+                calls = proxy.control.walk(opened.name)
             finally:
                 with suppress(ControlError):
-                    proxy.control.close(report.name)
+                    proxy.control.close(opened.name)
         finally:
             self._proxies.put(proxy)
         failed, crashed = last_words(out, err, code) if code else ("", False)
         return Went(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
-    def _child(self, env: Mapping[str, str]) -> tuple[int, str, str, bool]:
+    def _child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it had to be ended."""
         given = subprocess.PIPE if self._swept.stdin is not None else subprocess.DEVNULL
         with self._guard:
             if self._ended:
                 raise KeyboardInterrupt
             popen = subprocess.Popen(
-                self._swept.command,
-                env=dict(env),
+                opened.command,
+                env=dict(opened.env),
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -9,6 +9,8 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from llmproxy.core.keys.mcp import is_call
+from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.protocol import AGENT, Decision
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> Finding:
         return Finding(trial, Outcome.HUNG, f"had not ended after {went.seconds:.0f} s", weak=True)
     if missed is not None:
         return Finding(
-            trial, Outcome.WENT_ON, f"to something that is not recorded, at call {_place(mine, missed)}", weak=False
+            trial, Outcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
         )
     if went.failed:
         return Finding(trial, Outcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
@@ -99,24 +101,34 @@ def _recovered(retries: int, seconds: float) -> str:
     return f"{times}, +{max(0.0, seconds):.1f} s"
 
 
-def _place(calls: Sequence[Call], missed: Call) -> int:
-    """Return which call of the agent a miss is, retries left out."""
+def _place(mine: Sequence[Call], missed: Call) -> str:
+    """Return which call of the agent a miss is, retries left out; those of tools have numbers of their own."""
+    calls = [call for call in mine if call.is_of_tool == missed.is_of_tool]
     answered: dict[str | None, int] = {}
     for call in calls:
         if call.seq < missed.seq and call.decision == Decision.REPLAY:
             answered[call.key] = answered.get(call.key, 0) + 1
     taken = {call.key for call in calls if call.fault and call.seq < missed.seq} - set(answered)
-    return sum(answered.values()) + len(taken) + 1
+    return _named(missed, sum(answered.values()) + len(taken) + 1)
+
+
+def _named(call: Call, number: int) -> str:
+    return f"call {number}" if not call.is_of_tool else f"{call.operation.removeprefix(MCP_PREFIX)} ({number})"
 
 
 def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Say which calls of an undisturbed run were never made; the struck one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
-    lacking = [n for n, call in enumerate(before, 1) if (call.key, call.occurrence) not in served]
-    if not lacking:
-        return ""
-    return f"ended well, without call{'s' if len(lacking) > 1 else ''} {', '.join(map(str, lacking))}"
+    models = [call for call in before if not call.is_of_tool]
+    lacking = [str(n) for n, call in enumerate(models, 1) if (call.key, call.occurrence) not in served]
+    tools = [
+        call.operation.removeprefix(MCP_PREFIX)
+        for call in before
+        if is_call(call.operation) and (call.key, call.occurrence) not in served
+    ]
+    said = [f"call{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"] if lacking else []
+    return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
 
 
 def _differs(said: str, usual: Sequence[str]) -> str:

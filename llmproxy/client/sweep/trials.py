@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.faults import KINDS, SWEEP, BadFaults, Call as Asked, Kind, Needs
+from llmproxy.core.faults import KINDS, SWEEP, BadFaults, Call as Asked, Kind, Rule
+from llmproxy.core.faults.choosing import covers, is_chosen
 from llmproxy.core.faults.recorded import call_of
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.reading.told import interactions
@@ -20,7 +21,7 @@ class Trial(NamedTuple):
 
     kind: Kind
     number: int
-    """Of the agent's call, from 1 in the order of the undisturbed run."""
+    """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls of tools apart."""
     key: str
     occurrence: int
     rule: Mapping[str, Any]
@@ -46,7 +47,7 @@ def asked_kinds(asked: str) -> list[Kind]:
                 f"--faults {asked[:80]}: there is no kind {name[:60]!r}{did_you_mean(name, KINDS)}",
                 hint="`llmproxy faults` lists the kinds.",
             )
-        if KINDS[name].shared or "http" not in KINDS[name].channels:
+        if KINDS[name].shared or "http" not in KINDS[name].transports:
             raise BadFaults(f"--faults {asked[:80]}: {name} meets a connection, not one call: give it alone.")
     return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
 
@@ -57,25 +58,28 @@ def trials_of(calls: Sequence[Call], kinds: Sequence[Kind]) -> list[Trial]:
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
         for kind in kinds
-        for number, each, call in found
-        if _can_be_done(kind, call)
+        for number, each, call in _met(kind, found)
+        if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
     ]
 
 
-def _answered(calls: Sequence[Call]) -> Iterator[tuple[int, Call, Asked]]:
-    """Yield the agent's calls that recordings answered, each with its number and as rules see it."""
-    seen: set[tuple[str | None, int | None]] = set()
-    mine = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY]
-    for number, each in enumerate(mine, 1):
+def _answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
+    """Yield the agent's calls that recordings answered, each also as rules see it."""
+    for each in calls:
         made = next(iter(interactions([each])), None)
-        if made is not None and each.key and (each.key, each.occurrence) not in seen:
-            seen.add((each.key, each.occurrence))
-            yield number, each, call_of(made)
+        if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
+            yield each, call_of(made)
 
 
-def _can_be_done(kind: Kind, call: Asked) -> bool:
-    values = kind.defaults | dict(kind.sweep or {})
-    return call.channel in kind.channels and (kind.needs is Needs.NOTHING or kind.do(call, values) is not None)
+def _met(kind: Kind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
+    """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
+    rule, seen, number = Rule(kind), set[tuple[str | None, int | None]](), 0
+    for each, call in calls:
+        if covers(rule, call) and is_chosen(rule, call):
+            number += 1
+            if (each.key, each.occurrence) not in seen:
+                seen.add((each.key, each.occurrence))
+                yield number, each, call
 
 
 def _rule(kind: Kind, call: Call) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class OwnHost:
         from llmproxy.core.bindings import check_circumstance
         from llmproxy.core.control.tool_lines import ToolLine
         from llmproxy.core.engine.engine import Engine
+        from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.normalize import Rules
         from llmproxy.core.misses.again import Again
         from llmproxy.core.secrets.redact import Redactor
@@ -64,6 +65,7 @@ class OwnHost:
             shown=shown_path(settings.store),
             again=Again("llmproxy mcp", " -- ..."),
             rules=Rules.from_config(settings.normalize.model_dump()),
+            faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )
         self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
         holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
@@ -78,7 +80,7 @@ class OwnHost:
     def hear(self, line: bytes) -> Heard:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
         heard = self._line.hear(line)
-        return Heard(heard.out, heard.forward)
+        return Heard(heard.out, heard.forward, heard.late, heard.gone)
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
         """Keep an answer. Raises LLMProxyError."""

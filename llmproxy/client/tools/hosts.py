@@ -24,6 +24,10 @@ class Heard(NamedTuple):
     """For the client."""
     forward: int | None
     """The line goes to the server, and its answer is told under this number."""
+    late: float = 0
+    """Seconds after which `out` goes out, while everything else goes on."""
+    gone: bool = False
+    """A fault on purpose: the server ends, as far as its client can see."""
 
 
 class Host(Protocol):
@@ -61,7 +65,8 @@ class ProxyHost:
         more = {"secrets": self._secrets} if self._secrets else {}
         told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more})
         self._secrets = []
-        return Heard(str(told["out"]).encode("utf-8", "surrogatepass"), told["forward"])
+        out = str(told["out"]).encode("utf-8", "surrogatepass")
+        return Heard(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
         """Tell an answer."""

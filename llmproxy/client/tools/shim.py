@@ -61,6 +61,8 @@ class Shim:
         self._swallowed: str | None = None
         self._greeted = threading.Event()
         self._dead = ""
+        self._gone = False
+        self._late: list[threading.Timer] = []
         self.failed = ""
         """Why nothing more is served: the host is gone."""
 
@@ -72,11 +74,11 @@ class Shim:
         try:
             for line in lines(read):
                 self.client_said(line)
-                if self.failed:
+                if self.failed or self._gone:
                     break
         finally:
             code = self._end()
-        return Exit.ENVIRONMENT if self.failed else code
+        return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
 
     def client_said(self, line: bytes) -> None:
         """Do what is to be done with a line of the client's."""
@@ -98,7 +100,15 @@ class Shim:
         except LLMProxyError as why:
             self._fail(why, message)
             return
-        if heard.out:
+        if heard.gone:
+            self._gone = True
+            return
+        if heard.late:
+            later = threading.Timer(heard.late, self._write_whole, (heard.out,))
+            later.daemon = True
+            self._late.append(later)
+            later.start()
+        elif heard.out:
             self._write_whole(heard.out)
         if heard.forward is not None:
             self._forward(heard.forward, message, bare)
@@ -232,8 +242,10 @@ class Shim:
     def _end(self) -> int:
         """End the server, and tell the host."""
         code = 0
+        for each in self._late:
+            each.cancel()
         if self._server is not None:
-            code = self._server.end(at_once=bool(self.failed))
+            code = self._server.end(at_once=bool(self.failed) or self._gone)
             if self._reader is not None:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():

@@ -4,6 +4,7 @@ The shim between client and server (`client.tools.shim`) has no store and decide
 
     Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and what that answers
                            is told under the number (`told`); both are empty for a message that needs no answer
+          (late, gone)     what a fault on purpose makes of it: `out` goes out so many seconds later, or the client's server ends
 
 So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a message is kept as a
 request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits for an answer is kept as one stream.
@@ -54,6 +55,10 @@ class Heard:
     """For the client."""
     forward: int | None = None
     """The line goes to the server, and its answer is told under this number."""
+    late: float = 0
+    """Seconds after which `out` goes out, while everything else goes on."""
+    gone: bool = False
+    """The server ends, as far as its client can see."""
 
 
 @dataclass(slots=True)
@@ -99,11 +104,21 @@ class ToolLine:
         self.shell.begin(exchange)
         try:
             self.engine.identify(exchange, line)
+            if exchange.decision is Decision.FAULT:
+                return self._break(exchange)
             out, forward = self._obey(exchange, line)
         except Exception:
             self.shell.settle(exchange, 0)
             raise
         return Heard(out + self._pump(), forward)
+
+    def _break(self, exchange: Exchange) -> Heard:
+        """Let the client see what a fault on purpose makes of its answer; the server hears nothing of the call."""
+        made = exchange.made
+        self.shell.settle(exchange, 0 if made is None else made.status)
+        if made is None:
+            return Heard(gone=True)
+        return Heard(made.body + b"\n", late=made.head_offset / MICROSECONDS)
 
     def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
@@ -208,7 +223,8 @@ class ToolLines:
                 line = self._lines[which] = ToolLine(engine, self._shell, session, text_of(body, "server"))
             line.learn([each for each in body.get("secrets") or () if isinstance(each, str) and each])
             heard = line.hear(text_of(body, "line").encode("utf-8", "surrogatepass"))
-            return {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
+            said = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
+            return said | ({"late": heard.late} if heard.late else {}) | ({"gone": True} if heard.gone else {})
         if (known := self._lines.get(which)) is None:
             return {}
         number, why = body.get("number"), body.get("lost")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmproxy.core.engine.decide import Situation, decide, playable
+from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
 from llmproxy.core.faults.pieces import MICROSECONDS, timed, with_pieces
-from llmproxy.core.faults.recorded import call_of, tools_of
+from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
 from llmproxy.core.faults.values import Call
 from llmproxy.core.faults.walk import Faulting, Struck
 from llmproxy.core.sessions.exchange import Exchange
@@ -20,7 +20,7 @@ from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
 from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan
-from llmproxy.protocol import FAULT_HEADER, Decision
+from llmproxy.protocol import FAULT_HEADER, Channel, Decision
 
 MOST_READ = 1_000
 """Recordings that are looked at to say why a rule struck nothing."""
@@ -41,9 +41,12 @@ def strike(
         session.restart()
     nth = session.counts.get(walker, 0) + 1
     here = walker in session.recorded_here
-    verdict = decide(Situation(session.policy, slots, nth, session.exhausted, here))
+    exhausted = exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation)
+    verdict = decide(Situation(session.policy, slots, nth, exhausted, here))
     forking = session.forking
-    goes_on_live = forking is not None and forking.live and not forking.forked
+    goes_on_live = (
+        forking is not None and forking.live and not forking.forked and exchange.channel is Channel.LLM
+    )  # a tool's call never goes on so
     if verdict.decision is Decision.REFUSE and not goes_on_live:
         return False
     call = _call(exchange, walker, nth, verdict.recording, read, now=now)
@@ -63,6 +66,7 @@ def strike(
 
 def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | None, read: Read, *, now: float) -> Call:
     party, key = walker
+    provider = exchange.route.provider.name
     upgrade = (header(exchange.headers, "upgrade") or "").lower() == "websocket"
     known: list[Response | None] = []
 
@@ -75,10 +79,11 @@ def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | No
     return Call(
         session=exchange.session.name,
         party=party,
-        provider=exchange.route.provider.name,
+        provider=provider,
         model=exchange.model or "",
         operation=exchange.operation,
-        channel="websocket" if upgrade else "http",
+        channel=exchange.channel,
+        transport="websocket" if upgrade else transport_of(provider),
         key=key,
         nth=nth,
         family=exchange.family,
@@ -89,7 +94,8 @@ def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | No
         speed=0 if slot is None else exchange.session.speed,  # what comes from the provider has had its time
         now=int(now),
         answer=answer,
-        tools=lambda: tools_of(exchange.family, exchange.operation, answer()),
+        tools=lambda: tools_of(exchange.family, exchange.operation, exchange.body or b"", answer()),
+        in_session=header(exchange.headers, "mcp-session-id") is not None,
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from llmproxy.core.faults.values import TEXTS, Call, Fault, Faults, Rule
-from llmproxy.protocol import AGENT
+from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.protocol import AGENT, Channel
 
 
 def choose(faults: Faults, call: Call, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
@@ -33,7 +34,7 @@ def choose(faults: Faults, call: Call, *, struck: int, numbers: Mapping[int, int
 
 def covers(rule: Rule, call: Call) -> bool:
     """Tell whether this kind can meet a call at all; what must be done to an answer may still find nothing to do it to."""
-    return call.channel in rule.kind.channels
+    return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
 def is_chosen(rule: Rule, call: Call) -> bool:
@@ -46,14 +47,23 @@ def is_chosen(rule: Rule, call: Call) -> bool:
 
 def chosen_by(rule: Rule, name: str, call: Call) -> bool:
     """Tell whether one word of a rule, `model`, chooses a call."""
-    patterns = rule.texts.get(name) or _UNLESS.get(name, ())
+    patterns = rule.texts.get(name) or _unless(rule, name, call)
     if name == "tool":
         return not patterns or any(matches(patterns, tool) for tool in call.tools())
     return matches(patterns, getattr(call, name))
 
 
-_UNLESS: dict[str, tuple[str, ...]] = {"party": (AGENT,)}
-"""What counts where a rule does not say."""
+def _unless(rule: Rule, name: str, call: Call) -> tuple[str, ...]:
+    """Return what counts where a rule does not say: the agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools."""
+    if name == "party":
+        return (AGENT,)
+    if name == "channel":
+        return rule.kind.usual
+    return (CALLS,) if name == "operation" and call.channel == Channel.MCP else ()
+
+
+CALLS = f"{MCP_PREFIX}tools/call*"
+"""Operations that call a tool."""
 
 
 def matches(patterns: tuple[str, ...], text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llmproxy.core.faults.choosing import chosen_by, covers, is_chosen
+from llmproxy.core.faults.presets import PRESETS
 from llmproxy.core.faults.values import Call, Faults, Needs, Rule
 
 _SHOWN = 5
@@ -16,10 +17,14 @@ def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Cal
 
     `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many calls came.
     """
+    met = {n for n, rule in enumerate(faults.rules, 1) if any(covers(rule, call) for call in calls)}
+    told = (
+        met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
+    )  # nobody chose each rule of a preset
     return [
         f"fault {rule.kind.name} (rule {number}) struck nothing: {_why(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)
-        if not strikes.get(number)
+        if number in told and not strikes.get(number)
     ]
 
 
@@ -28,10 +33,13 @@ def _why(rule: Rule, calls: Sequence[Call], came: int) -> str:
         return "no call came"
     if not calls:
         return "no call came that it chooses, and nothing is recorded to compare it with"
-    if rule.kind.channels == ("tls",):
+    if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
     if not (left := [call for call in calls if covers(rule, call)]):
-        return f"it meets calls of {' and '.join(rule.kind.channels)} only, and none is recorded"
+        return f"it meets calls of {_met(rule)} only, and none is recorded"
+    usual = [call for call in left if chosen_by(rule, "channel", call)]
+    if not usual and not rule.texts.get("channel"):
+        return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual)}"
     for name, patterns in rule.texts.items():
         found = [call for call in left if chosen_by(rule, name, call)]
         if patterns and not found:
@@ -50,6 +58,10 @@ def _why(rule: Rule, calls: Sequence[Call], came: int) -> str:
     if rule.probability < 1:
         return f"a probability of {rule.probability:g} spared every call that came"
     return "none of the calls that it chooses came"
+
+
+def _met(rule: Rule) -> str:
+    return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
 def _had(name: str, calls: Sequence[Call]) -> list[str]:

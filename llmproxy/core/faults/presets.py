@@ -10,6 +10,7 @@ PRESETS: Mapping[str, str] = {
     "rate-limited": "429 with retry-after, now and then twice in a row",
     "overloaded": "529, 503 and 500, and error events in the middle of streams",
     "broken-stream": "streams that break in every place: in an event, in a character, before their end",
+    "flaky-tools": "MCP servers that fail, answer late or go away",
     "odd-answers": "answers that are whole and no good: empty, cut short, refused, with tool calls that nobody can run",
 }
 """By name, in the order in which they are shown: what they do."""

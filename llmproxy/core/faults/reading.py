@@ -4,7 +4,7 @@
     faults:
       - kind: http-429
         retry_after: 2            # what the kind takes
-        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, tool
+        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, transport, tool
         probability: 0.5          # of the calls that these choose
         times: 2                  # attempts of one request, then it gets its recorded answer; or always
 
@@ -23,6 +23,7 @@ from llmproxy.core.faults.presets import PRESETS, preset_text
 from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, Faults, Kind, Parameter, Rule
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
+from llmproxy.protocol import Channel
 from llmproxy.values import did_you_mean
 
 Json = Any
@@ -30,7 +31,8 @@ Json = Any
 
 SWEEP = "sweep"
 """Asks for one fault at a time, not for a set of rules."""
-CHANNELS = ("http", "websocket", "tls")
+CHANNELS = tuple(map(str, Channel))
+TRANSPORTS = ("http", "websocket", "stdio", "tls")
 MOST_RULES = 1000
 MOST_TIMES = 1000
 LARGEST = 1 << 20
@@ -229,11 +231,21 @@ def _texts(value: Json, name: str, where: str) -> tuple[str, ...]:
 
 def _names_exist(rule: Rule, where: str) -> None:
     """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
-    for each in rule.texts["channel"]:
-        if each not in CHANNELS:
+    for word, known, met in (
+        ("channel", CHANNELS, rule.kind.channels),
+        ("transport", TRANSPORTS, rule.kind.transports),
+    ):
+        for each in rule.texts[word]:
+            if each not in known:
+                near = did_you_mean(each, known)
+                if word == "channel" and each in TRANSPORTS:
+                    near = f"; did you mean transport: {each}?"
+                raise BadFaults(
+                    f"{where}: there is no {word} {each[:40]!r}{near}", hint=f"There is: {', '.join(known)}"
+                )
+        if rule.texts[word] and not set(rule.texts[word]) & set(met):
             raise BadFaults(
-                f"{where}: there is no channel {each[:40]!r}{did_you_mean(each, CHANNELS)}",
-                hint=f"There is: {', '.join(CHANNELS)}",
+                f"{where}: {rule.kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])}, only {' and '.join(met)}."
             )
     for each in rule.texts["provider"]:
         if each not in PROVIDERS and (near := did_you_mean(each, PROVIDERS)) and "*" not in each:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import Call
+from llmproxy.core.mcp.texts import called_in
+from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.providers.routing import Family, family_of
-from llmproxy.core.traffic.interaction import Interaction, Response
+from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.protocol import STDIO_PREFIX
 
 SWITCHING = 101
 """Status of a recorded WebSocket."""
@@ -23,7 +26,8 @@ def call_of(one: Interaction) -> Call:
         provider=one.provider,
         model=one.model or "",
         operation=one.operation,
-        channel="websocket" if socket else "http",
+        channel=channel_of(one.provider, one.operation),
+        transport="websocket" if socket else transport_of(one.provider),
         key=one.key,
         nth=one.occurrence,
         family=family,
@@ -32,11 +36,19 @@ def call_of(one: Interaction) -> Call:
         target=one.request.target,
         body=one.request.body,
         answer=lambda: answer,
-        tools=lambda: tools_of(family, one.operation, answer),
+        tools=lambda: tools_of(family, one.operation, one.request.body, answer),
+        in_session=header(one.request.headers, "mcp-session-id") is not None,
     )
 
 
-def tools_of(family: Family, operation: str, answer: Response | None) -> tuple[str, ...]:
-    """Return the names of the tools that an answer calls."""
+def transport_of(provider: str) -> str:
+    """Return how a call of a provider comes that is no WebSocket."""
+    return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
+
+
+def tools_of(family: Family, operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
+    """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
+    if operation.startswith(MCP_PREFIX):
+        return called_in(request)
     said = None if answer is None else answered(family, operation, kind_of(answer), answer.body)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.interaction import Response
+from llmproxy.protocol import Channel
 
 ALWAYS = 1 << 30
 """`times: always`: no retry of the request gets its recorded answer."""
@@ -54,7 +55,9 @@ class Call(NamedTuple):
     model: str
     operation: str
     channel: str
-    """``http``, ``websocket``, or ``tls`` for the handshake of an intercepted connection."""
+    """What it is about: ``llm``, ``mcp`` or ``http``; see `protocol.Channel`."""
+    transport: str
+    """How it came: ``http``, ``websocket``, ``stdio``, or ``tls`` for the handshake of an intercepted connection."""
     key: str
     nth: int
     """Which arrival of its key it is, from 1: a retry of a struck call has the same number."""
@@ -71,7 +74,9 @@ class Call(NamedTuple):
     answer: Callable[[], Response | None] = lambda: None
     """Reads the answer; None while there is none."""
     tools: Callable[[], tuple[str, ...]] = tuple
-    """Reads which tools the answer calls."""
+    """Reads which tools the answer calls; of MCP which tool the request calls."""
+    in_session: bool = False
+    """A request of MCP that names a session of its server's."""
 
 
 Values = Mapping[str, float]
@@ -91,13 +96,20 @@ class Kind:
     do: Break
     takes: tuple[Parameter, ...] = ()
     needs: Needs = Needs.NOTHING
-    channels: tuple[str, ...] = ("http",)
+    channels: tuple[str, ...] = (Channel.LLM, Channel.HTTP)
+    """What it can meet; MCP only where a rule says so, unless there is nothing else."""
+    transports: tuple[str, ...] = ("http",)
     again: bool = True
     """A sound agent gets over it by asking again; False: giving up with a message is as good."""
     sweep: Values | None = field(default_factory=dict)
     """What it takes in a sweep, besides its defaults; None: a sweep leaves it out unless it is named."""
     shared: bool = False
     """It meets every client of the proxy, not only the call that it strikes."""
+
+    @property
+    def usual(self) -> tuple[str, ...]:
+        """What it meets where a rule names no channel: tools stay sound while a model's provider stumbles."""
+        return tuple(each for each in self.channels if each != Channel.MCP) or self.channels
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -134,8 +146,8 @@ class Rule:
         return {"kind": self.kind.name, **given, **chosen, **chance, **times}
 
 
-TEXTS = ("provider", "model", "operation", "party", "channel", "tool")
-"""What a rule can say of a call in words. Without `party` it is the agent's."""
+TEXTS = ("provider", "model", "operation", "party", "channel", "transport", "tool")
+"""What a rule can say of a call in words; what counts where it does not stands in `choosing`."""
 NUMBERS = ("call", "recording")
 """And in numbers: which call of the session, from 1 in the order of arrival; which recording."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from llmproxy.core.faults.choosing import choose, covers, is_chosen
 from llmproxy.core.faults.values import Broken, Call, Fault, Faults, Needs
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.protocol import AGENT
+from llmproxy.protocol import AGENT, Channel
 
 KEPT = 1_000
 """Answers that faults made and are told in the walk of a session."""
@@ -67,7 +67,8 @@ class Faulting:
     def strike_handshake(self, session: str, provider: str, host: str) -> Struck | None:
         """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
         key = f"tls {host}"
-        call = Call(session, AGENT, provider, "", "", "tls", key, self._handshakes[key] + 1)
+        channel = Channel.LLM if provider else Channel.HTTP
+        call = Call(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (struck := self.strike(call)) is None:
             self._handshakes[key] += 1
         return struck

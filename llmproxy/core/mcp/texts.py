@@ -36,6 +36,15 @@ def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | No
         return None
 
 
+def called_in(request: bytes) -> tuple[str, ...]:
+    """Return the name of the tool that a request calls; nothing for any other message."""
+    try:
+        asked = json.loads(request)
+        return (str(asked["params"]["name"]),) if asked["method"] == "tools/call" else ()
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return ()
+
+
 def _result(message: dict[str, Any]) -> tuple[str, bool]:
     if isinstance(error := message.get("error"), dict):
         return str(error.get("message", "")), True

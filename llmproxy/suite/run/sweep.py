@@ -47,7 +47,7 @@ async def sweep_case(
             hint=f"{world.options.command} --id {shlex.quote(case.id)}",
         )
     trials = trials_of(baseline.calls, kinds)
-    calls = len({trial.number for trial in trials})
+    calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
         f"sweep: {case.id}: {counted(calls, 'call')}, {counted(len(trials), 'fault')}; undisturbed it takes {baseline.seconds:.1f} s"
     )

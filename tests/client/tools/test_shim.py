@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +29,15 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
+        self.faults: list[Heard] = []
         self._number = 0
 
     def hear(self, line: bytes) -> Heard:
         """Forward."""
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
+        if self.faults:
+            return self.faults.pop(0)
         self._number += 1
         return Heard(b"", self._number)
 
@@ -224,3 +228,33 @@ def _lives(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: Path) -> None:
+    """A fault: the real server is ended too, whoever still waits hears nothing, and the shim's exit code says that it failed."""
+    pid = tmp_path / "pid"
+    client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
+    client.say(id=1, method="tools/list")
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    client.host.faults = [Heard(b"", None, gone=True)]
+    client.say(id=2, method="tools/call", params={"name": "x"})
+    client._thread.join(60)
+    assert (client.code, client.host.ended) == (Exit.FAILED, True)
+    assert not Path(f"/proc/{int(pid.read_text())}").exists()
+    client.close()
+
+
+def test_a_late_answer_lets_others_pass() -> None:
+    """A fault: what is asked meanwhile is answered; what would come after the client's end does not come."""
+    client = Client(shell("exit 7"), Forwarding())
+    answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
+    client.host.faults = [Heard(answers[0], None, 3600), Heard(answers[1], None, 0.01), Heard(answers[2], None)]
+    for id_ in (8, 9, 1):
+        client.say(id=id_, method="tools/call", params={"name": "x"})
+    client.answer(1)
+    client.answer(9)
+    client.close()
+    assert answers[0] not in client.written

@@ -20,6 +20,9 @@ def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes t
     return "" if found is None else found.kind.name
 
 
+MCP = {"channel": "mcp", "operation": "mcp:tools/call send", "tools": lambda: ("send",)}
+
+
 @pytest.mark.parametrize(
     ("words", "met", "spared"),
     [
@@ -29,8 +32,14 @@ def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes t
         ({"operation": "chat.*"}, {}, {"operation": "embeddings"}),
         ({"party": "judge*"}, {"party": "judge.2"}, {}),
         ({}, {}, {"party": "user"}),
-        ({"party": "*"}, {"party": "user"}, {"channel": "mcp"}),
-        ({"channel": "websocket"}, {"channel": "websocket"}, {}),
+        ({"party": "*"}, {"party": "user"}, MCP),
+        ({"channel": "mcp"}, MCP, {}),
+        ({"channel": "mcp"}, MCP, MCP | {"operation": "mcp:tools/list"}),
+        ({"channel": "mcp", "operation": "mcp:tools/list"}, MCP | {"operation": "mcp:tools/list"}, MCP),
+        ({"channel": "mcp", "tool": "se*"}, MCP, MCP | {"tools": lambda: ("find",)}),
+        ({"channel": "mcp"}, MCP, MCP | {"transport": "stdio"}),
+        ({"channel": "http"}, {"channel": "http"}, {}),
+        ({"transport": "websocket"}, {"transport": "websocket"}, {}),
         ({"recording": [7, 8]}, {"recording": 8}, {"recording": None}),
         ({"tool": "get_*"}, {"tools": lambda: ("get_weather",)}, {"tools": lambda: ("send",)}),
     ],
@@ -38,7 +47,7 @@ def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes t
 def test_a_rule_chooses_by_its_words(
     words: dict[str, object], met: dict[str, object], spared: dict[str, object]
 ) -> None:
-    """Each word lets through what it means, and nothing else; without a word for the party it is the agent."""
+    """Each word lets through what it means, and nothing else; without a word it is the agent, no tool's server, and of MCP a call of a tool."""
     assert first([{"kind": "reset", **words}], **met) == "reset"
     assert first([{"kind": "reset", **words}], **spared) == ""
 

@@ -79,6 +79,13 @@ def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tm
         ("faults: [{kind: reset, times: 0}]", "times is 0"),
         ("faults: [{kind: reset, provider: opnai}]", "no provider 'opnai'; did you mean 'openai'"),
         ("faults: [{kind: reset, channel: htpp}]", "no channel 'htpp'; did you mean 'http'"),
+        ("faults: [{kind: reset, channel: websocket}]", "no channel 'websocket'; did you mean transport: websocket"),
+        ("faults: [{kind: reset, transport: stdoi}]", "no transport 'stdoi'; did you mean 'stdio'"),
+        (
+            "faults: [{kind: reset, transport: stdio}]",
+            "reset meets no call whose transport is stdio, only http and websocket",
+        ),
+        ("faults: [{kind: mcp-error, channel: llm}]", "mcp-error meets no call whose channel is llm, only mcp"),
         ("faults: [reset]\nsed: 1", "unknown member 'sed'; did you mean 'seed'"),
         ("faults: [reset]\nseed: x", "seed is 'x'; it is a whole number"),
         ("faults: [{kind: reset-after, chunk: 1.5}]", "chunk is 1.5; it is a whole number"),

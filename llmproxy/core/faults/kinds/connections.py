@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.faults.values import Broken, Call, Kind, Parameter, Values
+from llmproxy.protocol import Channel
 
 
 def _refused(_call: Call, values: Values) -> Broken:
@@ -14,6 +15,7 @@ def _reset(_call: Call, _values: Values) -> Broken:
 
 
 _AGAIN = "tries again on a new connection, and says after some attempts that the provider cannot be reached"
+_ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 ROWS = (
@@ -23,9 +25,10 @@ ROWS = (
         _AGAIN,
         _refused,
         (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),),
-        channels=_BOTH,
+        channels=_ALL,
+        transports=_BOTH,
         shared=True,
         sweep=None,
     ),
-    Kind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_BOTH),
+    Kind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
 )

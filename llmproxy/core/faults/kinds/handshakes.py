@@ -15,7 +15,7 @@ ROWS = (
         "the TLS handshake of an intercepted connection fails with an alert",
         "tries again, and says after some attempts that the provider cannot be reached; never goes on without TLS",
         _failure,
-        channels=("tls",),
+        transports=("tls",),
         sweep=None,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmproxy.core.faults.values import Break, Broken, Call, Kind, Parameter, Values
 from llmproxy.core.providers.failures import REASONS, Asked, write_failure
 from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.protocol import Channel
 
 
 def status(number: int) -> Break:
@@ -19,6 +20,7 @@ def status(number: int) -> Break:
 
 _WAIT = Parameter("retry_after", 1, "seconds that the answer asks to wait")
 _AGAIN = "tries again after a pause that grows, and says after some attempts that the provider failed"
+_ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 ROWS = (
@@ -28,10 +30,15 @@ ROWS = (
         "waits as long as retry-after says, then tries again",
         status(429),
         (_WAIT,),
-        channels=_BOTH,
+        channels=_ALL,
+        transports=_BOTH,
     ),
-    Kind("http-500", "500, the provider's internal error", _AGAIN, status(500), channels=_BOTH),
-    Kind("http-502", "502, a gateway's HTML page", _AGAIN, status(502), channels=_BOTH),
-    Kind("http-503", "503, the service is unavailable", _AGAIN, status(503), channels=_BOTH, sweep=None),
-    Kind("http-529", "529, the provider is overloaded", _AGAIN, status(529), channels=_BOTH, sweep=None),
+    Kind("http-500", "500, the provider's internal error", _AGAIN, status(500), channels=_ALL, transports=_BOTH),
+    Kind("http-502", "502, a gateway's HTML page", _AGAIN, status(502), channels=_ALL, transports=_BOTH),
+    Kind(
+        "http-503", "503, the service is unavailable", _AGAIN, status(503), channels=_ALL, transports=_BOTH, sweep=None
+    ),
+    Kind(
+        "http-529", "529, the provider is overloaded", _AGAIN, status(529), channels=_ALL, transports=_BOTH, sweep=None
+    ),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmproxy.core.faults.kinds import bodies, connections, contents, cutting, handshakes, statuses, timing
+from llmproxy.core.faults.kinds import bodies, connections, contents, cutting, handshakes, mcp, statuses, timing
 from llmproxy.core.faults.values import Kind
 
-_SORTS = (statuses, connections, handshakes, timing, cutting, bodies, contents)
+_SORTS = (statuses, connections, handshakes, timing, cutting, bodies, contents, mcp)
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for sort in _SORTS for kind in sort.ROWS}
 """In the order in which they are shown."""

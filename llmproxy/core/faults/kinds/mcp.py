@@ -1,0 +1,117 @@
+"""What a server of tools does on a bad day, over HTTP and over stdio alike: each needs no answer, so nobody is asked.
+
+Only requests wait for something; a notification, and the client's answer to a question of the server's, are let alone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.faults.pieces import MICROSECONDS
+from llmproxy.core.faults.values import Break, Broken, Call, Kind, Parameter, Values
+from llmproxy.core.mcp.refusals import error_message
+from llmproxy.core.traffic.interaction import Chunk, Headers, Response
+from llmproxy.protocol import Channel
+
+JSON: Headers = (("content-type", "application/json"),)
+INTERNAL_ERROR = -32603
+"""JSON-RPC's own."""
+SESSION_GONE = -32001
+"""With which the official SDKs' servers say that they do not know a session."""
+
+
+def _asked(call: Call) -> dict[str, Any] | None:
+    """Return the request, if somebody waits for its answer."""
+    message = parsed(call.body)
+    waits = isinstance(message, dict) and isinstance(message.get("method"), str) and message.get("id") is not None
+    return message if waits else None
+
+
+def _said(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Broken:
+    offset = round(late * MICROSECONDS)
+    return Broken(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
+
+
+def _error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
+
+
+def _rpc_error(call: Call, values: Values) -> Broken | None:
+    asked = _asked(call)
+    return None if asked is None else _said(_error(asked, int(values["code"]), "Internal error"))
+
+
+def _tool_error(call: Call, _values: Values) -> Broken | None:
+    asked = _asked(call)
+    if asked is None or asked["method"] != "tools/call":
+        return None
+    name = (*call.tools(), "it")[0]
+    return _said(error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable"))
+
+
+def _silent(call: Call, values: Values) -> Broken | None:
+    asked = _asked(call)
+    if asked is None:
+        return None
+    return _said(_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
+
+
+def _gone(call: Call, _values: Values) -> Broken | None:
+    asked = _asked(call)
+    if asked is None:
+        return None
+    if call.transport == "http" and call.in_session:  # it is back already, and has forgotten everybody
+        return _said(_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
+    return Broken(None, reset=True)
+
+
+_FAILS = "gives the model an error as the tool's result, or asks again where that does no harm; does not end"
+
+
+def _row(
+    name: str, about: str, sound: str, do: Break, *takes: Parameter, again: bool = True, sweep: Values | None = None
+) -> Kind:
+    return Kind(
+        name,
+        about,
+        sound,
+        do,
+        takes,
+        channels=(Channel.MCP,),
+        transports=("http", "stdio"),
+        again=again,
+        sweep={} if sweep is None else sweep,
+    )
+
+
+ROWS = (
+    _row(
+        "mcp-error",
+        "the server of a tool answers with a JSON-RPC error, `code`",
+        _FAILS,
+        _rpc_error,
+        Parameter("code", INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
+    ),
+    _row(
+        "mcp-tool-error",
+        "the tool fails: a result with isError",
+        "lets its model read the error, and go on from there; does not end",
+        _tool_error,
+    ),
+    _row(
+        "mcp-silent",
+        "the server does not answer for `seconds`, then with a JSON-RPC error",
+        "gives up at a limit of its own, and lets its model read that; never waits for ever",
+        _silent,
+        Parameter("seconds", 60, "seconds of silence"),
+        sweep={"seconds": 5},
+    ),
+    _row(
+        "mcp-gone",
+        "the server goes away: over stdio it ends; over HTTP it knows the session no more (404), without one the connection is reset",
+        "starts it again, or begins a session anew, and asks again; or lets its model read that the tool is gone",
+        _gone,
+    ),
+)
