@@ -47,10 +47,6 @@ class Host:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener.handler,)
 
-    def placed(self, cassette: str) -> str:
-        """Return what a run is recorded as that says nothing itself: two tests may run scenarios of one name."""
-        return cassette if self.place is None else self.place(cassette)
-
     def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
         """Tell how a run ended."""
         if self.listener is not None:

@@ -27,11 +27,13 @@ type Callback = Callable[[ScenarioState], Any]
 class Step:
     """A step of a script that was made by one of the words below."""
 
-    __slots__ = ("_verb", "kind")
+    __slots__ = ("_verb", "kind", "said")
 
-    def __init__(self, kind: str, verb: Callable[[Executor], Awaitable[ScenarioResult | None]]) -> None:
-        """Do `verb` with the executor; `kind` is the word."""
-        self.kind = kind
+    def __init__(
+        self, kind: str, verb: Callable[[Executor], Awaitable[ScenarioResult | None]], said: object = None
+    ) -> None:
+        """Do `verb` with the executor; `kind` is the word, `said` what it was given."""
+        self.kind, self.said = kind, said
         self._verb = verb
 
     def __call__(self, state: ScenarioState | None = None) -> Awaitable[ScenarioResult | None]:
@@ -49,17 +51,17 @@ class Step:
 
 def message(message: Message) -> Step:
     """Add a message as it is; a user's or assistant's takes the turn of that role."""
-    return Step("message", lambda executor: executor.message(message))
+    return Step("message", lambda executor: executor.message(message), message)
 
 
 def user(content: str | Message | None = None) -> Step:
     """Let the user say something; without content, the simulator speaks."""
-    return Step("user", lambda executor: executor.user(content))
+    return Step("user", lambda executor: executor.user(content), content)
 
 
 def agent(content: str | Message | None = None) -> Step:
     """Let the agent under test answer; with content, that is its answer and it is not called."""
-    return Step("agent", lambda executor: executor.agent(content))
+    return Step("agent", lambda executor: executor.agent(content), content)
 
 
 def judge(
@@ -86,7 +88,7 @@ def judge(
         raise ValueError(f"scenario.judge takes a list of criteria; write criteria=[{criteria!r}]")  # noqa: TRY004
     chosen = None if criteria is None else list(criteria)
     said: str | Message | None = additional_context if content is None else content  # type: ignore[assignment]
-    return Step("judge", lambda executor: executor.judge(said, criteria=chosen))
+    return Step("judge", lambda executor: executor.judge(said, criteria=chosen), [said, chosen])
 
 
 def proceed(

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control.told import Call, Health, Miss, Party, Refused, Report, Unused
 from llmproxy.errors import MachineError
-from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
@@ -163,9 +163,9 @@ class Control:
         body = {key: value for key, value in given.items() if value is not None}
         return Report.of(self._ask("POST", _session(name, "close"), body))
 
-    def bind(self, name: str, session: str) -> None:
-        """Send what arrives under `name` to `session`, until it is closed. Raises ControlError if `name` is bound."""
-        self._ask("POST", _session(name, "bind"), {"session": session})
+    def bind(self, name: str, session: str, party: str = AGENT) -> None:
+        """Send what arrives under `name` to `session`, as calls of `party`, until it is closed. Raises ControlError if `name` is bound."""
+        self._ask("POST", _session(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party}))
 
     def unbind(self, name: str) -> None:
         """Let what arrives under `name` be its own session again."""

@@ -35,7 +35,7 @@ from llmproxy.core.control.values import (
 )
 from llmproxy.core.control.walk import LISTED, SpansOf, faults_told, number, report, spans, walk
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.strangers import ForeignHost, Guard
@@ -327,7 +327,8 @@ def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 def _bind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
-    engine.sessions.bind(call.name, session)
+    party = call.body.get("party")
+    engine.sessions.bind(call.name, session, check_party(None if party is None else str(party)))
     return 200, {"name": call.name, "session": session}
 
 

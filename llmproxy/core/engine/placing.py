@@ -36,9 +36,10 @@ class Placing:
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> Place:
         """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
-        party = check_party(header(headers, PARTY_HEADER))
+        said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
+        speaker = self._sessions.speaker(name)
         mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
         own = self._upstreams_of(name)
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
@@ -46,8 +47,9 @@ class Placing:
         kept = self._kept(headers, where.target)
         method = method.upper()
         return Place(
-            party=party,
+            party=speaker if said is None else check_party(said),
             name=name,
+            speaker=speaker,
             route=where,
             in_scope=in_scope,
             method=method,
@@ -61,8 +63,9 @@ class Placing:
         )
 
     def holds(self, place: Place) -> bool:
-        """Tell whether the same head would be placed there again: nothing was learned since, and its session's upstreams are the same."""
-        return place.learned == self._redactor.learned.count and place.upstreams == self._upstreams_of(place.name)
+        """Tell whether the same head would be placed there again: as much is learned, and its session's upstreams and speaker are the same."""
+        same = place.learned == self._redactor.learned.count and place.upstreams == self._upstreams_of(place.name)
+        return same and place.speaker == self._sessions.speaker(place.name)
 
     def _upstreams_of(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""

@@ -21,7 +21,7 @@ from llmproxy.core.store.store import RecordingSlot
 from llmproxy.core.traffic.advice import quoted
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,8 @@ class Place(NamedTuple):
     channel: Channel = Channel.LLM
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself."""
+    speaker: str = AGENT
+    """The party for which the session's name was bound."""
 
 
 class Talking(Protocol):

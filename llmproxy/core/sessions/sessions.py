@@ -30,7 +30,7 @@ from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
 from llmproxy.core.store.varying import slots_of
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ class Sessions:
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
+    speakers: dict[str, str] = field(default_factory=dict)
+    """Names that are bound for another party than the agent."""
     """name in the request -> session that it belongs to."""
     struck: Counter[int] = field(default_factory=Counter)
     """How often each rule of the proxy's faults struck, over all sessions."""
@@ -329,6 +331,7 @@ class Sessions:
         session.sealed = complete
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
+        self.speakers = {source: party for source, party in self.speakers.items() if source in self.bindings}
         return session
 
     def _leave(self, session: Session) -> None:
@@ -363,8 +366,8 @@ class Sessions:
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"
             log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
-    def bind(self, name: str, session: str) -> None:
-        """Send what arrives under `name` to `session`.
+    def bind(self, name: str, session: str, party: str = AGENT) -> None:
+        """Send what arrives under `name` to `session`, as calls of `party` where a request names none.
 
         Raises:
             SessionUnknown: there is no such session.
@@ -381,11 +384,18 @@ class Sessions:
             msg = f"llmproxy: {name!r} is bound to session {self.bindings[name]!r} already."
             raise SessionBusy(msg, hint="Unbind or close that first.")
         self.bindings[name] = target
+        if party != AGENT:
+            self.speakers[name] = party
 
     def unbind(self, name: str) -> None:
         """Let what arrives under `name` be its own session again. Raises SessionUnknown."""
         if not name or self.bindings.pop(canonical(name), None) is None:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
+        self.speakers.pop(canonical(name), None)
+
+    def speaker(self, name: str) -> str:
+        """Return the party that what arrives under `name` belongs to, unless the request says so itself."""
+        return self.speakers.get(canonical(name), AGENT) if self.speakers and name else AGENT
 
     def heartbeat(self) -> None:
         """Keep the leases of recording sessions."""

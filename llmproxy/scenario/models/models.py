@@ -222,7 +222,15 @@ async def _translated(sent: Mapping[str, Any]) -> Answer:
     # The first import takes seconds, in which this loop must not stand still for the others.
     known = hasattr(sys.modules.get("litellm"), "acompletion")
     litellm = imported() if known else await asyncio.to_thread(imported)
-    return _read(await litellm.acompletion(**{**sent, "num_retries": 0, "max_retries": 0}))
+    asked = {**sent, "num_retries": 0, "max_retries": 0}
+    if _blocks(sent.get("client")):
+        return _read(await asyncio.to_thread(litellm.completion, **asked))
+    return _read(await litellm.acompletion(**asked))
+
+
+def _blocks(client: object) -> bool:
+    """Tell whether a client of the user's own is one that cannot be awaited: `OpenAI(...)`, not `AsyncOpenAI(...)`."""
+    return client is not None and not type(client).__name__.startswith("Async")
 
 
 def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Turn-taking: agents in one process share its environment, so one of them speaks at a time, and is heard under its own run's session.
+"""Turn-taking: adapters in one process share its environment, so one of them speaks at a time, and is heard under its own run's session.
 
 Environment variables belong to the whole process, and so does the session that its base URLs name. While an agent has its turn, that
 session is *bound* to the run's session: whatever client the agent uses, and whenever it was built, its calls land in the run. The lock is
@@ -25,7 +25,7 @@ from llmproxy.client.control.client import CONFLICT, Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
 from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_SESSION, SESSION_PREFIX
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
 __all__ = ["Queue", "bound", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
 
@@ -124,17 +124,18 @@ async def turn(
     session: str,
     *,
     replay: bool,
+    party: str = AGENT,
     env: MutableMapping[str, str] = os.environ,
     patience: float = PATIENCE,
 ) -> AsyncIterator[float]:
-    """Have the process's turn, its calls bound to `session`; gives the seconds waited.
+    """Have the process's turn, its calls bound to `session` as those of `party`; gives the seconds waited.
 
     Raises:
         MachineError: the process's session stays bound to another, or the proxy is gone.
 
     """
     waited = await _PROCESS.take()
-    steps = _Steps(control, session)
+    steps = _Steps(control, session, party)
     try:
         since = time.monotonic()
         sources = own_sessions(env, control.url)
@@ -185,10 +186,10 @@ async def _finished(steps: _Steps, queue: Queue) -> None:
 class _Steps:
     """What a turn did, so that it can be undone."""
 
-    def __init__(self, control: Control, session: str) -> None:
+    def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
         self.repeated = False
         """Whether somebody else had to be waited for."""
-        self._control, self._session = control, session
+        self._control, self._session, self._party = control, session, party
         self._bound: list[tuple[str, str]] = []
         """Sources, and to whom each belonged before; empty: to itself."""
         self._env: MutableMapping[str, str] = {}
@@ -202,14 +203,14 @@ class _Steps:
         deadline = time.monotonic() + patience
         while True:
             try:
-                await asyncio.to_thread(self._control.bind, source, self._session)
+                await asyncio.to_thread(self._control.bind, source, self._session, self._party)
             except ControlError as error:
                 holder = _holder(error)
                 if error.status != CONFLICT or holder is None:
                     raise
                 if source.endswith(f"-{os.getpid()}"):
                     await asyncio.to_thread(self._control.unbind, source)
-                    await asyncio.to_thread(self._control.bind, source, self._session)
+                    await asyncio.to_thread(self._control.bind, source, self._session, self._party)
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:

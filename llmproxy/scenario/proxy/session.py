@@ -38,6 +38,7 @@ NOT_FOUND = 404
 _WIRES = Wires()
 """To proxies, for the control calls of all runs."""
 atexit.register(_WIRES.close)
+_PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "judge"}
 _SILENT: set[tuple[str, str]] = set()
 """Proxies, and names of this process, under which nothing had arrived when one was asked."""
 
@@ -166,20 +167,20 @@ class RunSession:
 
     @asynccontextmanager
     async def turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
-        """Let an agent speak; gives the seconds waited.
+        """Let an adapter speak; gives the seconds waited.
 
-        One in this process that does not use `input.llm` gets the process's turn, a running service the turn at its own session
-        (`turn_at`); nobody else waits.
+        One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service the turn at its own
+        session (`turn_at`); nobody else waits.
         """
         source = getattr(adapter, "turn_at", None)
         if source is not None and adapter.role is AgentRole.AGENT:
             async with bound(self.control, source, self.name) as waited:
                 yield waited
             return
-        if adapter.role is not AgentRole.AGENT or not adapter.in_process or adapter.uses_session:
+        if not adapter.in_process or adapter.uses_session:
             yield 0.0
             return
-        async with turn(self.control, self.name, replay=self.llm.replay) as waited:
+        async with turn(self.control, self.name, replay=self.llm.replay, party=_PARTIES[adapter.role]) as waited:
             yield waited
 
     # -- what passed

@@ -15,12 +15,14 @@ from llmproxy.scenario.running.cast import Cast, players
 from llmproxy.scenario.running.conversing.conversation import settled
 from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
 from llmproxy.scenario.running.life import Life
+from llmproxy.scenario.running.recorded import recorded_as
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.checkpoints import ALL_PASSED, added_up
+from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.fault import status_of, told
 from llmproxy.scenario.values.messages import copies
-from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, cassette_of, run_id
+from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, run_id
 from llmproxy.scenario.values.options import RunOptions
 
 __all__ = ["ScenarioExecutor"]
@@ -63,7 +65,7 @@ class ScenarioExecutor(Life):
         self.config = _configured(max_turns, verbose, cache_key, debug, min_turns)
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
-        self.cassette = self.options.cassette or HOST.placed(cassette_of(name, set_id))
+        self.cassette = recorded_as(name, set_id, description, script, self.options)
         self._cast = Cast(self.agents)
         self._stream = Stream()
         self.event_bus = event_bus or ScenarioEventBus()
@@ -83,6 +85,7 @@ class ScenarioExecutor(Life):
             self._steps_left = len(self.script) - number - 1
             result = await self._take(step)
             if isinstance(result, ScenarioResult):
+                refuse_contradiction(f"step {number + 1} of the script", result)
                 return self._complete(added_up(self._checkpoints, result))
         if self._checkpoints:
             passed = ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED)

@@ -15,16 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
-from llmproxy.client.host import HOST
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET
 from llmproxy.scenario.elsewhere import NotHere, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
+from llmproxy.scenario.running.recorded import recorded_as
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.fault import shortened, status_of
-from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
@@ -276,9 +275,11 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
+    options = RunOptions(**given)
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
-    given["cassette"] = given["cassette"] or HOST.placed(cassette_of(of_plan["name"], of_plan["set_id"]))
-    plan = Plan(**of_plan, options=RunOptions(**given), threaded=threaded)
+    plan = Plan(**of_plan, options=options, threaded=threaded)
+    place = recorded_as(plan.name, plan.set_id, plan.description, plan.script, options)
+    plan = replace(plan, options=replace(options, cassette=place))
     if runs is None:
         return (await plan.once()).unwrap()
     from llmproxy.scenario.repeats.repeats import run_many

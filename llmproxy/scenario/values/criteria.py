@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from llmproxy.scenario.types import CriterionResult
+from llmproxy.scenario.types import CriterionResult, ScenarioResult
 
-__all__ = ["Criteria", "Finding", "Standing", "checked", "occurs"]
+__all__ = ["Criteria", "Finding", "Standing", "checked", "occurs", "refuse_contradiction"]
 
 _HINTED = 120
 """Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
@@ -185,3 +185,22 @@ def _read(value: object) -> Finding | None:
         evidence if isinstance(evidence, str) else "",
         reason if isinstance(reason, str) else "",
     )
+
+
+def refuse_contradiction(who: str, result: ScenarioResult) -> None:
+    """Refuse a result of the user's own that passes though a criterion of it did not: who is right is not known.
+
+    Raises:
+        ValueError: it does, or `success` is no bool.
+
+    """
+    if type(result.success) is not bool:
+        raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
+    found = [each.text for each in result.criteria if each.status != Standing.PASSED]
+    wrong = dict.fromkeys([*result.failed_criteria, *result.inconclusive_criteria, *found])
+    if result.success and wrong:
+        said = ", ".join(repr(each) for each in wrong)
+        raise ValueError(
+            f"{who} returned a result with success=True in which these criteria did not pass: {said}. "
+            "It is success=False, or they are no criteria of it."
+        )

@@ -220,9 +220,28 @@ class Uses(Calls):
 
 
 class Judge(Calls):
-    """Somebody who is not under test."""
+    """A judge of the user's own, which asks a model as it likes."""
 
     role: ClassVar[AgentRole] = AgentRole.JUDGE
+
+
+def test_a_judge_of_ones_own_lands_in_its_run_as_the_judge(px: Proxy) -> None:
+    """What it asks is recorded there, and is no call of the agent's; asked again, it has its answer from there."""
+
+    async def run(mode: str) -> list[tuple[str, str]]:
+        session = await RunSession.open(px.url, cassette="own-judge", mode=mode)
+        try:
+            for agent in (Calls(httpx_called), Judge(httpx_called), Judge(httpx_called), Calls(httpx_called)):
+                async with session.turn(agent):
+                    await agent.call(given("the same", llm=session.llm))
+            assert await session.unattributed() == 0
+            return [(call.party, call.decision) for call in await session.calls()]
+        finally:
+            await session.close()
+
+    parties = ["agent", "judge", "judge", "agent"]
+    assert asyncio.run(run("record")) == [(party, "RECORD") for party in parties]
+    assert asyncio.run(run("replay")) == [(party, "REPLAY") for party in parties]
 
 
 class Elsewhere(Calls):
@@ -231,7 +250,7 @@ class Elsewhere(Calls):
     in_process: ClassVar[bool] = False
 
 
-@pytest.mark.parametrize("kind", [Uses, Judge, Elsewhere])
+@pytest.mark.parametrize("kind", [Uses, Elsewhere])
 def test_whoever_needs_no_turn_gets_none(px: Proxy, kind: type[Calls]) -> None:
     """Two are in their turns at the same time."""
 

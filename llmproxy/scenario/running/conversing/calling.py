@@ -1,6 +1,6 @@
 """Call one adapter once, and make sure of what comes back.
 
-    take turns (in-process agents with a session) -> call, at most `call_timeout` seconds -> what the wire saw -> a result or messages
+    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> what the wire saw -> a result or messages
 
 After the call the session is asked for requests that were never recorded. One is enough to make the run an error, whatever the adapter
 answered or raised: an agent that swallows the 404 and says "sorry" must not pass.
@@ -21,6 +21,7 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, 
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
+from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.farewell import Farewell
 from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import messages_of, not_awaitable
@@ -89,8 +90,8 @@ class Caller:
                 seconds, self.busy = self.clock() - self.since, None
         calls = await self._look(agent)
         name = type(agent).__name__
-        if isinstance(returned, ScenarioResult) and type(returned.success) is not bool:
-            raise ValueError(f"{name} returned a result with success={returned.success!r}; it is True or False.")
+        if isinstance(returned, ScenarioResult):
+            refuse_contradiction(name, returned)
         meant = returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, name)
         return AdapterAnswer(meant, seconds, calls, isinstance(returned, Farewell))
 
@@ -126,9 +127,7 @@ class Caller:
             raise AgentError(f"{type(agent).__name__} raised CancelledError, although nobody cancelled it.") from error
 
     def _turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
-        if self.session is None or agent.role is not AgentRole.AGENT:
-            return nullcontext(0.0)
-        return self.session.turn(agent)
+        return nullcontext(0.0) if self.session is None else self.session.turn(agent)
 
     async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Look at what the session saw since the last look.

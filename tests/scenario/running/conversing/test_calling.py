@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
-from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, ScenarioResult
+from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
@@ -81,6 +81,21 @@ def test_a_result_comes_back_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "told",
+    [
+        {"failed_criteria": ["polite"], "passed_criteria": ["short"]},
+        {"inconclusive_criteria": ["polite"]},
+        {"criteria": [CriterionResult(criterion="polite", status="failed")]},
+    ],
+)
+def test_a_result_that_contradicts_itself_passes_nobody(told: dict[str, Any]) -> None:
+    """A judge of one's own says success, and names a criterion that did not pass: an error that names it."""
+    with pytest.raises(ValueError, match=r"Judge returned a result with success=True .* did not pass: 'polite'\."):
+        call(Judge(ScenarioResult(success=True, messages=[], **told)))
+    assert call(Judge(ScenarioResult(success=False, messages=[], **told))).returned
+
+
+@pytest.mark.parametrize(
     "value", [None, ("a", "b"), 42, {"content": "no role"}, [None], ["text"], object(), {"role": "x", "y": {1}}]
 )
 def test_what_is_no_message_is_an_error_that_names_the_class(value: object) -> None:
@@ -133,15 +148,15 @@ def test_whoever_cancels_the_call_is_obeyed() -> None:
     asyncio.run(cancelled())
 
 
-def test_only_agents_take_turns_and_waiting_is_nobodys_time() -> None:
-    """The seconds waited are kept apart."""
+def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
+    """A judge of one's own may ask a model as an agent does; the seconds waited are kept apart."""
     session = Session(waits=3.0)
     caller = Caller(None, cast("Any", session))
     for person in (User(), Agent(), Judge([])):
         answer = asyncio.run(caller.call(person, given()))
         assert answer.seconds < 3
-    assert session.turns == ["Agent"]
-    assert caller.waited == 3.0
+    assert session.turns == ["User", "Agent", "Judge"]
+    assert caller.waited == 9.0
 
 
 @pytest.mark.parametrize(
