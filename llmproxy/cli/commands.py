@@ -50,6 +50,7 @@ GROUPS = {
         "rm": Listed("keep", "Delete cassettes or single interactions, after asking."),
         "rename": Listed("keep", "Give a cassette another name."),
         "prune": Listed("keep", "Delete recordings that are not wanted any more, after asking."),
+        "merge": Listed("merge", "Put the parts of a test together: reports and recordings."),
         "import": Listed("exchange", "Import recordings: vcrpy, HAR, mitmproxy, aimock and more."),
         "export": Listed("exchange", "Export a cassette: YAML, HAR, JSON lines, spans, a page."),
         "textconv": Listed("exchange", "Print a store as text for review, for `git diff`."),

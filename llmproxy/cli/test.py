@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
+from llmproxy.cli.parts.sharding import CutPart, cut, tell_empty
 from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
@@ -74,6 +75,18 @@ def run_tests(
         metavar="KIND=FILE",
         help=f"{CHOICES}; may be repeated.",
     ),
+    shard: str = typer.Option(
+        "",
+        "--shard",
+        metavar="N/OF",
+        help="Only this part of the scenarios, such as 3/10; `llmproxy merge` puts parts together.",
+    ),
+    shard_times: Path = typer.Option(
+        None,
+        "--shard-times",
+        metavar="REPORT",
+        help="JSON report of an earlier test: parts take equally long by its times.",
+    ),
     baseline: Path = typer.Option(
         None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."
     ),
@@ -106,6 +119,7 @@ def run_tests(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
         parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
         max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
+        shard=shard, shard_times=shard_times,
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.trend())
@@ -147,6 +161,8 @@ class TestAsked:
     agent: str = ""
     store: str = ""
     as_json: Path | None = None
+    shard: str = ""
+    shard_times: Path | None = None
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select, run; return the exit code.
@@ -198,6 +214,11 @@ class TestAsked:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
+        part = cut(self.shard, self.shard_times, cases, self.runs, self.command, partly=self.partly)
+        if part is not None and not part.cases:
+            typer.echo(f"llmproxy: {tell_empty(part, reports, str(settings.settings.mode), time.time())}", err=True)
+            return Exit.OK
+        cases = cases if part is None else part.cases
         if self.rejudge is not None and settings.settings.faults:
             raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
         if settings.settings.faults.partition(":")[0] == "sweep":
@@ -207,7 +228,8 @@ class TestAsked:
         kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
         last = None if self.rejudge is not None else last_report()
         try:
-            tested = self.run(cases, settings, [shown, *against, *kept, *([last] if last else []), *reports], env)
+            heard = [shown, *against, *kept, *([last] if last else []), *reports]
+            tested = self.run(cases, settings, heard, env, part)
         finally:
             shown.close()
             if last is not None:
@@ -257,7 +279,12 @@ class TestAsked:
         return select(loaded.scenarios, wanted)
 
     def run(
-        self, cases: Sequence[Case], settings: LoadedSettings, handlers: Sequence[Handler], env: Mapping[str, str]
+        self,
+        cases: Sequence[Case],
+        settings: LoadedSettings,
+        handlers: Sequence[Handler],
+        env: Mapping[str, str],
+        part: CutPart | None = None,
     ) -> Tested:
         """Run cases at a proxy: the running one, or one of our own."""
         import tempfile
@@ -271,7 +298,7 @@ class TestAsked:
             attached(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
-            return self.at(proxy, cases, handlers, mode, settings)
+            return self.at(proxy, cases, handlers, mode, settings, part)
 
     def sweep(self, cases: Sequence[Case], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
@@ -308,13 +335,21 @@ class TestAsked:
         return code
 
     def at(
-        self, proxy: Attached, cases: Sequence[Case], handlers: Sequence[Handler], mode: str, settings: LoadedSettings
+        self,
+        proxy: Attached,
+        cases: Sequence[Case],
+        handlers: Sequence[Handler],
+        mode: str,
+        settings: LoadedSettings,
+        part: CutPart | None = None,
     ) -> Tested:
         """Run cases at a proxy that serves."""
         from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.runner import run_cases
 
         world = self._world(proxy, handlers, mode)
+        if part is not None:
+            world.options = replace(world.options, title=part.title, shard=part.told)
         if self.rejudge is not None:
             from llmproxy.suite.run.acting.rejudge import read_runs
 
@@ -337,7 +372,7 @@ class TestAsked:
         options = Options(
             mode=mode, runs=self.runs, parallel=self.parallel, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.command,
-            partly=bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed),
+            partly=self.partly,
         )  # fmt: skip
         return World(
             options=options,
@@ -349,6 +384,11 @@ class TestAsked:
             defaults=defaults,
             defaults_folder=folder,
         )
+
+    @property
+    def partly(self) -> bool:
+        """Whether only some scenarios were asked for."""
+        return bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed)
 
     @property
     def command(self) -> str:

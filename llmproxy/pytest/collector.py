@@ -49,11 +49,18 @@ class Collector:
         self._handlers = handlers
         self.state: Callable[[], Path] | None = None
         """Returns the state database, in which suites are kept for their trend; None where this process keeps none."""
+        self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """Returns which part of the tests this is (`report.shards`)."""
+        self._times: dict[str, float] = {}
+        """By test: seconds, set-up and teardown included."""
+        self._test_of: dict[str, str] = {}
+        """By run of a scenario: its test."""
         self._lost: list[str] = []
         self._since = time.time()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the report of one test."""
+        self._times[report.nodeid] = self._times.get(report.nodeid, 0.0) + report.duration
         if report.when == "call" and report.passed:
             self.passed.add(report.nodeid)
         if value := getattr(report, ATTRIBUTE, None):
@@ -61,6 +68,7 @@ class Collector:
         if parcel := getattr(report, SCENARIOS, None):
             self.runs += parcel["runs"]
             self.events += parcel["events"]
+            self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
             if report.nodeid.endswith("]") and parcel["runs"]:
                 self._cases.setdefault(report.nodeid, []).extend(run["result"] for run in parcel["runs"])
@@ -80,10 +88,14 @@ class Collector:
         for tree in self.events:
             story.add(revived(tree))
         rows = self._texts().rows_of(story, self.rows)
+        shard = self.shard()
+        part = None if shard is None else {**shard, "runs": self._test_of}
+        times = {test: round(seconds * 1000) for test, seconds in self._times.items()}
+        code, took = int(session.exitstatus), time.time() - self._since
         events = [
-            Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since),
+            Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since, shard=part),
             *(revived(tree) for tree in self.events),
-            Completed(exit_code=int(exitstatus), seconds=time.time() - self._since, scenarios=rows),
+            Completed(exit_code=code, seconds=took, scenarios=rows, times=times),
         ]
         for handler in self._handlers:
             try:

@@ -27,6 +27,8 @@ __all__ = [
     "MODE",
     "REJUDGE",
     "REPORT",
+    "SHARD",
+    "SHARD_TIMES",
     "TAKEN",
     "add_options",
     "distributes",
@@ -37,6 +39,7 @@ __all__ = [
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 REJUDGE = "--scenario-rejudge"
+SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
@@ -72,6 +75,10 @@ def add_options(parser: pytest.Parser) -> None:
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
     again = "judge the suites' runs of a JSON report again (--scenario-report json=FILE); no agent of a suite is run"
     add(REJUDGE, metavar="REPORT", default=None, help=again)
+    part = "run only this part of the tests, such as 3/10; `llmproxy merge` puts the parts' reports together"
+    add(SHARD, metavar="N/OF", default=None, help=part)
+    even = "JSON report of an earlier run (--scenario-report json=FILE): parts take equally long by its times"
+    add(SHARD_TIMES, metavar="REPORT", default=None, help=even)
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 
 

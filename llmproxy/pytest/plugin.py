@@ -31,6 +31,8 @@ from llmproxy.pytest.options import (
     MODE,
     REJUDGE,
     REPORT,
+    SHARD,
+    SHARD_TIMES,
     TAKEN,
     add_options,
     distributes,
@@ -121,7 +123,15 @@ def pytest_configure(config: pytest.Config) -> None:
     scenarios.cassette_of = lambda item: _asked(item).cassette
     scenarios.faults_of = lambda item: _asked(item).faults
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
+    sharding = None
+    if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
+        from llmproxy.pytest.sharding import sharding_for
+
+        sharding = sharding_for(config)
+        config.pluginmanager.register(sharding, "llmproxy-sharding")
     collector = Collector(_texts, report_handlers(config))
+    if sharding is not None:
+        collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
         collector.state = lambda: _bench(config, run).state(os.environ)
     config.pluginmanager.register(collector, "llmproxy-summary")

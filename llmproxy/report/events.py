@@ -102,6 +102,8 @@ class Selected:
     """Of the proxy; empty without one."""
     at: float = 0.0
     """Unix time, seconds."""
+    shard: Mapping[str, Any] | None = None
+    """Which part of a test this is, and of what (`report.shards.cut.told`); None for a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,8 @@ class Completed:
 
     Cost (US dollars) and latency (milliseconds) are the agent's for a run, as recorded; None where that is not known.
     """
+    times: Mapping[str, int] = field(default_factory=dict)
+    """How long each scenario took, all its runs together, or under pytest each test: milliseconds. What shards are balanced by."""
 
 
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed

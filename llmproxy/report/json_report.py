@@ -78,6 +78,8 @@ def document(story: Story) -> dict[str, Any]:
         "seconds": completed.seconds if completed else None,
         "notes": plain(completed.notes) if completed else [],
         "summary": plain(completed.scenarios) if completed else [],
+        "times": plain(completed.times) if completed else {},
+        "shard": plain(selected.shard) if selected else None,
         "scenarios": [
             {
                 "id": scenario.id,

@@ -6,8 +6,9 @@ A failed run has a `failure`; a crashed agent and an environment that failed hav
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
@@ -16,7 +17,12 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.report.words import conversation, replayed, told
 
-__all__ = ["document"]
+__all__ = ["MARK", "WHOLE", "document", "finish"]
+
+MARK = "llmproxy-shard"
+"""Processing instruction in the report of a part of a test."""
+WHOLE = "the test as a whole"
+"""Test case that says what no run says."""
 
 _KINDS = {Status.FAILED: "failure", Status.AGENT_ERROR: "error", Status.ENVIRONMENT_ERROR: "error"}
 _ODD = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -29,29 +35,64 @@ def document(story: Story) -> bytes:
     scenarios = story.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
         root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
-    if (why := _untold(story)) and not any(root.iter("error")):
-        root.append(_whole(story.title, why))
+    ended = story.completed
+    seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
+    made = finish(root, story.title, ended.exit_code if ended else None, ended.notes if ended else (), seconds)
+    return made + _mark(story, scenarios) if story.selected and story.selected.shard is not None else made
+
+
+def finish(root: ET.Element, title: str, exit_code: int | None, notes: Sequence[str], seconds: float) -> bytes:
+    """Return a file of suites with its totals, and with what no run says (`exit_code`: None if the test did not end)."""
+    if (why := _untold(exit_code, notes)) and root.find(".//error") is None:
+        root.append(_whole(title, why))
     for name in ("tests", "failures", "errors"):
-        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
-    seconds = story.completed.seconds if story.completed else sum(float(suite.get("time", "0")) for suite in root)
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _untold(story: Story) -> str:
+def _mark(story: Story, scenarios: Sequence[StoryScenario]) -> bytes:
+    """Return what `merge` wants to know of the report of a part, where no reader of JUnit files looks: a processing instruction.
+
+    `cases` says of each test case, in the order of the file, which item of the shard it belongs to.
+    """
+    shard = story.selected.shard if story.selected and story.selected.shard else {}
+    of = shard.get("runs", {})
+    runs = [
+        run
+        for name in dict.fromkeys(each.suite for each in scenarios)
+        for each in scenarios
+        if each.suite == name
+        for run in each.runs
+    ]
+    ended = story.completed
+    told = {
+        "shard": {name: value for name, value in shard.items() if name != "runs"},
+        "cases": [of.get(run.started.run_id, run.started.scenario) for run in runs],
+        "ended": None
+        if ended is None
+        else {"exit_code": ended.exit_code, "seconds": ended.seconds, "notes": list(ended.notes)},
+        "at": story.selected.at if story.selected else 0.0,
+        "unrecorded": [run.started.scenario for run in runs if run.finished and run.finished.unrecorded],
+    }
+    text = json.dumps(told).replace(">", "\\u003e")
+    return f"\n<?{MARK} {text}?>\n".encode()
+
+
+def _untold(exit_code: int | None, notes: Sequence[str]) -> str:
     """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing selected)."""
-    if story.completed is None:
+    if exit_code is None:
         return "the test did not end"
-    if story.completed.exit_code in (Exit.OK, Exit.FAILED):
+    if exit_code in (Exit.OK, Exit.FAILED):
         return ""
-    return "\n".join([*story.completed.notes, f"the test ended with exit code {story.completed.exit_code:d}"])
+    return "\n".join([*notes, f"the test ended with exit code {exit_code:d}"])
 
 
 def _whole(title: str, why: str) -> ET.Element:
     """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a success."""
     suite = ET.Element("testsuite", name=_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000")
-    case = ET.SubElement(suite, "testcase", name="the test as a whole", classname=_text(title))
+    case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_text(title))
     kind = Status.ENVIRONMENT_ERROR.value
     ET.SubElement(case, "error", type=kind, message=_text(why.partition("\n")[0])).text = _text(why)
     return suite

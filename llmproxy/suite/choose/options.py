@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 __all__ = ["Options"]
 
@@ -37,3 +39,6 @@ class Options:
     partly: bool = False
     """Whether only some scenarios of the suites were asked for."""
     title: str = ""
+    """Of the test; empty: the names of its suites."""
+    shard: Mapping[str, Any] | None = None
+    """Which part of a test this is (`report.shards`); None for a whole one."""

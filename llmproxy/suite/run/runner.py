@@ -69,7 +69,14 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
     jobs = [_Job(case, n + 1, runs) for case in cases for runs in [world.samples(case)] for n in range(runs)]
     title = world.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
     world.emit(
-        Selected(title=title, scenarios=len(cases), runs=len(jobs), mode=world.options.mode or "", at=world.now())
+        Selected(
+            title=title,
+            scenarios=len(cases),
+            runs=len(jobs),
+            mode=world.options.mode or "",
+            at=world.now(),
+            shard=world.options.shard,
+        )
     )
     batch = _Batch(world, jobs)
     batch.notes += notes
@@ -93,7 +100,8 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
         if code == Exit.NOTHING:
             batch.notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = world.clock() - since
-        world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows))
+        times = {case.id: round(batch.seconds[case.id] * 1000) for case in cases if case.id in batch.seconds}
+        world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows, times=times))
     return Tested(code, batch.ran, batch.spent)
 
 
@@ -109,6 +117,8 @@ class _Batch:
     def __init__(self, world: World, jobs: Sequence[_Job]) -> None:
         self.world, self.jobs = world, jobs
         self.ran: dict[str, list[Ran]] = {}
+        self.seconds: dict[str, float] = {}
+        """How long the runs of a case took, together."""
         self.notes: list[str] = []
         self.spent: Decimal | None = None
         self.trouble = False
@@ -227,7 +237,9 @@ class _Batch:
             return self._skipped(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._over(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
+        since = self.world.clock()
         ran = await run_once(world, job.case, job.sample, job.runs, alone=alone)
+        self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.world.clock() - since
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
         elif ran.live:

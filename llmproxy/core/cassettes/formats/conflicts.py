@@ -102,8 +102,8 @@ def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
 
     """
     kept = review.read(ours.source)
-    known = dict(_places(kept))
-    for place, each in _places(review.read(theirs.source)):
+    known = dict(places(kept))
+    for place, each in places(review.read(theirs.source)):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -116,7 +116,7 @@ def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
     return kept
 
 
-def _places(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def places(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     """Yield each with what tells it from the others of its side: who asked what, in which sample, for which time."""
     times = Counter[object]()
     for each in recorded:

@@ -1,0 +1,242 @@
+"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, journals, cassette folders.
+
+Ends as the whole test would have ended; 3 if a part is missing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.report.amounts import counted
+from llmproxy.report.choices import CHOICES
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Event
+    from llmproxy.report.shards.reading import Part
+
+JOURNAL = ".state.db"
+_YAML = (".yaml", ".yml")
+_JUNIT = "junit"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("merge")(merge)
+
+
+def merge(
+    inputs: list[Path] = typer.Argument(
+        ...,
+        metavar="INPUT...",
+        help="Reports, stores, journals and cassette folders of the parts, or folders that hold them.",
+    ),
+    report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
+    store: Path | None = typer.Option(
+        None,
+        "--store",
+        metavar="PATH",
+        help="Write the recordings of all stores to this new one, their journals beside it.",
+    ),
+    cassette_dir: Path | None = typer.Option(
+        None, "--cassette-dir", metavar="DIR", help="Bring the cassette files of all folders into this one."
+    ),
+) -> None:
+    """Put the parts of a test (`llmproxy test --shard 3/10`) together, as if it had been one."""
+    if not (report or store or cassette_dir):
+        raise SettingsError(
+            "merge was not told what to write.",
+            hint="llmproxy merge shards/* --report html=report.html, --store llmproxy.db, --cassette-dir tests/cassettes",
+        )
+    found = sort_inputs(inputs)
+    if cassette_dir is not None:
+        _folders(found.folders, cassette_dir)
+    if store is not None:
+        _stores(found.stores, found.journals, store)
+    if report:
+        raise typer.Exit(_reports(found.reports, report))
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What was given, by what it is."""
+
+    reports: dict[Path, str] = field(default_factory=dict)
+    """With the kind of each."""
+    stores: list[Path] = field(default_factory=list)
+    journals: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    """The topmost ones that hold cassette files of ours."""
+
+
+def sort_inputs(given: Sequence[Path]) -> Inputs:
+    """Return what the given files are, and those in the given folders.
+
+    Raises:
+        SettingsError: a file is nothing that can be merged, or is not there.
+
+    """
+    found = Inputs()
+    for path in given:
+        if not path.exists():
+            raise SettingsError(f"There is no {path}.")
+        if path.is_dir():
+            for each in _below(path):
+                _sort(each, found)
+            if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
+                found.folders.append(path)
+        elif not _sort(path, found):
+            raise SettingsError(
+                f"{path} is nothing that can be merged.",
+                hint="Reports (json, jsonl, html, junit), stores, journals (*.state.db) and folders of cassettes are.",
+            )
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    return (each for each in sorted(folder.rglob("*")) if each.is_file() and ".git" not in each.parts)
+
+
+def _sort(path: Path, found: Inputs) -> bool:
+    """Put a file where it belongs; tells whether it belongs anywhere."""
+    from llmproxy.cli.parts.opening import is_database
+    from llmproxy.report.shards.reading import kind_of
+
+    if path.name.endswith(JOURNAL):
+        found.journals.append(path)
+    elif is_database(path):
+        found.stores.append(path)
+    elif kind := kind_of(path):
+        found.reports[path] = kind
+    else:
+        return False
+    return True
+
+
+def _is_cassette(path: Path) -> bool:
+    from llmproxy.core.cassettes.formats import open_source, review
+
+    return path.suffix in _YAML and path.is_file() and review.recognises(open_source(path))
+
+
+# -- recordings
+
+
+def _folders(folders: Sequence[Path], target: Path) -> None:
+    from llmproxy.core.cassettes.uniting import unite_folders
+
+    if not folders:
+        raise SettingsError(f"--cassette-dir {target}: no folder that was given holds cassette files.")
+    if target.exists() and not target.is_dir():
+        raise SettingsError(f"--cassette-dir {target} is a file, not a folder.")
+    target.mkdir(parents=True, exist_ok=True)
+    done = unite_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
+    typer.echo(f"{counted(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
+
+
+def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> None:
+    from llmproxy.core.cassettes.uniting import unite_stores
+    from llmproxy.core.sessions.journals import merge_journals
+
+    if target.exists():
+        raise SettingsError(
+            f"--store {target} is there already; merge writes a new store.",
+            hint=f"Name it among the inputs and write to another file: llmproxy merge {target} ... --store merged.db",
+        )
+    if not stores and not journals:
+        raise SettingsError(f"--store {target}: no store was given.")
+    beside = target.with_name(target.name + JOURNAL)
+    if journals and beside.exists():
+        raise SettingsError(f"{beside} is there already; remove it, or give another --store.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    ids = {}
+    if stores:
+        done = unite_stores(stores, target, time.time)
+        aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
+        several = counted(len(set(stores)), "store")
+        typer.echo(
+            f"{counted(done.cassettes, 'cassette')} with {counted(done.interactions, 'interaction')} of {several} in {target}{aside}."
+        )
+        ids = {path.with_name(path.name + JOURNAL): numbers for path, numbers in done.ids.items()}
+    if journals:
+        try:
+            runs = merge_journals(journals, beside, ids)
+        except (OSError, sqlite3.Error) as error:
+            raise MachineError(f"The journal {beside} cannot be written: {error}.") from error
+        typer.echo(f"{counted(runs, 'run')} of {counted(len(set(journals)), 'journal')} in {beside}.")
+
+
+# -- reports
+
+
+def _reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
+    """Write what was asked for; returns the exit code of the whole test."""
+    from llmproxy.cli.parts.sharding import advise
+    from llmproxy.report.shards.merging import merge as merge_parts
+    from llmproxy.report.shards.reading import read_part
+
+    if not reports:
+        raise SettingsError("--report: no report of a part of a test was given.")
+    told = {path: kind for path, kind in reports.items() if kind != _JUNIT}
+    try:
+        if not told:
+            return _junit(list(reports), wanted)
+        parts: list[Part] = [read_part(path, kind) for path, kind in told.items()]
+    except OSError as error:
+        raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+    done = merge_parts(parts, advise)
+    _write(done.events, wanted)
+    return _ended(done.exit_code, done.missing, len({part.number for part in parts}), parts[0].shard["of"], wanted)
+
+
+def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
+    from llmproxy.report.choices import handler_of
+
+    for text in wanted:
+        handler = handler_of(text)
+        for event in events:
+            handler.handle(event)
+        try:
+            handler.close()
+        except OSError as error:
+            raise MachineError(f"--report {text!r} could not be written: {error.strerror or error}.") from error
+
+
+def _junit(paths: Sequence[Path], wanted: Sequence[str]) -> int:
+    """Put JUnit files together, where nothing else was kept."""
+    from llmproxy.cli.parts.sharding import advise
+    from llmproxy.report.shards.junit import merge_junit, read_junit
+
+    others = [text for text in wanted if text.partition("=")[0] != _JUNIT]
+    files = [text.partition("=")[2] for text in wanted]
+    if others or not all(files):
+        raise SettingsError(
+            f"--report {(others or wanted)[0]!r}: JUnit files make junit=FILE, and nothing else: conversations are not in them.",
+            hint="Let the parts write --report json=FILE: of that everything is made, junit as well.",
+        )
+    parts = [read_junit(path) for path in paths]
+    data, code, gone = merge_junit(parts, advise)
+    for file in files:
+        try:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_bytes(data)
+        except OSError as error:
+            raise MachineError(f"--report {_JUNIT}={file} could not be written: {error.strerror or error}.") from error
+    return _ended(
+        code, gone, len({part.told["shard"]["number"] for part in parts}), parts[0].told["shard"]["of"], wanted
+    )
+
+
+def _ended(code: int, gone: Sequence[str], there: int, of: int, wanted: Sequence[str]) -> int:
+    for text in gone:
+        typer.echo(f"llmproxy: {text}", err=True)
+    files = ", ".join(text.partition("=")[2] or text for text in wanted)
+    typer.echo(f"{there} of {counted(of, 'part')} merged into {files}; the test ends with {code}.")
+    return int(Exit.ENVIRONMENT) if gone else code

@@ -1,0 +1,342 @@
+"""Several stores -> one, and several folders of cassettes -> one: what parts of a test recorded, each on its own machine.
+
+Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was replaced in another,
+is the older one and stays away. Of folders it is known what was there before, in the folder that they are merged into: what only one of them
+changed is taken from it. Two answers to one request, for the same time, are a conflict: all conflicts are shown, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.formats import Source, open_source, review
+from llmproxy.core.cassettes.formats.conflicts import places
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+from llmproxy.core.forks.table import fork_of, put
+from llmproxy.core.store.contents.rows import to_sql
+from llmproxy.core.store.file.connect import open_reader, translate
+from llmproxy.core.store.file.migrations import applied
+from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteError
+from llmproxy.sqlite_file import connect
+
+__all__ = ["MergeConflict", "UnitedFolders", "UnitedStores", "unite_folders", "unite_stores"]
+
+_HOLDER = "llmproxy merge"
+_SHOWN = 20
+"""Conflicts that are shown."""
+_BUSY_SECONDS = 5.0
+_VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interactions WHERE superseded_at IS NULL"
+
+
+class MergeConflict(CassetteError):
+    """What was to be merged says two things about one request."""
+
+    code = "llmproxy_merge_conflict"
+    status = 409
+
+
+def _refuse(conflicts: Sequence[str], hint: str) -> None:
+    if conflicts:
+        more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        listed = "\n".join(f"  {each}" for each in conflicts[:_SHOWN])
+        many = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+        raise MergeConflict(f"{many}; nothing was written:\n{listed}{more}", hint=hint)
+
+
+# -- stores
+
+Slot = tuple[str, int, str, str, int]
+"""Cassette, sample, party, key, occurrence: what a request is looked up by."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitedStores:
+    """What became of several stores."""
+
+    cassettes: int
+    interactions: int
+    stale: int
+    """Recordings left out because another store had replaced them."""
+    ids: Mapping[Path, Mapping[int, int]]
+    """By store: the number of each of its recordings -> its number now."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One recording of the union."""
+
+    interaction: Interaction
+    froms: list[tuple[Path, int]] = field(default_factory=list)
+    """Where it stands: store and number."""
+
+
+def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedStores:
+    """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix time.
+
+    Raises:
+        MergeConflict: two of them answer one request differently.
+        CassetteError: one cannot be read, or was written by another version than the others.
+
+    """
+    _check_versions(paths)
+    with ExitStack() as stack:
+        stores = {path: stack.enter_context(Store.open(path, writable=False, now=now)) for path in sorted(set(paths))}
+        names = sorted({info.name for store in stores.values() for info in store.cassettes() if info.live})
+        _check_rules(stores)
+        stale, conflicts = 0, list[str]()
+        for name in names:
+            _, aside, found = _union(stores, name)
+            stale += aside
+            conflicts += found
+        _refuse(
+            conflicts, f"Delete the one that is wrong: llmproxy rm ID --store STORE; then merge again into {target}."
+        )
+        ids: dict[Path, dict[int, int]] = {path: {} for path in stores}
+        count = 0
+        part = target.with_name(f".{target.name}.part")
+        part.unlink(missing_ok=True)
+        try:
+            with Store.open(part, writable=True, now=now) as made:
+                for name in names:
+                    kept, _, _ = _union(stores, name)
+                    count += len(kept)
+                    _write(made, stores, name, kept, ids)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    return UnitedStores(len(names), count, stale, ids)
+
+
+def _check_versions(paths: Sequence[Path]) -> None:
+    """See that one version wrote all of them: what an older one wrote may be keyed otherwise. Raises CassetteError."""
+    first: tuple[Path, tuple[str, ...]] | None = None
+    for path in sorted(set(paths)):
+        open_reader(path).close()  # says what is wrong with it
+        try:
+            with closing(connect(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
+                has = applied(conn)
+        except sqlite3.Error as error:
+            raise translate(error, path, writing=False) from error
+        first = first or (path, has)
+        if has != first[1]:
+            older, newer = sorted([first, (path, has)], key=lambda each: len(each[1]))
+            raise CassetteError(
+                f"{older[0]} and {newer[0]} were written by different versions: {older[1][-1]} and {newer[1][-1]}.",
+                hint=f"Bring the older one up to date: llmproxy verify --rekey --store {older[0]}",
+            )
+
+
+def _check_rules(stores: Mapping[Path, Reading]) -> None:
+    """See that keys mean the same in all of them. Raises CassetteError."""
+    known = {path: set(store.rows(_VERSIONS, ())) for path, store in stores.items()}
+    filled = [(path, found) for path, found in known.items() if found]
+    for path, found in filled[1:]:
+        if not found & filled[0][1]:
+            raise CassetteError(
+                f"The keys of {filled[0][0]} and {path} were made by different rules, so that equal requests have different keys.",
+                hint="Give both the keys of today: llmproxy verify --rekey --store STORE, with the settings of this project.",
+            )
+
+
+def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept], int, list[str]]:
+    """Return what is live of a cassette, in the order of its requests, how many were left out as older, and conflicts in words."""
+    gone = {
+        identity
+        for store in stores.values()
+        for row in store.rows(
+            "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL", (to_sql(name),)
+        )
+        for identity in [_identity(store.load(row[0]))]
+    }
+    kept: dict[Slot, _Kept] = {}
+    stale, conflicts = 0, list[str]()
+    heads: dict[str, list[tuple[Path, object]]] = {}
+    for path, store in stores.items():
+        for each in store.interactions(name):
+            if _identity(each) in gone:
+                stale += 1
+                continue
+            slot = (each.cassette, each.sample, each.party, each.key, each.occurrence)
+            before = kept.setdefault(slot, _Kept(each))
+            if _answer(before.interaction) != _answer(each):
+                conflicts.append(
+                    f"{_titled(each)}: #{before.froms[0][1]} of {before.froms[0][0]}, #{each.id} of {path}"
+                )
+                continue
+            if each.started_at < before.interaction.started_at:
+                before.interaction = each
+            before.froms.append((path, each.id or 0))
+    for path, store in stores.items():
+        if store.last_id(name):
+            heads.setdefault("whose child it is", []).append((path, fork_of(store, name, 1)))
+            heads.setdefault("what varies in it", []).append((path, slots_of(store, name)))
+    for what, said in heads.items():
+        filled = [each for each in said if each[1]]
+        conflicts += [
+            f"cassette {name}: {filled[0][0]} and {path} say different things about {what}"
+            for path, value in filled[1:]
+            if value != filled[0][1]
+        ]
+    order = sorted(kept.values(), key=lambda one: _place(one.interaction))
+    return order, stale, conflicts
+
+
+def _place(one: Interaction) -> tuple[int, float, str, str, int]:
+    return one.sample, one.started_at, one.party, one.key, one.occurrence
+
+
+def _identity(one: Interaction) -> tuple[object, ...]:
+    """Return what tells a recording from all others, in whatever store it stands."""
+    return one.sample, one.party, one.key, one.started_at, _answer(one)
+
+
+def _answer(one: Interaction) -> tuple[object, ...]:
+    body = hashlib.sha256(one.response.body).digest()
+    return one.response.status, body, one.response.ending
+
+
+def _titled(one: Interaction) -> str:
+    nth = f", time {one.occurrence}" if one.occurrence > 1 else ""
+    sample = f"~{one.sample}" if one.sample > 1 else ""
+    return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
+
+
+def _write(
+    made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_Kept], ids: Mapping[Path, dict[int, int]]
+) -> None:
+    """Store a cassette as the parts have it together."""
+    samples = sorted({one.interaction.sample for one in kept})
+    clean = {sample: all(_clean(store, name, sample) for store in stores.values()) for sample in samples}
+    for sample in samples:
+        made.begin(name, sample, exclusive=True, holder=_HOLDER)
+    new = made.add_all([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
+    for one, id_ in zip(kept, new, strict=True):
+        for path, old in one.froms:
+            ids[path][old] = id_
+    forks = [fork_of(store, name, 1) for store in stores.values()]
+    if fork := next(filter(None, forks), None):
+        put(made, fork)
+    if slots := next(filter(None, [slots_of(store, name) for store in stores.values()]), ()):
+        put_slots(made, name, slots)
+    for sample in samples:
+        made.end(name, sample, _HOLDER, clean=clean[sample])
+
+
+def _clean(store: Store, name: str, sample: int) -> bool:
+    """Tell whether nothing is missing in a store's recording, as far as it has one."""
+    return not store.has(name, sample) or store.closed_cleanly(name, sample)
+
+
+# -- folders
+
+
+@dataclass(frozen=True, slots=True)
+class UnitedFolders:
+    """What became of several folders."""
+
+    written: Sequence[Path]
+    unchanged: int
+
+
+def unite_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedFolders:
+    """Bring what several folders hold into the one at `target`, whose files say what was there before.
+
+    Raises:
+        MergeConflict: two of them answer one request differently.
+        CassetteError: a file cannot be read.
+
+    """
+    into = CassetteDir(target, now=now)
+    before = into.files() if target.is_dir() else {}
+    found: dict[str, dict[bytes, Path]] = {}
+    for folder in sorted(set(folders)):
+        for name, path in CassetteDir(folder, now=now).files().items():
+            found.setdefault(name, {}).setdefault(path.read_bytes(), path)
+    ready: dict[Path, str] = {}
+    conflicts: list[str] = []
+    for name, sides in sorted(found.items()):
+        old = before.get(name)
+        base = None if old is None else old.read_bytes()
+        changed = [Source(data, str(path)) for data, path in sorted(sides.items()) if data != base]
+        if not changed:
+            continue
+        first = Path(changed[0].name)
+        at = old or target / first.name
+        if len(changed) == 1:
+            review.read(changed[0]) if review.recognises(changed[0]) else open_source(first)
+            ready[at] = changed[0].text
+        elif text := _three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
+            ready[at] = text
+    _refuse(conflicts, "Take one of the files, or record what is missing: --mode auto; then merge again.")
+    for at, text in ready.items():
+        write_text(at, text)
+    return UnitedFolders(list(ready), len(found) - len(ready))
+
+
+def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
+    """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
+    files = ", ".join(each.name for each in sides)
+    if not all(review.recognises(each) for each in (*sides, *([base] if base else []))):
+        conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
+        return ""
+    old = {} if base is None else dict(places(review.read(base)))
+    new: dict[object, tuple[Recorded, str]] = {}
+    gone: set[object] = set()
+    heads = set[str]()
+    for side in sides:
+        there = dict(places(review.read(side)))
+        gone |= {place for place in old if place not in there}
+        slots: object = next((each.extra["slots"] for each in there.values() if "slots" in each.extra), [])
+        heads.add(repr((review.fork_in(side), slots)))
+        for place, each in there.items():
+            if place in old and _said(old[place]) == _said(each):
+                continue
+            mine, whose = new.setdefault(place, (each, side.name))
+            if _said(mine) != _said(each):
+                conflicts.append(
+                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} of {side.name}"
+                )
+    conflicts += [
+        f"cassette {name}: {new[place][1]} changed what another file does not have any more"
+        for place in gone & set(new)
+    ]
+    if len(heads) > 1:
+        conflicts.append(f"cassette {name}: {files} say different things about whose child it is, or what varies in it")
+    kept = [each for place, each in old.items() if place not in gone and place not in new] + [
+        each for each, _ in new.values()
+    ]
+    kept.sort(key=_when)
+    return review.dumps(
+        _head_first(kept), name, review.fork_in(sides[0]), unfinished=any(review.is_open(each) for each in sides)
+    )
+
+
+def _said(one: Recorded) -> tuple[int, bytes]:
+    return one.status, one.response_body
+
+
+def _when(one: Recorded) -> tuple[int, float, str, bytes]:
+    sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
+    return int(sample), float(started), one.uri, one.body
+
+
+def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
+    """Let the first say what the head of the file says, wherever it stood."""
+    slots = next((each.extra["slots"] for each in kept if "slots" in each.extra), None)
+    bare = [
+        replace(each, extra={name: value for name, value in each.extra.items() if name != "slots"}) for each in kept
+    ]
+    if slots and bare:
+        bare[0] = replace(bare[0], extra={**bare[0].extra, "slots": slots})
+    return bare

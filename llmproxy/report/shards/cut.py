@@ -1,0 +1,103 @@
+"""Which part of a test has which scenario.
+
+    3/10 + {id: weight} -> {id: part}
+
+The heaviest first, each to the part that is lightest so far; equal ones in the order of their ids. So the parts depend on ids, on how often
+each scenario runs and on the times of one file that is named, and on nothing that differs from machine to machine: no clock, no order of
+files, no hash of Python's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from llmproxy.errors import SettingsError
+
+__all__ = ["Shard", "read_shard", "read_times", "split", "told", "weights"]
+
+_SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
+MOST = 10_000
+"""Parts of a test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One part of a test."""
+
+    number: int
+    """From 1."""
+    of: int
+
+    def __str__(self) -> str:
+        """As it is typed: ``3/10``."""
+        return f"{self.number}/{self.of}"
+
+
+def read_shard(text: str, flag: str = "--shard") -> Shard:
+    """Read ``3/10``. Raises SettingsError naming `flag`."""
+    found = _SHARD.fullmatch(text.strip())
+    if found is None:
+        raise SettingsError(f"{flag} is {text!r}; it is a part and how many there are, such as 3/10.")
+    shard = Shard(int(found[1]), int(found[2]))
+    if not 1 <= shard.of <= MOST:
+        raise SettingsError(f"{flag} is {text!r}: there can be 1 to {MOST:,} parts.")
+    if not 1 <= shard.number <= shard.of:
+        raise SettingsError(
+            f"{flag} is {text!r}: there is no part {shard.number} of {shard.of}; they are counted 1/{shard.of} to {shard.of}/{shard.of}."
+        )
+    return shard
+
+
+def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
+    """Return how long each scenario or test took in an earlier test, milliseconds, from its JSON report. Raises SettingsError."""
+    try:
+        times = json.loads(path.read_text("utf-8"))["times"]
+        return {str(name): max(int(ms), 0) for name, ms in times.items()}
+    except OSError as error:
+        raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "llmproxy test --report json=FILE writes one, pytest --scenario-report json=FILE as well."
+        raise SettingsError(
+            f"{flag} {path} is no JSON report of a test that says how long its parts took.", hint=hint
+        ) from error
+
+
+def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
+    """Return what each item weighs: its time where one is known, else how often it runs, by the usual time of a run where any is known."""
+    known = [times[name] // max(many, 1) for name, many in runs.items() if times.get(name)]
+    usual = max(median_low(known), 1) if known else 1
+    return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}
+
+
+def split(weighed: Mapping[str, int], of: int) -> dict[str, int]:
+    """Return the part, from 1, of each item."""
+    load = [0] * of
+    held = [0] * of
+    found: dict[str, int] = {}
+    for name in sorted(weighed, key=lambda each: (-weighed[each], each)):
+        at = min(range(of), key=lambda n: (load[n], held[n], n))
+        load[at] += weighed[name]
+        held[at] += 1
+        found[name] = at + 1
+    return {name: found[name] for name in weighed}
+
+
+def told(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+    """Return what a part's report says of how the test was cut: all items in their order, and the part of each.
+
+    `by` is who ran it, ``test`` or ``pytest``; `more` is what only that one knows.
+    """
+    return {
+        "number": shard.number,
+        "of": shard.of,
+        "by": by,
+        "items": list(parts),
+        "parts": list(parts.values()),
+        **more,
+    }

@@ -1,0 +1,230 @@
+"""Parts of a test that are put together tell what the whole would have told."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.choices import handler_of
+from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
+from llmproxy.report.shards.junit import merge_junit, read_junit
+from llmproxy.report.shards.merging import Merged, fold, merge
+from llmproxy.report.shards.reading import Part, kind_of, read_part
+from tests.report.shards import whole as made
+
+KINDS = ("json", "jsonl", "html", "junit")
+
+
+def as_parts(every: list[list[Event]]) -> list[Part]:
+    """Return parts as if they had been read."""
+    found = []
+    for n, events in enumerate(every):
+        story = made.story(events)
+        assert story.selected
+        assert story.selected.shard
+        found.append(Part(Path(f"{n}.json"), story, story.selected.shard))
+    return found
+
+
+def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Path]:
+    """Write every kind of report."""
+    found = {}
+    for kind in KINDS:
+        path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
+        handler = handler_of(f"{kind}={path}")
+        for event in events.events if isinstance(events, Merged) else events:
+            handler.handle(event)
+        handler.close()
+        found[kind] = path
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    """Whatever file they were kept in, in any order, one of them twice, another one run twice: tokens, costs and repeats included."""
+    whole = write(tmp_path, "whole", made.whole_test(made.NAMES))[kind].read_bytes()
+    every = made.parts()
+    files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
+    files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
+    assert [kind_of(path) for path in files] == [kind] * 11
+    for seed in range(3):
+        mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
+        if kind == "junit":
+            data, code, missing = merge_junit([read_junit(path) for path in mixed])
+            assert data == whole
+        else:
+            done = merge([read_part(path, kind) for path in mixed])
+            code, missing = done.exit_code, list(done.missing)
+            assert write(tmp_path, "merged", done)[kind].read_bytes() == whole
+            assert (tmp_path / "merged.xml").read_bytes() == (tmp_path / "whole.xml").read_bytes()
+        assert (code, missing) == (1, [])
+
+
+@pytest.mark.parametrize("how", ["absent", "killed", "interrupted"])
+def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str, tmp_path: Path) -> None:
+    """With what it had to run; the rest is told as it is."""
+    every = made.parts(5)
+    if how == "absent":
+        lost = every.pop(2)
+    else:
+        lost = every[2][:-1]
+        every[2] = lost if how == "killed" else [*lost, Completed(exit_code=130, seconds=1.0)]
+    done = merge(as_parts(every))
+    name = next(event.scenario for event in lost if isinstance(event, Started))
+    said = f"part 3/5 is missing: nothing is known of {name}" if how == "absent" else "part 3/5 "
+    assert (done.exit_code, len(done.missing)) == (3, 1)
+    assert done.missing[0].startswith(said)
+    ended = done.events[-1]
+    assert isinstance(ended, Completed)
+    assert (ended.exit_code, ended.notes[-1]) == (3, done.missing[0])
+    files = [write(tmp_path, f"part{n}", events)["junit"] for n, events in enumerate(every)]
+    data, code, gone = merge_junit([read_junit(path) for path in files])
+    assert (code, gone) == (3, list(done.missing))
+    assert b"the test as a whole" in data or b"<error" in data
+
+
+def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
+    """Which of them counts is nobody's to guess."""
+    every = made.parts(4)
+    other: list[Event] = [
+        replace(event, status=Status.FAILED) if isinstance(event, Finished) else event for event in every[1]
+    ]
+    with pytest.raises(SettingsError, match=r"[14]\.json and [14]\.json are both part 2, with different results"):
+        merge(as_parts([*every, other]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"of": 9}, "of 10 and 9 parts"),
+        ({"by": "pytest"}, "of test and pytest"),
+        ({"items": ["x"], "parts": [1]}, "are of other suites: only"),
+        ({"parts": [1] * 23}, "were cut differently"),
+    ],
+)
+def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: str) -> None:
+    """Reports of other suites, another number of parts, other times."""
+    parts = as_parts(made.parts())
+    parts[3] = replace(parts[3], shard={**parts[3].shard, **change})
+    with pytest.raises(SettingsError, match=said):
+        merge(parts)
+
+
+def test_another_mode_is_another_test() -> None:
+    """A part that recorded and one that replayed prove nothing together; an empty one has no mode."""
+    parts = as_parts(made.parts())
+    assert parts[3].story.selected
+    parts[3].story.selected = replace(parts[3].story.selected, mode="record")
+    with pytest.raises(SettingsError, match="mode 'replay' and 'record'"):
+        merge(parts)
+    parts = as_parts(made.parts(40))
+    assert parts[39].story.selected
+    parts[39].story.selected = replace(parts[39].story.selected, mode="auto")
+    assert merge(parts).exit_code == 1
+
+
+def test_numbers_of_a_store_that_one_part_had_alone_are_left_out() -> None:
+    """What was recorded has another number wherever it goes; in replay all parts had the same recordings."""
+    every = made.parts(2)
+    every[0] = [replace(event, replayed=False) if isinstance(event, Finished) else event for event in every[0]]
+    done = merge(as_parts(every))
+    steps = {getattr(event, "interactions", None) for event in done.events if type(event).__name__ == "Step"}
+    assert steps == {(), (1, 2)}
+
+
+def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
+    """The notes of the parts count their own scenarios."""
+    every = made.parts(2)
+    for events in every:
+        for n, event in enumerate(events):
+            if isinstance(event, Finished) and event.scenario in ("s00", "s01"):
+                events[n] = replace(event, unrecorded=True)
+            if isinstance(event, Completed):
+                events[n] = replace(
+                    event, exit_code=4, notes=("nothing is recorded for s00; record it: x", *event.notes)
+                )
+    done = merge(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
+    ended = done.events[-1]
+    assert isinstance(ended, Completed)
+    assert ended.notes == ("one at a time", "['s00', 's01'] of 23")
+
+
+@pytest.mark.parametrize(
+    ("codes", "by", "code"),
+    [
+        ((0, 0, 5), "test", 0), ((5, 5), "test", 5), ((1, 4, 0), "test", 4), ((3, 4), "test", 3), ((2, 3), "test", 2),
+        ((0, 1, 5), "pytest", 1), ((0, 5), "pytest", 0), ((4, 1), "pytest", 4), ((5,), "pytest", 5),
+    ],
+)  # fmt: skip
+def test_the_end_is_that_of_the_whole(codes: tuple[int, ...], by: str, code: int) -> None:
+    """One part whose scenarios were all skipped does not mean that nothing ran."""
+    assert fold(codes, by) == code
+
+
+def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
+    """They are told apart as in one run, and stand in the order of their tests."""
+    every = made.parts(2)
+    shard: dict[str, Any] = {"of": 2, "by": "pytest", "items": ["t::a", "t::b"], "parts": [2, 1]}
+    parts = []
+    for number, (events, test) in enumerate(zip(every, ("t::b", "t::a"), strict=True), 1):
+        begun = next(event for event in events if isinstance(event, Started))
+        one = replace(begun, scenario="weather", place=test, run_id=f"r{number}", suite="")
+        done = Finished(run_id=one.run_id, scenario="weather", status=Status.PASSED)
+        rows = [{"scenario": "weather", "status": "passed", "runs": 1}]
+        told = {**shard, "number": number, "runs": {one.run_id: test}}
+        story = made.story(
+            [
+                Selected(title="pytest", scenarios=1, runs=1, shard=told),
+                one,
+                done,
+                Completed(exit_code=0, seconds=1.0, scenarios=rows),
+            ]
+        )
+        parts.append(Part(Path(f"{number}.json"), story, told))
+    ended = merge(parts).events[-1]
+    assert isinstance(ended, Completed)
+    assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
+
+
+# -- files
+
+
+def test_what_is_no_part_is_named(tmp_path: Path) -> None:
+    """A whole test, a test that ended before it began, another version, another program's file: each is said, with its name."""
+    whole = write(tmp_path, "whole", made.whole_test(made.NAMES))
+    for kind in ("json", "jsonl", "html"):
+        with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
+            read_part(whole[kind], kind)
+    with pytest.raises(SettingsError, match=r"whole\.xml is no JUnit file of a part"):
+        read_junit(whole["junit"])
+    handler_of(f"json={tmp_path / 'begun.json'}")
+    with pytest.raises(SettingsError, match="ended before it knew what to run"):
+        read_part(tmp_path / "begun.json", "json")
+    part = write(tmp_path, "part", made.parts(2)[0])
+    tree = json.loads(part["json"].read_text())
+    for change in ({"format": 2}, {"scenarios": 3}, {"exit_code": 1, "notes": None}):
+        part["json"].write_text(json.dumps({**tree, **change}))
+        with pytest.raises(SettingsError, match=r"part\.json is no report that this version reads"):
+            read_part(part["json"], "json")
+    part["junit"].write_bytes(part["junit"].read_bytes().replace(b"<testcase", b"<testcas", 1))
+    with pytest.raises(SettingsError, match="is no JUnit file"):
+        read_junit(part["junit"])
+
+
+def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
+    """A folder of a build holds all sorts of things."""
+    for name, text in (
+        ("a.json", "{}"),
+        ("b.html", "<!doctype html><p>x"),
+        ("c.xml", "<x/>"),
+        ("d.txt", '{"event"'),
+        ("e.json", ""),
+    ):
+        (tmp_path / name).write_text(text)
+        assert kind_of(tmp_path / name) == "", name
