@@ -37,6 +37,7 @@ from llmproxy.protocol import (
     Mode,
     Scope,
 )
+from llmproxy.store_server import is_server, place, server_of
 from llmproxy.values import (
     did_you_mean,
     in_words,
@@ -147,7 +148,10 @@ class Settings(_Frozen):
     port: Annotated[int, BeforeValidator(read_port), _Form("PORT")] = Field(
         DEFAULT_PORT, description="Port to listen on; 0 takes any free one."
     )
-    store: Annotated[Path, _Form("PATH")] = Field(Path(DEFAULT_STORE), description="The database of recordings.")
+    store: Annotated[Path, _Form("PATH")] = Field(
+        Path(DEFAULT_STORE),
+        description="The database of recordings: a file, or postgresql://USER@HOST/DATABASE for a team.",
+    )
     cassette_dir: Annotated[Path | None, _Form("DIR")] = Field(
         None,
         description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
@@ -304,6 +308,8 @@ def _was_typed(source: str, environment: bool) -> bool:  # noqa: FBT001 - one fa
 
 def shown_path(path: Path) -> str:
     """Return a path as a user of this folder would type it."""
+    if (server := server_of(path)) is not None:
+        return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -384,7 +390,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     sources = dict.fromkeys(Settings.model_fields, "default")
     for layer in layers:
         for name, given in layer.items():
-            values[name] = _one(name, given, values.get(name))
+            values[name] = _one(name, given, values.get(name), env)
             sources[name] = given.source
             if name == "upstream":
                 sources |= {f"upstream.{key}": given.source for key in read_upstreams(given.value)}
@@ -395,12 +401,12 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
         raise SettingsError(_said(error), hint=both) from error
 
 
-def _one(name: str, given: _Given, below: Any) -> Any:  # noqa: ANN401 (what a user typed can be anything)
+def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (what a user typed can be anything)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
     hint = f"It was set by {given.source}."
     try:
         if name == "store":
-            return given.folder / read_path(given.value)
+            return place(typed, env) if is_server(typed := str(given.value)) else given.folder / read_path(typed)
         value = getattr(Settings.model_validate({name: given.value}), name)
     except ValidationError as error:
         raise SettingsError(f"{name}: {_said(error)}", hint=hint) from error

@@ -6,7 +6,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Control
+    from tests.support.postgres import Postgres
     from tests.support.proxy import Proxy
 
 TRAFFIC = Path(__file__).resolve().parents[1] / "../shared/traffic"
@@ -84,3 +85,33 @@ def control(px: Proxy) -> Control:
     from llmproxy.client.control.client import Control
 
     return Control(px.url)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    """A running PostgreSQL that no test stops, started once in each process that asks for one."""
+    from tests.support.postgres import postgres
+
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Make a new empty database and return its URL; the server is started when the first one is asked for."""
+    return lambda: request.getfixturevalue("server").url()
+
+
+@pytest.fixture(scope="session")
+def _team_database(server: Postgres) -> str:
+    return server.url("team")
+
+
+@pytest.fixture
+def team_url(_team_database: str) -> str:
+    """Return the URL of a server without a store."""
+    import psycopg
+
+    with psycopg.connect(_team_database, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS llmproxy CASCADE")
+    return _team_database

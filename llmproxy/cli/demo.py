@@ -126,12 +126,12 @@ def _unpack(store: Path) -> _Recorded:
     from llmproxy.core.dialects.usage import cost_of
     from llmproxy.core.keys.normalize import Rules
     from llmproxy.core.secrets.redact import Redactor
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
-    with Store.open(store, writable=True, now=time.time) as database:
+    with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:
             database.add(interaction, supersede=False)
     costs = [cost_of(each.provider, each.model, each.usage) for each in found]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.opening import STORE
 from llmproxy.cli.parts.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE...", help="Files of recordings, or folders of them.")
-_STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
 _UPSTREAM = typer.Option(
     None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
 )
@@ -51,7 +51,7 @@ def rules_of(loaded: Loaded) -> Rules:
 
 def import_(
     files: list[Path] = _FILES,
-    store: Path | None = _STORE,
+    store: Path | None = STORE,
     cassette: str | None = typer.Option(
         None,
         "--cassette",
@@ -77,7 +77,7 @@ def import_(
     from llmproxy.cli.parts.opening import no_url
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.cassettes.formats import named
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
     for file in files:
         no_url(file)
@@ -86,7 +86,7 @@ def import_(
     importer = Importer(rules_of(loaded), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
-    with Store.open(path, writable=True, now=time.time) as database:
+    with open_store(path, writable=True, now=time.time) as database:
         for name, pieces in progress(work):
             importer.take(database, name, pieces)
     if importer.cassettes:
@@ -107,7 +107,7 @@ def export(
         None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Which cassette."
     ),
     sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
-    store: Path | None = _STORE,
+    store: Path | None = STORE,
     form: str | None = typer.Option(
         None,
         "--format",
@@ -121,7 +121,7 @@ def export(
 ) -> None:
     """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a page for a browser."""
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
 
     settings = gather({"store": store, "cassette": cassette}).settings
@@ -136,7 +136,7 @@ def export(
         raise SettingsError(
             "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
         )
-    with Store.open(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
+    with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
         if everything:
             typer.echo(_export_all(database, Path(file), written, force=force))
             return
@@ -173,10 +173,10 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 def _left_out(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     from llmproxy.core.bindings import read_circumstances
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import list_declared, slots_of
 
-    with Store.open(store, writable=False, now=time.time) as database:
+    with open_store(store, writable=False, now=time.time) as database:
         runs = [read_circumstances(said) for said in list_declared(database, cassette, sample)]
         slots = [slot.name for slot in slots_of(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
@@ -189,7 +189,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     from llmproxy.cli.parts.importer import count, nothing
     from llmproxy.cli.parts.printing import size
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.ui.file import chosen, recording
     from llmproxy.ui.page import document, is_ours
 
@@ -199,7 +199,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",
         )
-    with Store.open(store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
+    with open_store(store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
         wanted = list(chosen(database, cassette, sample))
         if not wanted:
             raise nothing(database, cassette or "any name", sample)
@@ -221,10 +221,10 @@ def textconv(
     from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
 
-    with Store.open(file, writable=False, now=time.time) as database:
+    with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
             recorded = release_all(database.interactions(name), slots_of(database, name))
             sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")

@@ -21,6 +21,7 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
+from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
@@ -65,7 +66,7 @@ def learn(
         )
     flags = {**flags_of(ctx), "cassette": recording, "mode": "replay"}
     loaded = gather(flags)
-    if not loaded.settings.store.exists() and loaded.settings.cassette_dir is None:
+    if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise CassetteNotFound(
             f"There is no store {loaded.settings.store}.", hint=f"Record first: {record_first(loaded)}"
         )
@@ -113,7 +114,7 @@ def _another_day(loaded: Loaded) -> str:
     from llmproxy.core.bindings import read_circumstances
     from llmproxy.core.store.varying import newest_declared
 
-    if not loaded.settings.store.exists():  # the folder of cassettes has not been read yet
+    if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with opened(loaded.settings.store) as store:
         said = newest_declared(store, loaded.settings.cassette)
@@ -267,11 +268,11 @@ def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
 
 def _put(loaded: Loaded, slots: Sequence[Slot]) -> None:
     from llmproxy.core.cassettes.folder import CassetteDir
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import put_slots
 
     settings = loaded.settings
-    with Store.open(settings.store, writable=True, now=time.time) as store:
+    with open_store(settings.store, writable=True, now=time.time) as store:
         put_slots(store, settings.cassette, slots)
         if settings.cassette_dir is not None:
             CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.opening import STORE
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE
 
@@ -36,7 +37,7 @@ def mcp(
     session: str = typer.Option("", "--session", metavar="NAME", help=f"Session of that proxy. [{RUN_VARIABLE}]"),
     mode: str | None = typer.Option(None, "--mode", help="Without a proxy: replay, auto, record, once or passthrough."),
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Without a proxy: the cassette."),
-    store: Path | None = typer.Option(None, "--store", metavar="PATH", help="Without a proxy: the store."),
+    store: Path | None = STORE,
     faults: str | None = typer.Option(
         None,
         "--faults",

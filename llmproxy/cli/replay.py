@@ -25,6 +25,7 @@ from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.replayed import ReplayEnding, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
+from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
@@ -120,7 +121,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         flags["allow_live"] = True
     loaded = gather(flags)
     child.find(asked.command, env)
-    if not running_at(env) and not loaded.settings.store.exists() and loaded.settings.cassette_dir is None:
+    if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"

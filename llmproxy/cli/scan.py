@@ -136,9 +136,9 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones as well. Raises CassetteError, also for a database that is no store of ours."""
     from llmproxy.core.secrets.scan import names_of
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
-    with Store.open(path, writable=False, now=time.time) as database:
+    with open_store(path, writable=False, now=time.time) as database:
         for row in database.summaries(superseded=True):
             found = names_of(database.load(row.id), redactor)
             for part, names in found.items():

@@ -147,10 +147,10 @@ def _copied(store: Path, name: str, sample: int, cassette: str, folder: Path) ->
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
     from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
 
-    with closing(Store.open(store, writable=False, now=time.time)) as opened:
+    with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.interactions(name, sample)]
         recorded = release_all(found, slots_of(opened, name))
         fork = fork_of(opened, name, sample)

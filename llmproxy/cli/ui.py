@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.opening import no_url, store_path
+from llmproxy.cli.parts.opening import STORE, no_url, store_path
 from llmproxy.errors import CassetteNotFound, Exit, MachineError
 from llmproxy.protocol import UI_PREFIX
 
@@ -36,7 +36,7 @@ def ui(
         autocompletion=cassettes,
         help="A store, a file of recordings, the name of a cassette, or a JSON report of tests; default: the store.",
     ),
-    store: Path | None = typer.Option(None, "--store", metavar="PATH", help="The database of recordings."),
+    store: Path | None = STORE,
     port: int = typer.Option(
         0, "--port", min=0, max=65535, help="Listen there; default: any free port.", show_default=False
     ),
@@ -74,11 +74,11 @@ def ui(
 
 def asker(path: Path) -> Ask:
     """Return what answers the page's questions out of a store, which is opened for each."""
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.ui.data import answer
 
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
-        with Store.open(path, writable=False, now=time.time) as database:
+        with open_store(path, writable=False, now=time.time) as database:
             return answer(database, question, query)
 
     return ask
@@ -153,9 +153,9 @@ def meant(what: str | None, store: Path | None) -> Iterator[tuple[Path, dict[str
 
 
 def _there(path: Path) -> Path:
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
-    Store.open(path, writable=False, now=time.time).close()
+    open_store(path, writable=False, now=time.time).close()
     return path
 
 
@@ -164,11 +164,11 @@ def _cassette(path: Path, name: str) -> str:
     from urllib.parse import quote
 
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.core.traffic.advice import look
 
     cassette, sample = split_name(name)
-    with Store.open(path, writable=False, now=time.time) as database:
+    with open_store(path, writable=False, now=time.time) as database:
         if not database.has(cassette, sample):
             names = ", ".join(dict.fromkeys(info.name for info in database.cassettes())) or "none"
             raise CassetteNotFound(
@@ -182,11 +182,11 @@ def _imported(file: Path, store: Path) -> Path:
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.importer import Importer, by_cassette
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
     loaded = gather({})
     importer = Importer(rules_of(loaded), loaded.settings.upstream)
-    with Store.open(store, writable=True, now=time.time) as database:
+    with open_store(store, writable=True, now=time.time) as database:
         for name, pieces in by_cassette([file], None).items():
             importer.take(database, name, pieces)
     if importer.failed:

@@ -16,13 +16,14 @@ from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.opening import open_store
 from llmproxy.core.traffic.strangers import Guard
-from llmproxy.errors import CassetteNotFound, MachineError
+from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import OFFLINE, STARTED_BY_VARIABLE
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
+from llmproxy.store_server import server_of, shown
 from llmproxy.ui.watch import Watch
 
 
@@ -99,6 +100,7 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
         name for name, _, source in loaded.upstreams if not source.startswith("environment ") or ENV_PREFIX in source
     )
     config = config_of(loaded.settings, frozenset(named), again_of(loaded, os.environ, start))
+    refuse_files(config)
     filed = from_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
@@ -152,10 +154,27 @@ def check_store(config: Config) -> None:
         MachineError: its folder cannot be made.
 
     """
+    if server_of(config.store) is not None:
+        return  # the engine asks it first
     if config.store.exists():
-        Store.open(config.store, writable=False, now=time.time).close()
+        open_store(config.store, writable=False, now=time.time).close()
     elif config.mode.policy.writes:
         _make(config.store.parent)
+
+
+def refuse_files(config: Config) -> None:
+    """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
+    if server_of(config.store) is None:
+        return
+    for name, given in (
+        ("--cassette-dir", config.cassette_dir is not None),
+        ("--match-credential", config.match_credential),
+    ):
+        if given:
+            raise SettingsError(
+                f"{name} needs a store in a file; this one is {shown(config.store)}.",
+                hint="llmproxy pull NAME brings a cassette of it into a file.",
+            )
 
 
 def _make(folder: Path) -> None:
@@ -185,7 +204,7 @@ def from_files(config: Config) -> list[str]:
         raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir
 
-    with Store.open(config.store, writable=True, now=time.time) as store:
+    with open_store(config.store, writable=True, now=time.time) as store:
         found = CassetteDir(config.cassette_dir, now=time.time).load_into(
             store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep
         )

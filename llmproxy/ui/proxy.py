@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.control.table import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import header
@@ -92,7 +93,7 @@ def _answer(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: A
         return _with_store(
             path, lambda store: data.answer(store, question, query) if store else {"store": path.name, **_NOTHING}
         )
-    with Store.open(path, writable=False, now=lambda: 0.0) as store:
+    with open_store(path, writable=False, now=lambda: 0.0) as store:
         return data.answer(store, question, query)
 
 
@@ -110,7 +111,7 @@ def _missed(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # 
 def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
     """Use the store if there is one yet."""
     try:
-        store = Store.open(path, writable=False, now=lambda: 0.0)
+        store = open_store(path, writable=False, now=lambda: 0.0)
     except CassetteNotFound:
         return use(None)
     with store:

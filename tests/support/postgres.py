@@ -13,8 +13,10 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from .process import needed
 
 ROOT = 0
 NOBODY = "nobody"
+GUARDED = "guarded"
+"""A user who needs a password."""
 
 
 @dataclass(slots=True)
@@ -64,8 +68,28 @@ class Postgres:
         """Make its files, and wait until it serves on the socket alone."""
         if not (self.folder / "data").exists():
             self.run("initdb", "-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync")
+            rules = self.folder / "data" / "pg_hba.conf"
+            rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
         options = f"-h '' -k {self.folder} -F -c max_connections=30"
         self.run("pg_ctl", "-w", "-D", "data", "-l", "log", "-o", options, "start")
+
+    def crash(self) -> None:
+        """Kill it as a machine's power would, and start it again."""
+        pid = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        for left in range(600, -1, -1):  # its children notice by and by, and nothing starts before they are gone
+            try:
+                self.start()
+                break
+            except RuntimeError:
+                if not left:
+                    raise
+                time.sleep(0.1)
+
+    @property
+    def socket(self) -> str:
+        """Where it listens."""
+        return str(self.folder / ".s.PGSQL.5432")
 
     def stop(self) -> None:
         """Break all connections and end it."""

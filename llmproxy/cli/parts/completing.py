@@ -39,12 +39,12 @@ def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def _known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
     from llmproxy.settings import load
 
     with suppress(LLMProxyError, OSError):
         path = load({"store": ctx.params.get("store")}, os.environ, Path.cwd()).settings.store
-        with Store.open(path, writable=False, now=time.time) as store:
+        with open_store(path, writable=False, now=time.time) as store:
             known = dict.fromkeys(read(store))
         return [name for name in known if name.startswith(incomplete) and name.isprintable()]
     return []

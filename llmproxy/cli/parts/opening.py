@@ -11,11 +11,24 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.errors import SettingsError
+from llmproxy.store_server import is_server
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
 
-STORE = typer.Option(None, "--store", metavar="PATH", help="The database of recordings.")
+
+def typed_store(text: str) -> Path | str:
+    """Return what was typed behind --store; of a URL every slash counts, so it is no `Path` before `settings` has read it."""
+    return text if is_server(text) else Path(text)
+
+
+STORE = typer.Option(
+    None,
+    "--store",
+    metavar="PATH",
+    parser=typed_store,
+    help="The database of recordings: a file, or a server's URL.",
+)
 
 
 _SQLITE = b"SQLite format 3\0"
@@ -41,7 +54,9 @@ def no_url(typed: Path | str) -> None:
     try:
         read_path(typed)
     except ValueError as error:
-        raise SettingsError(f"{error}.", hint="Give the path of a file.") from error
+        raise SettingsError(
+            f"{error}.", hint="Give the path of a file; a server's store is named by --store postgresql://..."
+        ) from error
 
 
 def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -74,6 +89,6 @@ def store_path(given: Path | None) -> Path:
 
 def opened(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store; looking never changes it. Raises CassetteError."""
-    from llmproxy.core.store.store import Store
+    from llmproxy.core.store.opening import open_store
 
-    return Store.open(store_path(given), writable=writable, now=time.time)
+    return open_store(store_path(given), writable=writable, now=time.time)

@@ -24,6 +24,7 @@ from llmproxy.client.control.client import Control, ControlError
 from llmproxy.client.process.command import COMMAND_VARIABLE, Command
 from llmproxy.errors import MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE
+from llmproxy.store_server import is_server
 
 __all__ = ["Proxy", "spawn"]
 
@@ -157,6 +158,9 @@ def spawn(
         name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     }
     clean[STARTED_BY_VARIABLE] = started_by
+    for word in [word for word in words if is_server(word.removeprefix("--store="))]:
+        words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
+        clean["LLMPROXY_STORE"] = word.removeprefix("--store=")
     if command.notice:
         sys.stderr.write(f"llmproxy: {command.notice}\n")
         sys.stderr.flush()

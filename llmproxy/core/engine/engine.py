@@ -50,6 +50,7 @@ from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
 from llmproxy.core.store.contents.rows import RowSummary, describe
+from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.questions import count_unused
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.store import Addition, RecordingSlot, Store
@@ -59,6 +60,7 @@ from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, Plans, SendingPlan, plan, plan_open
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
 from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays
+from llmproxy.store_server import is_there
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
 
@@ -148,13 +150,13 @@ class Engine:
             self._store is None
             and policy.plays is not Plays.NOTHING
             and not policy.writes
-            and self.config.store.exists()
+            and is_there(self.config.store)
         ):
             self._store = self._open(writable=False)
         return self._store
 
     def _open(self, *, writable: bool) -> Store:
-        store = Store.open(self.config.store, writable=writable, now=self.now)
+        store = open_store(self.config.store, writable=writable, now=self.now, whole=False)
         store.reopened = self._forget
 
         def make_ready(places: Sequence[tuple[str, int]]) -> None:
@@ -181,7 +183,8 @@ class Engine:
         return self._store
 
     def _make_ready(self, store: Store, cassette: str, sample: int) -> None:
-        """Give what an older version recorded in a cassette its keys of today."""
+        """See what others recorded in a cassette; give what an older version did its keys of today."""
+        store.refresh(cassette)
         derive(store, cassette, sample, self.config.rules, self.config.upstreams)
 
     def _forget(self) -> None:
@@ -194,7 +197,7 @@ class Engine:
         if self.config.cassette_dir is not None:
             from llmproxy.core.cassettes.folder import CassetteDir
 
-            with Store.open(self.config.store, writable=False, now=self.now) as store:
+            with open_store(self.config.store, writable=False, now=self.now) as store:
                 kept, writer = CassetteDir(self.config.cassette_dir, now=self.now), self._store
                 if writer is not None and writer.writable:
                     kept.save(store, session.cassette, remember=writer.remember_file)
@@ -840,6 +843,7 @@ class Engine:
         if store is None:
             record = self.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
+        self._make_ready(store, cassette, 1)
         if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
         if "coding-agents" in self.config.rules.packs:

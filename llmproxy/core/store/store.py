@@ -45,10 +45,6 @@ __all__ = ["CassetteInfo", "RecordingSlot", "RowSummary", "Store"]
 
 log = logging.getLogger(__name__)
 
-_SUPERSEDE = """
-UPDATE interactions SET superseded_at = ?, superseded_by = -1
-WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL
-"""
 _SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
 _RENAME = (
     "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
@@ -67,7 +63,7 @@ _GOOD = (
     + ", ".join(map(str, sorted(TRANSIENT | AUTHENTICATION)))
     + ")"
 )
-_UNFINISHED = f"""
+UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL AND NOT ({_GOOD.format("i")})
     AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample AND j.party = i.party
         AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
@@ -232,17 +228,15 @@ class Store(Reading):
         position = _position(conn, name, sample, now)
         request = self._bodies.put(conn, ready.request)
         response, _ = self._bodies.put(conn, ready.response)
-        superseded = supersede and conn.execute(_SUPERSEDE, (now, *slot)).rowcount > 0
+        found = conn.execute(SLOTS, slot).fetchall()
+        gone, nth = choose_slot(
+            ready.given, [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
+        )
+        superseded = bool(gone)
+        conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
         if supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
             for id_ in derived.before.get((one.party, one.older), ()):
                 superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
-        found = [] if supersede else conn.execute(SLOTS, slot).fetchall()
-        live = [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found]
-        if healed := _healed(ready.given, live, before):
-            superseded = True
-            conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in healed])
-        taken = [each.occurrence for each in live if each.id not in healed]
-        nth = one.occurrence if one.occurrence not in taken else taken[-1] + 1
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if superseded:
             conn.execute(_NAME_SUCCESSOR, (new, now))
@@ -288,8 +282,18 @@ class Store(Reading):
             return  # nothing was written through us, so there is nothing to say, and the file stays as it was
         with self._writing() as conn, immediate(conn):
             if clean is None:
-                clean = not conn.execute(_UNFINISHED, (to_sql(cassette), sample)).fetchall()
+                clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
+
+    def refresh(self, cassette: str) -> None:
+        """See that what others recorded in a cassette can be read: a file shows that by itself. Raises LLMProxyError."""
+
+    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+        """Write the slots of a cassette (JSON), in place of those that it had."""
+        name = to_sql(cassette)
+        with self.transaction() as conn:
+            conn.execute("DELETE FROM slots WHERE cassette = ?", (name,))
+            conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)])
 
     def remember_file(self, cassette: str, seen: FileSeen) -> None:
         """Note that the store is in step with the file of a cassette."""
@@ -337,6 +341,16 @@ class Store(Reading):
     def _require_writable(self) -> None:
         if not self.writable:
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
+
+
+def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> tuple[frozenset[int], int]:
+    """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives the next after the last.
+
+    `before`: id of the first one that is stored together with it.
+    """
+    gone = frozenset(each.id for each in live) if given.supersede else _healed(given, live, before)
+    taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
+    return gone, nth if nth not in taken else taken[-1] + 1
 
 
 def _healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:

@@ -51,10 +51,7 @@ def slots_of(store: Reading, cassette: str) -> tuple[Slot, ...]:
 
 def put_slots(store: Store, cassette: str, slots: Sequence[Slot]) -> None:
     """Write the slots of a cassette, in place of those that it had."""
-    rows = [(to_sql(cassette), n, json.dumps(slot.to_dict())) for n, slot in enumerate(slots)]
-    with store.transaction() as conn:
-        conn.execute("DELETE FROM slots WHERE cassette = ?", (to_sql(cassette),))
-        conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", rows)
+    store.put_slots(cassette, [json.dumps(slot.to_dict()) for slot in slots])
 
 
 def list_candidates(

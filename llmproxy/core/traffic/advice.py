@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import DEFAULT_STORE
+from llmproxy.store_server import shown
 
 __all__ = ["look", "quoted", "store_words"]
 
@@ -22,7 +23,8 @@ def look(command: str, store: str | Path) -> str:
 
 def store_words(store: str | Path) -> str:
     """Return `` --store PATH``; nothing for the default one."""
-    return "" if str(store) == DEFAULT_STORE else f" --store {quoted(str(store))}"
+    said = shown(store)
+    return "" if said == DEFAULT_STORE else f" --store {quoted(said)}"
 
 
 def quoted(text: str) -> str:

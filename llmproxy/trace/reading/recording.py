@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.cassettes.plain import to_json
+from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Interaction
@@ -43,7 +44,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
     """
     # The clock is for writing; what is open for reading never asks it.
-    with closing(Store.open(path, writable=False, now=time.time)) as store:  # noqa: TID251
+    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251
         if not store.has(cassette, sample):
             names = ", ".join(sorted({info.name for info in store.cassettes()})) or "none"
             raise CassetteNotFound(
@@ -55,7 +56,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Give the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as :func:`spans_of`."""
-    with closing(Store.open(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
+    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _of(store, cassette, sample, AGENT):
             yield to_json(interaction)
 

@@ -1,0 +1,175 @@
+"""The connection to a server: made when it is needed, made anew when it broke, never waited for without end, its errors in our words.
+
+Nothing of psycopg is imported before a server is named. No message holds a password: libpq's texts have none, and what we were given as
+one is struck from them all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
+from llmproxy.store_server import Server
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Conn = psycopg.Connection[tuple[Any, ...]]
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 30.0
+"""How long one statement's answer is waited for; a network that was cut says nothing."""
+PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
+"""Seconds between attempts to write while the server is away."""
+_SETTINGS = (
+    # The answer of a commit means: it is on the disk. A machine that vanished in a transaction holds its locks for seconds only.
+    "SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', '10s', false),"
+    " set_config('idle_in_transaction_session_timeout', '5s', false)"
+)
+_DENIED = frozenset({"42501", "25006"})
+_AGAIN = frozenset({"40001", "40P01"})
+_LOCKED = "55P03"
+
+
+class Lost(MachineError):
+    """The server went away, or was never there: what was asked may or may not have been done."""
+
+    code = "llmproxy_server_away"
+    status = 503
+
+
+class Conflict(LLMProxyError):
+    """Two transactions met; the same again will do."""
+
+
+class Link:
+    """One connection of one thread at a time."""
+
+    def __init__(self, server: Server) -> None:
+        """Connect at the first use."""
+        self.server = server
+        self._conn: Conn | None = None
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Let it go; the next use connects again."""
+        with self._lock:
+            conn, self._conn = self._conn, None
+            if conn is not None:
+                with suppress(Exception):
+                    conn.close()
+
+    @staticmethod
+    def rollback(transaction: psycopg.Transaction) -> Exception:
+        """Return what ends a transaction's block and undoes it, without an error."""
+        import psycopg
+
+        return psycopg.Rollback(transaction)
+
+    @contextmanager
+    def connected(self, *, writing: bool) -> Iterator[Conn]:
+        """Give the connection, in no transaction; errors come out as ours.
+
+        Raises Lost, Conflict; StoreReadOnly for a role that may not, CassetteBusy, RecordingError, CassetteError.
+        """
+        import psycopg
+
+        with self._lock:
+            if self._conn is None:
+                self._conn = connect(self.server)
+            conn = self._conn
+            try:
+                yield conn
+            except psycopg.Error as error:
+                away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+                lost = conn.closed or (away and (error.sqlstate or "08").startswith(("57P", "08", "53")))
+                if lost or conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    self.close()
+                if lost:
+                    raise _lost(self.server, error) from error
+                raise translate(self.server, error, writing=writing) from error
+
+
+def connect(server: Server) -> Conn:
+    """Open a connection whose statements commit by themselves. Raises Lost; MachineError where the driver is missing."""
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise MachineError(
+            f"The store {server.shown} is PostgreSQL's, and its driver is not installed ({error}).",
+            hint="pip install 'llmproxy-replay[postgres]'   (or uv tool install 'llmproxy-replay[proxy,postgres]')",
+        ) from error
+
+    class Patient(psycopg.Connection[tuple[Any, ...]]):
+        """Waits for no answer without end."""
+
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401 - psycopg's generators
+            """Wait for what the server says."""
+            return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+
+    usual = {
+        "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+        "tcp_user_timeout": 10_000, "application_name": "llmproxy",
+    }  # fmt: skip
+    try:
+        given = conninfo_to_dict(server.url)
+        conn = Patient.connect(server.url, autocommit=True, **{k: v for k, v in usual.items() if k not in given})  # type: ignore[arg-type]
+        conn.execute(_SETTINGS)
+    except psycopg.Error as error:
+        raise _lost(server, error) from error
+    return conn
+
+
+def attempts() -> Iterator[int]:
+    """Yield numbers of attempts, with longer and longer pauses between."""
+    yield 0
+    for number, pause in enumerate(PAUSES, 1):
+        time.sleep(pause)
+        yield number
+
+
+def _said(server: Server, error: Exception) -> str:
+    """Return the first line of what the driver says, without a password."""
+    text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
+    text = text.rpartition("FATAL:  ")[2]
+    for secret in server.secrets:
+        text = text.replace(secret, "***")
+    return text.rstrip(".")
+
+
+def _lost(server: Server, error: Exception) -> Lost:
+    said = _said(server, error)
+    if "password" in said or "authentication" in said:
+        hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
+    elif "does not exist" in said:
+        hint = "Make it on the server (createdb), or correct the URL: postgresql://USER@HOST:PORT/DATABASE"
+    elif "SSL" in said or "certificate" in said:
+        hint = "What TLS must hold is sslmode in the URL: postgresql://HOST/DATABASE?sslmode=verify-full"
+    else:
+        hint = "See that the server runs and can be reached from here."
+    return Lost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
+
+
+def translate(server: Server, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+    """Return the error of ours that says what the server said."""
+    said, state = _said(server, error), error.sqlstate or ""
+    if state in _AGAIN:
+        return Conflict(f"The store {server.shown}: {said}.")
+    if state in _DENIED and writing:
+        return StoreReadOnly(
+            f"The store {server.shown} cannot be written to as this role: {said}.",
+            hint="Replay works (--mode replay). To record, use a role that may: docs/store.md has the grants.",
+        )
+    if state == _LOCKED:
+        return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")
+    if writing:
+        return RecordingError(f"The store {server.shown} did not take the recording: {said} ({state}).")
+    return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).")

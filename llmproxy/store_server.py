@@ -1,0 +1,87 @@
+"""A store on a server, as everybody but the store itself knows it: a path on this machine, under which a copy of it lies.
+
+    path = place("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
+    server_of(path)                                                -> Server, None for a file
+    shown(path)                                                    what is printed: the URL without a password, or the path
+
+Whoever opens that path with `core.store.opening` has the server's store; who opens it as a file has what was read of it last. So
+nobody between the command line and the store needs to know that there are servers, and no message can hold a password.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+SCHEMES = ("postgresql", "postgres")
+_SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
+"""Members of a URL's query that may be shown; `password` is one as well, and others name files."""
+_known: dict[Path, Server] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a store is."""
+
+    url: str = field(repr=False)
+    """As libpq takes it; may hold a password."""
+    shown: str
+    """The same without what is secret."""
+    copy: Path
+    """What of it was read lies there, as a store of this machine."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not stand in any message."""
+        parts = urlsplit(self.url)
+        given = [parts.password or "", *(value for name, value in parse_qsl(parts.query) if "password" in name)]
+        return tuple(dict.fromkeys(each for text in given for each in (text, unquote(text)) if each))
+
+
+def is_server(typed: str) -> bool:
+    """Tell whether a text is the URL of a server."""
+    return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
+
+
+def place(url: str, env: Mapping[str, str]) -> Path:
+    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the URL not repeated.
+
+    `env` says where caches are (XDG_CACHE_HOME, else ~/.cache).
+    """
+    url = url.strip()
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(
+            "the URL of a server is postgresql://USER@HOST:PORT/DATABASE, what is special in a password as %XX"
+            " (not repeated, since it may hold a password)"
+        ) from None
+    host = parts.hostname or ""
+    where = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+    user = f"{quote(unquote(parts.username))}@" if parts.username else ""
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in _SAYS], safe="/")
+    said = f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
+    folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
+    copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
+    _known[copy] = Server(url, said, copy)
+    return copy
+
+
+def server_of(path: Path | str) -> Server | None:
+    """Return the server whose copy lies at a path; None for a file that is nobody's copy, or whose server this process was not told."""
+    return _known.get(Path(path))
+
+
+def shown(path: Path | str) -> str:
+    """Return what is printed for a store."""
+    server = server_of(path)
+    return str(path) if server is None else server.shown
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is a store that can be opened; of a server's that is known when it is asked."""
+    return server_of(path) is not None or path.exists()

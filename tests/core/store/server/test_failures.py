@@ -1,0 +1,229 @@
+"""A server that dies, a network that breaks, a role that may not: nothing acknowledged is lost, nothing is there twice, every error says what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.server.link import Lost
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Chunk, Request, Response
+from llmproxy.errors import CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
+from llmproxy.store_server import place
+from tests.support.cut_network import CutNetwork, cut_network
+from tests.support.postgres import GUARDED, Postgres
+from tests.support.recordings import NOW, interaction, key
+
+_machines = count()
+
+
+def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True) -> Store:
+    """Open a server's store as a machine of its own."""
+    path = place(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
+    return open_store(path, writable=writable, now=lambda: NOW, whole=whole)
+
+
+def through(network: CutNetwork, url: str) -> str:
+    """Return the URL of a database by way of a network."""
+    return f"postgresql://tester@127.0.0.1:{network.port}/{url.partition('?')[0].rpartition('/')[2]}"
+
+
+def execute(url: str, *statements: str) -> None:
+    """Do something on the server by hand."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for each in statements:
+            connection.execute(each.encode())
+
+
+def answer(recorder: int, n: int) -> bytes:
+    """Return an answer that nobody else has."""
+    return b"%d of recorder %d; " % (n, recorder) * 30
+
+
+def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """Three recorders of one cassette, the network cut and the server killed under them, three times each."""
+    acknowledged: list[tuple[int, bytes]] = []
+    more = threading.Condition()
+
+    def record(number: int, store: Store) -> None:
+        for n in range(24):
+            said = answer(number, n)
+            made = interaction(n % 5, response=Response(200, "OK", (), (Chunk(1, said),)), cassette="team")
+            try:
+                stored = store.add(made, supersede=False)
+            except LLMProxyError:
+                continue  # not acknowledged
+            with more:
+                acknowledged.append((stored, said))
+                more.notify()
+
+    with cut_network(server.socket) as network:
+        stores = [opened(through(network, team_url), tmp_path) for _ in range(3)]
+        threads = [threading.Thread(target=record, args=pair) for pair in enumerate(stores)]
+        for thread in threads:
+            thread.start()
+        for number in range(1, 6):
+            with more:
+                more.wait_for(lambda: len(acknowledged) >= 10 * number, 120)  # noqa: B023 - asked for here
+            if number % 2:
+                network.cut()
+                network.mend()
+            else:
+                server.crash()
+        for thread in threads:
+            thread.join(120)
+        for store in stores:
+            store.close()
+    with opened(team_url, tmp_path, writable=False) as store:
+        there = {row.id: store.load(row.id).response.body for row in store.summaries()}
+        slots = Counter((row.key, row.occurrence) for row in store.summaries())
+        assert {id_: there.get(id_) for id_, _ in acknowledged} == dict(acknowledged)
+        assert len(acknowledged) >= 50
+        assert set(Counter(there.values()).values()) == {1}
+        assert set(slots.values()) == {1}
+        assert sorted(row.position for row in store.summaries()) == list(range(1, len(there) + 1))
+
+
+def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """A session that begins meanwhile has what was read of its cassette; of one that was never read nobody pretends to know."""
+    with opened(team_url, tmp_path) as store:
+        for name in ("read", "unread"):
+            store.add(interaction(1, cassette=name), supersede=False)
+    with (
+        cut_network(server.socket) as network,
+        opened(through(network, team_url), tmp_path, writable=False, whole=False) as replay,
+    ):
+        replay.refresh("read")
+        network.cut()
+        replay.refresh("read")
+        slot = replay.slots("read", 1, "agent", key(1))[0]
+        assert replay.response(slot.id).body == b"answer 1"
+        with pytest.raises(Lost):
+            replay.refresh("unread")
+        network.mend()
+        replay.refresh("unread")
+        assert replay.has("unread", 1)
+
+
+def test_a_miss_beside_other_recorders_asks_the_server_first(team_url: str, tmp_path: Path) -> None:
+    """What another machine recorded meanwhile is a hit; while the server is away a miss is an error, and nothing goes upstream."""
+    with opened(team_url, tmp_path, whole=False) as one, opened(team_url, tmp_path, whole=False) as other:
+        for each in (one, other):
+            each.refresh("team")
+            each.begin("team", 1, exclusive=False, holder="h")
+        stored = one.add(interaction(1, cassette="team"), supersede=False)
+        assert [slot.id for slot in other.slots("team", 1, "agent", key(1))] == [stored]
+        assert other.slots("team", 1, "agent", key(2)) == ()
+
+
+def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -> None:
+    """A body that ours would build on may be gone from the server: it is sent whole then."""
+    long = b"a long conversation " * 100
+    with opened(team_url, tmp_path) as store:
+        for n in (1, 2):
+            store.add(interaction(n, cassette="team", request=Request("POST", "/", (), long * n)), supersede=False)
+        execute(
+            team_url,
+            "DELETE FROM llmproxy.interactions",
+            "DELETE FROM llmproxy.bodies",
+            "UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1",
+        )
+        made = interaction(3, cassette="team", request=Request("POST", "/", (), long * 3))
+        kept = store.add(made, supersede=False)
+        assert [row.id for row in store.summaries("team")] == [kept]
+    with opened(team_url, tmp_path, writable=False) as store:
+        assert store.load(kept).request.body == long * 3
+
+
+def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
+    """The database was made anew under the same URL: what was read of the old one is thrown away."""
+    path = place(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    with open_store(path, writable=True, now=lambda: NOW) as store:
+        store.add(interaction(1), supersede=False)
+    execute(team_url, "DROP SCHEMA llmproxy CASCADE")
+    with open_store(path, writable=True, now=lambda: NOW) as store:
+        assert store.summaries() == []
+
+
+def _newer(url: str, _server: Postgres) -> str:
+    execute(url, "INSERT INTO llmproxy.migrations (version) VALUES (99)")
+    return url
+
+
+def _reader(url: str, _server: Postgres) -> str:
+    execute(
+        url,
+        "DROP OWNED BY reader" if _exists(url, "reader") else "CREATE ROLE reader LOGIN",
+        "GRANT USAGE ON SCHEMA llmproxy TO reader",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA llmproxy TO reader",
+    )
+    return url.replace("tester@", "reader@")
+
+
+def _stranger(url: str, _server: Postgres) -> str:
+    if not _exists(url, GUARDED):
+        execute(url, f"CREATE ROLE {GUARDED} LOGIN PASSWORD 'right'")
+    return url.replace("tester@", f"{GUARDED}:s3cret%21@")
+
+
+def _exists(url: str, role: str) -> bool:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        return bool(connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchall())
+
+
+BAD: dict[str, tuple[Callable[[str, Postgres], str], bool, type[LLMProxyError], str]] = {
+    "wrong password": (_stranger, False, Lost, "password authentication failed"),
+    "no such database": (lambda url, _: url.replace("/team?", "/nosuch?"), False, Lost, "createdb"),
+    "nobody listens": (lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team", False, Lost, "refused"),
+    "newer schema": (_newer, False, CassetteNewer, "its schema is 99"),
+    "newer schema, to record": (_newer, True, CassetteNewer, "its schema is 99"),
+    "a reader that records": (_reader, True, StoreReadOnly, "role may only read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """In one of our errors, with a hint, and without the password."""
+    spoil, writable, kind, said = BAD[case]
+    opened(team_url, tmp_path).close()
+    with pytest.raises(kind, match=said) as caught:
+        opened(spoil(team_url, server), tmp_path, writable=writable)
+    assert caught.value.hint
+    assert "s3cret" not in f"{caught.value}{caught.value.__cause__}"
+
+
+def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """A role that may only read needs nothing else."""
+    with opened(team_url, tmp_path) as store:
+        store.add(interaction(1), supersede=False)
+    with opened(_reader(team_url, server), tmp_path, writable=False) as store:
+        assert len(store.summaries()) == 1
+
+
+def test_an_empty_database_is_no_store_to_replay(team_url: str, tmp_path: Path) -> None:
+    """Whoever records makes the tables."""
+    with pytest.raises(CassetteNotFound, match="no tables"):
+        opened(team_url, tmp_path, writable=False)
+
+
+def test_the_tables_are_made_once(team_url: str, tmp_path: Path) -> None:
+    """Eight who come at once wait for each other."""
+    made: list[Store] = []
+    threads = [threading.Thread(target=lambda: made.append(opened(team_url, tmp_path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(made) == 8
+    for each in made:
+        each.close()

@@ -1,0 +1,94 @@
+"""A network that can be cut: a listener on loopback that passes bytes on to a socket, until it does not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class CutNetwork:
+    """Connections between a port of this machine and a Unix socket."""
+
+    def __init__(self, target: str) -> None:
+        """Listen on a free port."""
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._down = False
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def cut(self) -> None:
+        """Break every connection and let no other through."""
+        with self._lock:
+            self._down = True
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        with self._lock:
+            self._down = False
+
+    def close(self) -> None:
+        """End it."""
+        self.cut()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._down:
+                    client.close()
+                    continue
+                server = socket.socket(socket.AF_UNIX)
+                try:
+                    server.connect(self._target)
+                except OSError:
+                    client.close()
+                    server.close()
+                    continue
+                self._open |= {client, server}
+            threading.Thread(target=self._join, args=(client, server), daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass bytes both ways until one side ends."""
+        back = threading.Thread(target=_pass, args=(server, client), daemon=True)
+        back.start()
+        _pass(client, server)
+        back.join()
+        with self._lock:
+            self._open -= {client, server}
+        client.close()
+        server.close()
+
+
+def _pass(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+    for each in (one, other):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cut_network(target: str) -> Iterator[CutNetwork]:
+    """Run one for the block."""
+    network = CutNetwork(target)
+    try:
+        yield network
+    finally:
+        network.close()
