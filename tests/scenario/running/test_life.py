@@ -125,7 +125,7 @@ def test_a_run_is_recorded_and_replayed_without_a_call(tmp_path: Path) -> None:
     assert [json.loads(call["function"]["arguments"]) for call in tools] == [{"city": "Oslo"}] * 2
     (call,) = second.tool_calls or ()
     assert (call.name, call.executed, call.result) == ("get_weather", True, "12 degrees")
-    assert (second.cassette, second.usage["agent"].calls, second.waited is None) == ("n", 2, False)
+    assert (second.cassette, second.usage["agent"].calls, second.waited is None) == (first.cassette, 2, False)
     end = finished(ear)
     assert (end.replayed, end.usage["agent"].calls, end.misses) == (True, 2, ())
     shown = next(each.tool_calls for each in ear.events if isinstance(each, Message) and each.author == "Calls")
@@ -291,4 +291,4 @@ def test_the_environment_names_the_proxy(tmp_path: Path, monkeypatch: pytest.Mon
         script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
         found = asyncio.run(executor(Direct(), script=script).run())
         without = asyncio.run(executor(User(), proxy=False, max_turns=1).run())
-    assert (found.cassette, without.cassette, without.tool_calls) == ("n", "", None)
+    assert (found.cassette[:1], without.cassette, without.tool_calls) == ("n", "", None)
