@@ -41,7 +41,7 @@ def record(store: Path, cassette: str, run: tuple[Circumstance, ...], asked: lis
     with engine(store) as made:
         made.sessions.open(cassette, circumstances=run)
         for body, text in zip(asked, answers, strict=True):
-            exchange = made.arrive("post", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
+            exchange = made.arrive("POST", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
             message = {"role": "assistant", "content": text}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
@@ -163,7 +163,7 @@ def test_files_keep_circumstances_and_slots(
         made.sessions.open("a", circumstances=B)
         said = []
         for body in bodies(B, "aa01bc", "1 ms"):
-            exchange = made.arrive("post", CHAT.replace("/v1", "/s/a/v1"), None, ())
+            exchange = made.arrive("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
             assert exchange.bound is not None, exchange.error
             said.append(exchange.bound.response.body)

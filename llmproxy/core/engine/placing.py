@@ -45,7 +45,6 @@ class Placing:
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
         kept = self._kept(headers, where.target)
-        method = method.upper()
         return Place(
             party=speaker if said is None else check_party(said),
             name=name,

@@ -135,7 +135,10 @@ def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules)
     kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]
     if any(kind.startswith("multipart/") for kind in kinds):
         yield KeyDifference(
-            "body", "...", "...", "a form: its boundary, and names and types of parts that the server forgets"
+            "body",
+            "...",
+            "...",
+            "a form: its boundary, the framing of its parts, and names of files that the server forgets",
         )
         return
     try:

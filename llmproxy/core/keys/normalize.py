@@ -28,7 +28,7 @@ from llmproxy.core.keys.scrub import Compiled, Rules, Scrub, apply, compiled, su
 from llmproxy.core.keys.shapes import NOTHING, Shape
 from llmproxy.core.keys.walk import MadeBy, Origin, Walk
 from llmproxy.core.providers.routing import streams
-from llmproxy.core.traffic.encoding import multipart
+from llmproxy.core.traffic.encoding import EncodedPart, multipart
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
 
@@ -77,11 +77,7 @@ def canonicalize(
     ready = compiled(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
-    if (
-        not route.known
-        and walk is Walk
-        and (said := mcp.read(request.method.upper(), request.headers, tree)) is not None
-    ):
+    if not route.known and walk is Walk and (said := mcp.read(request.method, request.headers, tree)) is not None:
         return _of_mcp(request, route, said, ready)
     stream = streams(route, tree if kind == "json" else None)
     walker = walk(made_by, stream=stream)
@@ -95,7 +91,7 @@ def canonicalize(
     path = exact_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name,
-        method=request.method.upper(),
+        method=request.method,
         operation=_operation(request, route, walker),
         model=route.model,
         stream=stream,
@@ -115,7 +111,7 @@ def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compile
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name,
-        method=request.method.upper(),
+        method=request.method,
         operation=said.operation,
         model=None,
         stream=False,
@@ -177,7 +173,10 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
 
 
 def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
-    """Return the parts as [field, text or sha256 of the file, file extension], and more where it counts."""
+    """Return the parts as [field, text or sha256 of the file, file extension], and more where it counts.
+
+    Last, where a part's head says more, what it says: servers refuse a right file of a wrong type, and that answer is not the right one's.
+    """
     parts = multipart(body, content_type)
     if parts is None:
         return None
@@ -191,10 +190,33 @@ def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[ob
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
             field.append(part.filename)
-        elif extension == "" and part.content_type:
-            field.append({"type": part.content_type.lower()})  # nothing else says what it is
+        if said := _said_of(part, typed=len(field) > _NAMED):
+            field.append(said)
         fields.append(field)
     return fields
+
+
+_NAMED = 4
+"""Entries of a part; one that has more holds its type already."""
+_PLAIN = frozenset({"", "text/plain", "text/plain;charset=utf-8", "text/plain;charset=us-ascii"})
+"""What a field without a type is (RFC 7578 4.4)."""
+_FRAMING = frozenset(
+    {"content-disposition", "content-type", "content-length", "content-transfer-encoding", "mime-version"}
+)
+"""Of a part's head: what is read into its entries, and the framing of older libraries, of which only the kinds that change nothing get here."""
+
+
+def _said_of(part: EncodedPart, *, typed: bool) -> dict[str, str]:
+    """Return what else the head of a part says, by name: its type, and whatever nobody thought of."""
+    said = {}
+    for line in part.head.decode().split("\r\n") if part.head else ():
+        name, _, value = line.partition(":")
+        if (lower := name.strip().lower()) not in _FRAMING:
+            said[lower] = value.strip()
+    media, semicolon, rest = part.content_type.partition(";")
+    kind = media.strip().lower() + semicolon + rest.strip()
+    plain = part.filename is None and kind.lower() in _PLAIN
+    return said if typed or plain or not kind else {"content-type": kind, **said}
 
 
 def is_named(route: Route) -> bool:

@@ -86,12 +86,12 @@ def _canonical(request: Request, route: Route, rules: Rules, made_by: MadeBy) ->
         made = replace(made, tree=tree, body=dump(tree))
     walk = _WalkV1(made_by)
     query = _query(request.target, walk, known=route.known)
-    return replace(made, headers=_headers(request), query=query)
+    return replace(made, method=request.method.upper(), headers=_headers(request), query=query)
 
 
 def _plain(field: object) -> object:
-    """Take the type off a part without an extension, which counts since."""
-    return field[:3] if isinstance(field, list) and len(field) == 4 else field
+    """Take off a part what its head says beside its name, which counts since."""
+    return field[:-1] if isinstance(field, list) and isinstance(field[-1], dict) else field
 
 
 def _headers(request: Request) -> tuple[tuple[str, str], ...]:

@@ -134,7 +134,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     path = recorded[0]
     with engine(path) as made:
         made.sessions.open("other", circumstances=CI)
-        exchange = made.arrive("post", "/s/other/openai/v1/chat/completions", None, ())
+        exchange = made.arrive("POST", "/s/other/openai/v1/chat/completions", None, ())
         made.identify(exchange, _body(CI))
         answered(made, exchange, _answer("ok"))
     with Store.open(path, writable=False, now=lambda: 2.0) as store:

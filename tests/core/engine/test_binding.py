@@ -34,7 +34,7 @@ def _answer(text: str) -> bytes:
 
 
 def _ask(made: Engine, body: bytes) -> Exchange:
-    exchange = made.arrive("post", CHAT, None, ())
+    exchange = made.arrive("POST", CHAT, None, ())
     made.identify(exchange, body)
     return exchange
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -60,7 +60,7 @@ def body(text: str = "hi", **more: object) -> bytes:
 
 def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
     """Arrive and be identified."""
-    exchange = made.arrive("post", target, None, headers)
+    exchange = made.arrive("POST", target, None, headers)
     made.identify(exchange, body(text, **more))
     return exchange
 
@@ -183,7 +183,7 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
         answered(made, first)
         assert first.redacted is kept is not None
         second = ask(made, secret)
-        made.arrive("post", CHAT, None, (("Authorization", f"Bearer {secret}"),))
+        made.arrive("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
         answered(made, second)
     assert secret.encode() not in store.read_bytes()
     with Store.open(store, writable=False, now=lambda: NOW) as read:
@@ -317,6 +317,24 @@ def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
         assert made.notes() == []
     with engine(store, Mode.REPLAY) as made:
         assert "other" in made.notes()[0]
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 429, 500])
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.policy.writes])
+def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path, mode: Mode, status: int) -> None:
+    """The writer's thread walks over nothing that the event loop adds to: of a set that grows meanwhile no loop is left."""
+
+    class Growing(set[Any]):
+        def __iter__(self) -> NoReturn:
+            raise RuntimeError("Set changed size during iteration")
+
+    with engine(tmp_path / "x.db", mode) as made:
+        for more in ({}, {"previous_response_id": "resp_1"}):
+            exchange = made.arrive("POST", "/v1/responses", None, ())
+            exchange.session.recorded_here = Growing(exchange.session.recorded_here.copy())
+            made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
+            answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
+            assert (exchange.decision, exchange.interaction is not None) == (Decision.RECORD, True)
 
 
 def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Outcom
 
 def short_way(made: Engine, text: str = "hi", place: Place | None = None) -> tuple[bytes, Outcome] | None:
     """Ask the short way."""
-    hit = made.hits.answer(place or made.place("post", CHAT, None, ()), CLIENT, body(text))
+    hit = made.hits.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.hits.ended(hit))
 
 
@@ -150,7 +150,7 @@ def test_whatever_is_no_plain_hit_is_left_alone(change: Any, store: Path) -> Non
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         long_way(made)
-        place = made.place("post", CHAT, None, ())
+        place = made.place("POST", CHAT, None, ())
         session = made.sessions.walks["default"]
         before = trace(session)
         place = change(made, place)
@@ -162,7 +162,7 @@ def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path)
     """It opens no session and no store."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
-        assert short_way(made, place=made.place("post", f"/s/a{CHAT}", None, ())) is None
+        assert short_way(made, place=made.place("POST", f"/s/a{CHAT}", None, ())) is None
         assert list(made.sessions.walks) == ["default"]
     with engine(store.with_name("none.db"), Mode.REPLAY) as made:
         assert short_way(made) is None
@@ -197,7 +197,7 @@ def test_what_another_process_records_counts_from_the_next_request_on(store: Pat
 def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
     """What is said of its hits is its own: closed and opened again it begins at nothing."""
     with engine(store, Mode.REPLAY) as made:
-        place = made.place("post", f"/s/default{CHAT}", None, ())
+        place = made.place("POST", f"/s/default{CHAT}", None, ())
         long_way(made)
         assert short_way(made, place=place) is not None
         made.sessions.close("default")

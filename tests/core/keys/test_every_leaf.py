@@ -349,10 +349,63 @@ def test_names_of_files_that_the_server_keeps_count(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/videos"])
 def test_names_of_files_that_are_looked_at_and_forgotten_do_not(target: str) -> None:
-    """SDKs and frameworks make up temporary ones; but the extension says what it is, and where there is none the type."""
-    assert upload(target, "tmp1.wav", "audio/x-wav") == upload(target, "tmp2.WAV", "application/octet-stream")
+    """SDKs and frameworks make up temporary ones; but the extension says what it is."""
+    assert upload(target, "tmp1.wav", "audio/x-wav") == upload(target, "tmp2.WAV", "audio/x-wav")
     assert upload(target, "tmp1.wav") != upload(target, "tmp1.mp3")
-    assert upload(target, "tmp1", "audio/wav") != upload(target, "tmp1", "audio/mpeg")
+
+
+UPLOADS = ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/videos", "/v1/files", "/v1/uploads/u/parts", "/anthropic/v1/files",
+           "/openai/v1/x"]  # fmt: skip
+FILE = 'Content-Disposition: form-data; name="file"; filename="a.wav"'
+FIELD = 'Content-Disposition: form-data; name="prompt"'
+OF_PARTS = [
+    "", "Content-Type: audio/wav", "Content-Type: audio/x-wav", "Content-Type: application/octet-stream",
+    "Content-Type: application/json", "Content-Type: text/plain; charset=latin-1", "Content-Type: audio/wav\r\nContent-Language: de",
+    "Content-Language: de", "Content-Language: fr", "Content-ID: <1>", "X-Anything: 1", "Content-Encoding: gzip",
+    "Content-Transfer-Encoding: base64", "Content-Transfer-Encoding: quoted-printable",
+]  # fmt: skip
+"""What a server may read out of a part's head: a wrong type is a 400, which must not answer the right one."""
+OF_FRAMING = [
+    "Content-Transfer-Encoding: binary",
+    "Content-Transfer-Encoding: 8bit",
+    "content-length: 1",
+    "MIME-Version: 1.0",
+]
+
+
+def part(target: str, *lines: str) -> Key:
+    """Return the key of a form of one part with these head lines."""
+    head = "\r\n".join(filter(None, lines))
+    return key(
+        "POST", target, (("content-type", "multipart/form-data; boundary=b"),), f"--b\r\n{head}\r\n\r\nx\r\n--b--\r\n".encode()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", UPLOADS)
+@pytest.mark.parametrize("disposition", [FILE, FIELD])
+def test_every_line_of_a_parts_head_counts(target: str, disposition: str) -> None:
+    """Type, language, coding and what nobody thought of; but not the framing of older libraries."""
+    found: dict[Key, str] = {}
+    for line in OF_PARTS:
+        assert found.setdefault(part(target, disposition, line), line) == line
+    for line in OF_FRAMING:
+        assert part(target, disposition, line) == part(target, disposition), line
+    if target != "/openai/v1/x":  # of which nobody knows what it reads
+        assert part(target, FIELD, "content-type: Text/Plain; charset=UTF-8") == part(target, FIELD)
+    assert part(target, OF_PARTS[1], disposition) == part(target, disposition, OF_PARTS[1])
+
+
+METHODS = ["POST", "post", "Post", "GET", "get", "HEAD", "head", "DELETE", "delete", "QUERY"]
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/chat/completions", "/v1/files/f", "/openai/v1/mcp", "/openai/v1/x", "/v1/embeddings"]
+)
+def test_a_method_counts_as_it_is_written(target: str) -> None:
+    """RFC 9110 9.1: methods are case-sensitive, so servers refuse `post`."""
+    assert len({key(method, target, (("content-type", "application/json"),), b"{}") for method in METHODS}) == len(
+        METHODS
+    )
 
 
 # -- URLs ------------------------------------------------------------------------------------------------------------------

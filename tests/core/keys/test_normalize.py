@@ -173,9 +173,10 @@ def upload(*of: Any, **more: Any) -> Key:  # noqa: ANN401 - handed through
 
 
 def test_forms_count_by_their_parts() -> None:
-    """Boundary, temporary name and guessed type are noise; field, content and extension are not."""
+    """Boundary and temporary name are noise; field, type, content and extension are not."""
     plain = upload("b1", "tmp1.WAV", "audio/x-wav")
-    assert plain == upload("b2", "other.wav", "application/octet-stream")
+    assert plain == upload("b2", "other.wav", "Audio/X-Wav")
+    assert plain != upload("b2", "other.wav", "application/octet-stream")
     assert plain != upload("b1", "tmp1.mp3", "audio/x-wav")
     assert plain != upload("b1", "tmp1.wav", "audio/x-wav", b"RIFF")
     assert plain != upload("b1", "tmp1.wav", "audio/x-wav", model="whisper-2")

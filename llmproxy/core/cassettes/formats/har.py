@@ -71,7 +71,7 @@ def _one(tree: Tree, number: int) -> Recorded:
     if extra is None and (code == 101 or tree.get("_webSocketMessages")):  # ours has its messages in the body
         why = "it is a WebSocket"
     return Recorded(
-        method=text(request, "method").upper(),
+        method=text(request, "method") if extra is not None else text(request, "method").upper(),
         uri=text(request, "url").partition("#")[0],
         headers=header_pairs(request.get("headers")),
         body=_asked(request),

@@ -78,7 +78,7 @@ def of_line(tree: Tree, number: int) -> Recorded:
     """Read the object of the `number`-th line. Raises Problem."""
     tree = mapping(tree)
     return Recorded(
-        method=text(tree, "method").upper(),
+        method=text(tree, "method"),
         uri=text(tree, "url"),
         headers=_pairs(tree, "headers"),
         body=_bytes(tree.get("body")),

@@ -138,7 +138,7 @@ def _one(flow: Tree, number: int) -> Recorded:
     released = _seconds(request.get("timestamp_end")) or started
     head, last = (_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
     return Recorded(
-        method=_text(request, "method").upper(),
+        method=_text(request, "method"),
         uri=_uri(request, headers),
         headers=headers,
         body=_bytes(request.get("content")),

@@ -70,7 +70,7 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     order: Tree = extra.get("order")
     order = order if isinstance(order, dict) else {}
     return Recorded(
-        method=_string(request, "method").upper(),
+        method=_string(request, "method") if extra else _string(request, "method").upper(),  # Ruby writes `post`
         uri=_string(request, "uri"),
         headers=_ordered(_headers(request, "request"), order.get("request")),
         body=_bytes(request.get("body"), "request"),
