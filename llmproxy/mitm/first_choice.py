@@ -7,13 +7,14 @@ mitmproxy's own `NextLayer` would put an HTTP layer there, or a TLS and an HTTP 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from mitmproxy.net.http.url import parse_authority
 from mitmproxy.proxy import commands, events, layer, layers
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from llmproxy.mitm.framing import FramingError, RequestReader
+from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.https.intercept import is_us
 from llmproxy.mitm.shell import Shell, whole_response
@@ -50,32 +51,71 @@ class Failing(layer.Layer):
 class Connecting(layer.Layer):
     """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page, and hold one without an end."""
 
-    def __init__(self, context: Context) -> None:
-        """Hold nothing yet."""
+    def __init__(self, context: Context, patience: float, plain: Callable[[], layer.Layer]) -> None:
+        """Hold nothing yet, for `patience` seconds; what turns out to be no CONNECT is served by `plain`."""
         super().__init__(context)
         self._held = b""
+        self._limit, self._plain = commands.RequestWakeup(patience), plain
         self._behind: layer.Layer | None = None
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        client = self.context.client
-        if self._behind is not None:
+        if isinstance(event, events.Wakeup) and event.command is self._limit:
+            if self._behind is None:
+                yield from self._refuse(HeadTooSlow(self._limit.delay))
+        elif self._behind is not None:
             yield from self._behind.handle_event(event)
         elif isinstance(event, events.DataReceived):
+            if not self._held:
+                yield self._limit
             self._held += event.data
+            if not may_connect(self._held):
+                yield from self._go_on(self._plain())
+                return
             try:
                 whole = has_connect(self._held)
             except FramingError as why:
-                fields = (("content-type", "text/plain; charset=utf-8"),)
-                yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
-                yield commands.CloseConnection(client)
-                self._behind = Closing(self.context)
+                yield from self._refuse(why)
                 return
             if whole:
-                self._behind, held, self._held = layers.HttpLayer(self.context, HTTPMode.regular), self._held, b""
-                yield from self._behind.handle_event(events.Start())
-                yield from self._behind.handle_event(events.DataReceived(client, held))
+                yield from self._go_on(layers.HttpLayer(self.context, HTTPMode.regular))
         elif isinstance(event, events.ConnectionClosed):
-            yield commands.CloseConnection(client)
+            yield commands.CloseConnection(self.context.client)
+
+    def _go_on(self, behind: layer.Layer) -> layer.CommandGenerator[None]:
+        self._behind, held, self._held = behind, self._held, b""
+        yield from behind.handle_event(events.Start())
+        yield from behind.handle_event(events.DataReceived(self.context.client, held))
+
+    def _refuse(self, why: FramingError) -> layer.CommandGenerator[None]:
+        fields = (("content-type", "text/plain; charset=utf-8"),)
+        client = self.context.client
+        yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
+        yield commands.CloseConnection(client)
+        self._behind = Closing(self.context)
+
+
+class Greeting(layers.ClientTLSLayer):
+    """A TLS handshake that has begun and does not end is not waited for."""
+
+    def __init__(self, context: Context, patience: float) -> None:
+        """Wait for `patience` seconds from the first byte on."""
+        super().__init__(context)
+        self._limit, self._begun = commands.RequestWakeup(patience), False
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup) and event.command is self._limit:
+            if not self.context.client.tls_established:
+                yield commands.CloseConnection(self.context.client)
+            return
+        if isinstance(event, events.DataReceived) and not self._begun:
+            self._begun = True
+            yield self._limit
+        yield from super()._handle_event(event)
+
+
+def may_connect(data: bytes) -> bool:
+    """Tell whether what begins so is a CONNECT, or can still become one."""
+    return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
 def has_connect(data: bytes) -> bool:
@@ -127,17 +167,22 @@ class FirstChoice:
         elif inside and not encrypted and context.client.id in self._shell.without_tls:
             nextlayer.layer = Failing(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
-            nextlayer.layer = layers.ClientTLSLayer(context)
+            nextlayer.layer = Greeting(context, self._shell.head_patience)
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
             origin = None if is_us(context.client, host, port) else ("https" if encrypted else "http", host, port)
             nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell, origin)
-        elif len(data) < len(CONNECT) and CONNECT.startswith(data.upper()):
-            return  # not enough to tell
-        elif data[: len(CONNECT)].upper() == CONNECT:
-            nextlayer.layer = Connecting(context)
+        elif may_connect(data):
+            nextlayer.layer = Connecting(
+                context, self._shell.head_patience, lambda: self._plain(context, encrypted=encrypted)
+            )
         else:
-            nextlayer.layer = behind = self._layer_class(context, HTTPMode.regular, self._shell)
-            if not encrypted:
-                behind.stand_behind(self._shell.fronts.get((context.client.peername, context.client.sockname)))
+            nextlayer.layer = self._plain(context, encrypted=encrypted)
+
+    def _plain(self, context: Context, *, encrypted: bool) -> ReplayLayer:
+        """Return our layer for a connection that is no tunnel's."""
+        behind = self._layer_class(context, HTTPMode.regular, self._shell)
+        if not encrypted:
+            behind.stand_behind(self._shell.fronts.get((context.client.peername, context.client.sockname)))
+        return behind

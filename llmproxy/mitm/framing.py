@@ -42,6 +42,19 @@ class HeadTooLarge(FramingError):
     status = 431
 
 
+class HeadTooSlow(FramingError):
+    """The head has begun and does not end."""
+
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        """Say it of a head that `seconds` were not enough for."""
+        super().__init__(
+            f"llmproxy: the request's head did not end within {seconds:g} seconds; the connection is closed."
+            " Send the request again: nothing of it was looked up, counted or forwarded."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """Request line and headers."""
@@ -71,6 +84,8 @@ class RequestReader:
         self._chunked = False
         self._in_chunk = False
         self._over = True
+        self.heads = 0
+        """Taken so far."""
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -122,6 +137,7 @@ class RequestReader:
         head = parse_head(raw)
         self._chunked, self._left, self._in_chunk = head.length is None, head.length or 0, False
         self._over = head.length == 0
+        self.heads += 1
         return head
 
     def body(self) -> tuple[bytes, bytes, bool]:

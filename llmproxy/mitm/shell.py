@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine, Exchange
@@ -89,6 +89,9 @@ class Ahead(Protocol):
 @dataclass(slots=True)
 class Shell:
     """The state of one running proxy."""
+
+    head_patience: ClassVar[float] = 60.0
+    """Seconds from the first byte of a head, or of a TLS handshake, to its end. Clients write a head at once."""
 
     engine: Engine
     say: Callable[[Outcome], None]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from llmproxy.mitm.shell import Shell
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chat
 
@@ -54,6 +56,66 @@ def test_tls_in_small_packets(tmp_path: Path) -> None:
             except ssl.SSLWantReadError:
                 continue
         assert answer.startswith(b"HTTP/1.1 404")
+
+
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
+"""The beginning of a TLS handshake."""
+BROKEN_OFF = [b"P", b"C", b"CONN", b"COPY / HT", b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A:",
+              b"CONNECT api.openai.com:443 HTTP/1.1\r\n", HELLO[:1], HELLO]  # fmt: skip
+
+
+@pytest.mark.parametrize("drips", [False, True])
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [*((each, False) for each in BROKEN_OFF), *((each, True) for each in BROKEN_OFF if each.startswith(b"P"))],
+)
+def test_who_breaks_off_a_head_is_not_waited_for_without_end(
+    tmp_path: Path,
+    said: bytes,
+    answered: bool,
+    drips: bool,
+) -> None:
+    """Whatever has begun, on a new connection and behind an answer; a byte now and then buys no time."""
+
+    class Impatient(Shell):
+        head_patience = 0.05
+
+    with Rig("replay", tmp_path / "x.db", shell=Impatient) as rig, rig.client() as c:
+        if answered:
+            assert c.ask(chat("hi")).status == 404
+        c.send(said)
+        c.sock.setblocking(False)
+        got = b""
+        while True:
+            try:
+                if not (more := c.sock.recv(65536)):
+                    break
+                got += more
+            except BlockingIOError:
+                if drips:
+                    with suppress(OSError):
+                        c.send(b"a")
+                time.sleep(0.02)
+            except OSError:
+                break  # a byte that came after the end
+        if not drips:  # else the end may take the answer with it
+            assert got.startswith(b"" if said[:1] == HELLO[:1] else b"HTTP/1.1 408 ")
+            assert (b"did not end within" in got) is (said[:1] != HELLO[:1])
+        assert rig.shell.open == {}
+
+
+def test_a_head_in_pieces_is_waited_for_while_it_is_young(tmp_path: Path) -> None:
+    """The limit is one head's, not the connection's: a slow one after a slow one is served."""
+
+    class Impatient(Shell):
+        head_patience = 0.5
+
+    with Rig("replay", tmp_path / "x.db", shell=Impatient) as rig, rig.client() as c:
+        for number in range(6):
+            raw = chat(f"hi {number}")
+            c.send(raw[:20])
+            time.sleep(0.15)
+            assert c.ask(raw[20:]).status == 404
 
 
 def test_who_says_nothing_is_waited_for(tmp_path: Path) -> None:

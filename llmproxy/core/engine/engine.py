@@ -718,9 +718,12 @@ class Engine:
 
     def _stale(self, exchange: Exchange) -> bool:
         """Tell whether a request names an id that was served from a recording: the provider may have forgotten it by now."""
-        if exchange.session.policy.plays is Plays.NOTHING:
+        if exchange.session.policy.plays is Plays.NOTHING or not exchange.refs:
             return False
-        made_here = {key for _, key in exchange.session.recorded_here}
+        here = (
+            exchange.session.recorded_here.copy()
+        )  # at once: this is the writer's thread, and others arrive meanwhile
+        made_here = {key for _, key in here}
         origins = map(self._made_by(exchange.session), exchange.refs)
         return any(origin is not None and origin.key not in made_here for origin in origins)
 

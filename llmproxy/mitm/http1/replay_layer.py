@@ -41,7 +41,7 @@ from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.faster.forwarder import Forwarder
-from llmproxy.mitm.framing import FramingError, Head, RequestReader, rewritten
+from llmproxy.mitm.framing import FramingError, Head, HeadTooSlow, RequestReader, rewritten
 from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.https.intercept import is_loopback, meant, proxy_user
 from llmproxy.mitm.shell import Ahead, Shell, whole_response
@@ -110,6 +110,10 @@ class ReplayLayer(layer.Layer):
         self._state = LayerState.READING
         self._forwarder: layers.HttpLayer | None = None
         self._wakeup: commands.RequestWakeup | None = None
+        self._limit: commands.RequestWakeup | None = None
+        """Asked for when a head has begun, one at a time."""
+        self._limited = 0
+        """Heads that were taken when it was."""
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[Turn] = deque()
         self._opened: OpenPlan | None = None
@@ -179,6 +183,8 @@ class ReplayLayer(layer.Layer):
             yield from self._socket.handle(event)
         elif isinstance(event, events.DataReceived) and event.connection is client:
             yield from self._received(event.data)
+        elif isinstance(event, events.Wakeup) and event.command is self._limit:
+            yield from self._limit_over()
         elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
             self._wakeup = None
             if self._state is LayerState.ASKED and self._head is not None:
@@ -272,6 +278,8 @@ class ReplayLayer(layer.Layer):
                 if (head := self._reader.head()) is None:
                     if self._ended:
                         yield from self._close()
+                    elif self._reader.waiting and self._limit is None:
+                        yield from self._limit_head()
                     return
                 self._head = head
                 yield from self._open(head)
@@ -289,6 +297,21 @@ class ReplayLayer(layer.Layer):
             else:
                 yield from self._continue(self._head)
                 return
+
+    def _limit_head(self) -> Commands:
+        """A head has begun: look whether it still stands there when its time is over."""
+        self._limit, self._limited = commands.RequestWakeup(self._shell.head_patience), self._reader.heads
+        yield self._limit
+
+    def _limit_over(self) -> Commands:
+        """Refuse a head that has not ended; one that began since gets a limit of its own."""
+        self._limit = None
+        if self._state is not LayerState.READING or self._head is not None or not self._reader.waiting:
+            return
+        if self._reader.heads != self._limited:
+            yield from self._limit_head()
+        else:
+            raise HeadTooSlow(self._shell.head_patience)
 
     def _continue(self, head: Head) -> Commands:
         """Tell a client that waits for it to send the body; once."""
