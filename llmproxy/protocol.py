@@ -138,6 +138,17 @@ class Channel(StrEnum):
     """Any other service that ``--record-host`` names."""
 
 
+class UnknownTool(StrEnum):
+    """What becomes of a tool's call that no recording answers, while the model is live (``--unknown-tool``)."""
+
+    ERROR = "error"
+    """The model reads that it failed."""
+    FAIL = "fail"
+    """The same, and the run has failed: it counts as a miss."""
+    LIVE = "live"
+    """It goes to the real tool, and is recorded."""
+
+
 AGENT = "agent"
 """The party of every call that does not say otherwise."""
 

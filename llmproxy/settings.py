@@ -33,14 +33,17 @@ from llmproxy.protocol import (
     DEFAULT_SESSION,
     DEFAULT_STORE,
     VCR_MODES,
+    Channel,
     Exhausted,
     Mode,
     Scope,
+    UnknownTool,
 )
 from llmproxy.store_server import is_server, place, server_of
 from llmproxy.values import (
     did_you_mean,
     in_words,
+    read_channels,
     read_exhausted,
     read_host,
     read_hosts,
@@ -49,6 +52,7 @@ from llmproxy.values import (
     read_names,
     read_origins,
     read_path,
+    read_patterns,
     read_port,
     read_scope,
     read_seed,
@@ -57,6 +61,7 @@ from llmproxy.values import (
     read_status,
     read_table,
     read_truth,
+    read_unknown_tool,
     read_upstreams,
 )
 
@@ -81,7 +86,21 @@ NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|NOW|SEE
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
 
 
-NOT_TYPED_AGAIN = frozenset({"mode", "cassette", "store", "quiet", "verbose", "fail_on_miss", "faults", "faults_seed"})
+NOT_TYPED_AGAIN = frozenset(
+    {
+        "mode",
+        "cassette",
+        "store",
+        "quiet",
+        "verbose",
+        "fail_on_miss",
+        "faults",
+        "faults_seed",
+        "live",
+        "unknown_tool",
+        "read_only",
+    }
+)
 
 
 NOT_SETTINGS = frozenset({"suite"})
@@ -218,6 +237,21 @@ class Settings(_Frozen):
     )
     allow_live: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False, description="Let clients of a replay proxy open sessions in modes that reach the network."
+    )
+    live: Annotated[tuple[Channel, ...], BeforeValidator(read_channels), _Form("llm|mcp|http", repeat=True)] = Field(
+        (),
+        description="Channel that goes to its real providers or tools in mode replay, while the others are served from the recording: "
+        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, CASSETTE@live-N.",
+    )
+    unknown_tool: Annotated[UnknownTool, BeforeValidator(read_unknown_tool), _Form("error|fail|live")] = Field(
+        UnknownTool.ERROR,
+        description="With --live: what becomes of a tool's call that no recording answers in this state: the model reads an error, the "
+        "run fails, or the real tool is called.",
+    )
+    read_only: Annotated[tuple[str, ...], BeforeValidator(read_patterns), _Form("NAME", repeat=True)] = Field(
+        (),
+        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
+        "another order than recorded; * stands for any characters.",
     )
     match_credential: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False,

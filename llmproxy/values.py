@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
+from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
 _UNITS |= {"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30}
@@ -59,6 +59,24 @@ def read_exhausted(value: object) -> object:
 def read_scope(value: object) -> object:
     """Read what may be bound."""
     return _choice(value, {choice.value: choice for choice in Scope})
+
+
+def read_channels(value: object) -> tuple[Channel, ...]:
+    """Read channels: several as a list, or with commas."""
+    known = {channel.value: channel for channel in Channel}
+    words = [part for word in _words(value) for part in word.split(",") if part]
+    return tuple(dict.fromkeys(Channel(str(_choice(word, known))) for word in words))
+
+
+def read_patterns(value: object) -> tuple[str, ...]:
+    """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
+    words = value.split(",") if isinstance(value, str) else _words(value)
+    return tuple(word.strip() for word in words if word.strip())
+
+
+def read_unknown_tool(value: object) -> UnknownTool:
+    """Read what becomes of a tool's call without a recording."""
+    return UnknownTool(str(_choice(value, {choice.value: choice for choice in UnknownTool})))
 
 
 def read_status(value: object) -> object:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.options import Recorded, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -40,7 +40,7 @@ _SHOWN = 5
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("learn", cls=OnAFreePort, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=Recorded, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -66,6 +66,7 @@ def learn(
         )
     flags = {**flags_of(ctx), "cassette": recording, "mode": "replay"}
     loaded = gather(flags)
+    refuse_live(loaded, "llmproxy learn")
     if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise CassetteNotFound(
             f"There is no store {loaded.settings.store}.", hint=f"Record first: {record_first(loaded)}"

@@ -19,7 +19,7 @@ import typer
 
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.opening import STORE, opened
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.options import Recorded, flags_of, gather, refuse_live
 from llmproxy.cli.parts.printing import line, say
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.replayed import ReplayEnding, tell
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     settings = {"allow_interspersed_args": False}
-    app.command("replay", cls=OnAFreePort, context_settings=settings)(replay)
+    app.command("replay", cls=Recorded, context_settings=settings)(replay)
     app.command("fork")(fork)
 
 
@@ -120,6 +120,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     if asked.live and not running_at(env):
         flags["allow_live"] = True
     loaded = gather(flags)
+    refuse_live(loaded, "llmproxy replay")
     child.find(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made

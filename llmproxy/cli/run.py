@@ -13,7 +13,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError, SettingsError
+from llmproxy.protocol import UnknownTool
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ _OF_THE_CHILD = (
     "bind",
     "faults",
     "faults_seed",
+    "live",
+    "unknown_tool",
+    "read_only",
 )
 """Options that make sense with a proxy that runs already."""
 _SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
@@ -94,6 +99,14 @@ def run(
     jobs: int | None = typer.Option(
         None, "--jobs", min=1, max=64, metavar="N", help="Of --faults sweep: runs at once."
     ),
+    runs: int | None = typer.Option(
+        None,
+        "--runs",
+        min=1,
+        max=1000,
+        metavar="N",
+        help="With --live: run the command so often, each a recording of its own.",
+    ),
     patience: float = typer.Option(
         0,
         "--patience",
@@ -106,7 +119,15 @@ def run(
     if not base_urls and not intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
     asked = RunAsked(
-        flags_of(ctx), tuple(command), intercept, base_urls, mount_at, tuple(circumstance), as_json, mcp_config
+        flags_of(ctx),
+        tuple(command),
+        intercept,
+        base_urls,
+        mount_at,
+        tuple(circumstance),
+        as_json,
+        mcp_config,
+        runs=runs,
     )
     raise typer.Exit(execute(asked, os.environ, Sweeping(jobs, patience)))
 
@@ -135,6 +156,8 @@ class RunAsked:
     """The agent's MCP configuration, as typed."""
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
+    runs: int | None = None
+    """How often, with live channels; None: once."""
 
     def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
@@ -180,6 +203,13 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     if loaded.settings.faults.partition(":")[0] == "sweep":
         return sweep(asked, loaded, env, sweeping or Sweeping())
     faults_of(loaded.settings)  # what cannot be meant is said before anything starts
+    if asked.runs is not None and not loaded.settings.live:
+        raise SettingsError(
+            "--runs needs --live: a replay is the same each time.",
+            hint="`llmproxy run --live llm --runs 5 -- ...` tries another model on recorded tools.",
+        )
+    if loaded.settings.live:
+        check_recorded(loaded)
     child.find(asked.command, env)
     if asked.as_json is not None:
         write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
@@ -203,16 +233,40 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
                 _say(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             _say(*(f"llmproxy: {note}" for note in plan.notes), *(() if asked.intercept else warn(asked.command)))
-            code = child.run(asked.child, plan.applied_to(env))
-            end = RunEnding(proxy, opened.name, since, loaded, asked.command)
-            end.close(failed=code != Exit.OK)
+            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
+            code = _run_all(asked, plan, end, runs, env, lambda: open_session(proxy, loaded, env, declared, tools))
         said = proxy.process.said if proxy.process else ""
         if loaded.settings.verbose:
             _say(said.rstrip())
         final = end.tell(code, said, plan)
+        _say(*runs.tell())
         if asked.as_json is not None:
-            write_result(asked.as_json, end.to_json(said, code, final))
+            write_result(asked.as_json, end.to_json(said, code, final) | runs.to_json())
         return final
+
+
+def _run_all(
+    asked: RunAsked,
+    plan: EnvironmentPlan,
+    end: RunEnding,
+    runs: LiveRuns,
+    env: Mapping[str, str],
+    again: Callable[[], object],
+) -> int:
+    """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit code that was not 0."""
+    from llmproxy.client.process import child
+
+    heard: list[int] = []
+    code = int(Exit.OK)
+    for left in range(asked.runs or 1, 0, -1):
+        ended = child.run(asked.child, plan.applied_to(env), heard=heard.append)
+        code, last = ended or code, left == 1 or bool(heard)
+        end.close(failed=ended != Exit.OK, last=last)
+        runs.add(end.report, ended)
+        if last or end.trouble:
+            break
+        again()
+    return code
 
 
 def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping) -> int:
@@ -223,6 +277,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     from llmproxy.client.sweep import asked_kinds
     from llmproxy.client.sweep.command import OpenedRun, Sweep, Swept
 
+    refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = asked_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_first(loaded)}")
@@ -323,7 +378,20 @@ def open_session(
         circumstances=declared,
         bind=str(settings.bind) if sources["bind"] != "default" else None,
         faults=faults_of(settings),
+        live=live_of(loaded),
     )
+
+
+def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
+    """Return what is to go live as a session takes it, of what was typed or set; None where nothing was."""
+    settings = loaded.settings
+    if loaded.sources["live"] == "default":
+        return None
+    return {
+        "live": [str(each) for each in settings.live],
+        "unknown_tool": str(settings.unknown_tool),
+        "read_only": list(settings.read_only),
+    }
 
 
 def read_tools(asked: RunAsked) -> ToolsConfig | None:
@@ -365,16 +433,14 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
 def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
     """Return the child's variables."""
     from llmproxy.client.environment.build import plan
-    from llmproxy.protocol import OFFLINE
 
     interception = intercept_files(proxy, env, folder) if asked.intercept else None
-    replay = opened.mode in OFFLINE
     aws = (Path.home() / ".aws").is_dir()
     return plan(
         proxy.url,
         opened.name,
         env,
-        replay=replay,
+        replay=opened.offline,
         base_urls=asked.base_urls,
         interception=interception,
         aws_files=aws,
@@ -447,8 +513,8 @@ class RunEnding:
     """Why requests were refused, other than misses: an upstream that could not be reached."""
     trouble: str = ""
 
-    def close(self, *, failed: bool = False) -> None:
-        """Close the session and end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code.
+    def close(self, *, failed: bool = False, last: bool = True) -> None:
+        """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code.
 
         A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the next time.
         """
@@ -456,15 +522,16 @@ class RunEnding:
 
         self._wait_for_port()
         try:
-            self.refused = self._refused()
+            self.refused += self._refused()
             self.report = self.proxy.control.close(self.session, complete=False if failed else None)
-            if self.proxy.process is None:
-                self.misses = self.report.miss_texts
+            if self.proxy.process is None or self.report.live is not None:
+                self.misses += self.report.miss_texts  # the journal has those that the model is told of, too
             else:
                 self.misses = tuple(miss.text for miss in self.proxy.control.misses() if miss.at >= self.since)
         except ControlError as error:
             self.trouble = str(error)
-        self.proxy.end()
+        if last or self.trouble:
+            self.proxy.end()
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
@@ -523,7 +590,10 @@ class RunEnding:
         if lost:
             _say("llmproxy: an answer could not be recorded: this recording is incomplete.")
         if doubts := self._doubts(self.report, line, used=bool(used)):
-            named = "--strict" if self.loaded.settings.strict else "--fail-on-miss"
+            failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
+            named = (
+                "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
+            )
             _say(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
@@ -569,7 +639,8 @@ class RunEnding:
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
         came = Came(requests=int(used), misses=report.misses or _count_misses(line), unused=unused, bound=report.bound)
-        return find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
+        fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownTool.FAIL)
+        return find_doubts(came, fail_on_miss=fails, strict=settings.strict)
 
 
 def _count_misses(line: str) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
@@ -62,9 +63,17 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), agai
         allow_live=settings.allow_live,
         allow_host=settings.allow_host,
         record_host=settings.record_host,
+        live=live_of(settings),
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential,
     )
+
+
+def live_of(settings: Settings) -> LiveChannels | None:
+    """Return what is to go live; None for nothing."""
+    if not settings.live:
+        return None
+    return LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
 
 
 def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> Again:
@@ -154,6 +163,15 @@ def check_store(config: Config) -> None:
         MachineError: its folder cannot be made.
 
     """
+    if config.live is not None and config.mode not in OFFLINE:
+        raise SettingsError(
+            f"--live {','.join(sorted(config.live.channels))} is for mode replay; this is mode {config.mode}.",
+            hint="What is not live is served from the recording. Leave --mode out.",
+        )
+    if config.live is not None and config.faults is not None:
+        raise SettingsError(
+            "--live and --faults exclude each other: faults strike a recording or a live run, not both."
+        )
     if server_of(config.store) is not None:
         return  # the engine asks it first
     if config.store.exists():
@@ -169,6 +187,7 @@ def refuse_files(config: Config) -> None:
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
         ("--match-credential", config.match_credential),
+        ("--live", config.live is not None),
     ):
         if given:
             raise SettingsError(

@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy.cli.parts.completing import cassettes, choices
+from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded, Option
@@ -35,12 +36,15 @@ class SettingsCommand(TyperCommand):
     free_port = False
     """Whether the proxy is for the length of a command, and listens where there is room unless a port is typed."""
 
+    without: frozenset[str] = frozenset()
+    """Options that make no sense here: they have no flag."""
+
     _derived: list[Any] | None = None
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
         """Return the derived options and the command's own."""
         if self._derived is None:
-            self._derived = _derived(free_port=self.free_port)
+            self._derived = _derived(free_port=self.free_port, without=self.without)
         own = super().get_params(ctx)
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
@@ -62,13 +66,19 @@ class OnAFreePort(SettingsCommand):
     free_port = True
 
 
+class Recorded(OnAFreePort):
+    """The same for a command that works on what is recorded of all channels."""
+
+    without = frozenset({"live", "unknown_tool", "read_only"})
+
+
 def flags_of(ctx: typer.Context) -> Mapping[str, object]:
     """Return what was typed behind the derived flags, by option; None where a flag was not given."""
     flags: Mapping[str, object] = ctx.meta[_FLAGS]
     return flags
 
 
-def _derived(*, free_port: bool) -> list[Any]:
+def _derived(*, free_port: bool, without: frozenset[str]) -> list[Any]:
     """Let typer make its parameters from a function that has one for each option."""
     from llmproxy.settings import options
 
@@ -76,7 +86,11 @@ def _derived(*, free_port: bool) -> list[Any]:
         """Carry a signature."""
 
     facts = {"port": "[any free one unless given]"} if free_port else {}
-    parameters = [_parameter(option, facts.get(option.name)) for option in options() if option.has_flag]
+    parameters = [
+        _parameter(option, facts.get(option.name))
+        for option in options()
+        if option.has_flag and option.name not in without
+    ]
     flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False)
@@ -101,6 +115,13 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
+
+
+def refuse_live(loaded: Loaded, command: str) -> None:
+    """Refuse live channels that are set for everything where a command has none. Raises SettingsError."""
+    if loaded.settings.live:
+        hint = f"It was set by {loaded.sources['live']}."
+        raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)
 
 
 def gather(flags: Mapping[str, object]) -> Loaded:

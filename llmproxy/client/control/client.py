@@ -104,6 +104,7 @@ class Control:
         bind: str | None = None,
         faults: Mapping[str, Any] | None = None,
         mocks: Mapping[str, Any] | None = None,
+        live: Mapping[str, Any] | None = None,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Report:
@@ -112,6 +113,7 @@ class Control:
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
         `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them counts: all, paths, none.
         `faults` are faults on purpose (docs/faults.md), `mocks` what the agent's model reads instead of tools' results (docs/suites.md).
+        `live` are the members `live`, `unknown_tool` and `read_only` (docs/tools.md): which channels go to real providers or tools.
         `patience` is how many seconds to try again while another client has it open.
 
         Raises:
@@ -126,7 +128,7 @@ class Control:
             "upstreams": upstreams,
         }
         given |= {"overrides": overrides, "fork": fork, "circumstances": circumstances or None, "bind": bind}
-        given |= {"faults": faults, "mocks": mocks}
+        given |= {"faults": faults, "mocks": mocks, **(live or {})}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
         while True:

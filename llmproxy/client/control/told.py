@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.errors import UpstreamError
-from llmproxy.protocol import AGENT, Channel, Decision
+from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
 
 if TYPE_CHECKING:
     from llmproxy.core.forks.mocks import Unmocked
@@ -93,10 +93,17 @@ class Report:
     miss_texts: tuple[str, ...] = ()
     overrides: Mapping[str, Any] | None = None
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
+    live: Mapping[str, Any] | None = None
+    """Which channels went live, in which cassette that is kept and what could not be answered, as the proxy says it; None for a session without."""
     faults: Mapping[str, Any] | None = None
     """The faults on purpose and how often each struck, as the proxy says it; None for a session without."""
     further: tuple[Call, ...] | None = None
     """Calls after the one that a session was closed with; None where nobody asked, or a proxy of an earlier version does not say."""
+
+    @property
+    def offline(self) -> bool:
+        """Whether no model is asked, so that no key is needed."""
+        return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
     @property
     def unstruck(self) -> tuple[str, ...]:
@@ -130,6 +137,7 @@ class Report:
             unused=None if unused is None else tuple(_unused(each) for each in unused),
             overrides=value.get("overrides"),
             faults=value.get("faults"),
+            live=value.get("live"),
             parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
             bound_names=tuple(str(name) for name in value.get("bound_names") or ()),
             miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
@@ -152,6 +160,7 @@ class Report:
             "bound_names": list(self.bound_names),
             "miss_texts": list(self.miss_texts),
             "overrides": self.overrides,
+            **({} if self.live is None else {"live": self.live}),
             **({} if self.faults is None else {"faults": self.faults}),
         }
 

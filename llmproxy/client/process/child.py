@@ -50,8 +50,15 @@ def _not_found(word: str, code: int) -> CommandNotFound:
     return error
 
 
-def run(command: Sequence[str], env: Mapping[str, str], started: Callable[[int], None] = lambda _pid: None) -> int:
-    """Run a command to its end and return its exit code, 128 + n if signal n ended it. `started` hears its process id.
+def run(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    started: Callable[[int], None] = lambda _pid: None,
+    heard: Callable[[int], object] = lambda _signal: None,
+) -> int:
+    """Run a command to its end and return its exit code, 128 + n if signal n ended it.
+
+    `started` hears its process id, `heard` each signal that came meanwhile.
 
     Raises:
         CommandNotFound: it cannot be executed.
@@ -61,6 +68,7 @@ def run(command: Sequence[str], env: Mapping[str, str], started: Callable[[int],
     early: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
+        heard(number)
         if popen is None:
             early.append(number)
         elif number not in terminal or not _in_foreground():

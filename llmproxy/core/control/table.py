@@ -24,6 +24,7 @@ from llmproxy.core.control.values import (
     faults_of,
     flag_of,
     forking_of,
+    live_of,
     maybe_flag_of,
     name_of,
     one_of,
@@ -236,6 +237,9 @@ OPEN_MEMBERS = (
     "circumstances",
     "bind",
     "faults",
+    "live",
+    "unknown_tool",
+    "read_only",
 )
 
 
@@ -256,6 +260,7 @@ def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
         circumstances=circumstances_of(body.get("circumstances")),
         bind=one_of(Scope, body.get("bind"), "bind"),
         faults=faults_of(body.get("faults")),
+        live=live_of(body, engine.config.live),
     )
     return 201, report(engine, session)
 

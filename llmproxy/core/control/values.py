@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,12 @@ from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.core.forks.overrides import Overrides, read
+from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
-from llmproxy.values import read_upstreams
+from llmproxy.values import read_channels, read_patterns, read_unknown_tool, read_upstreams
 
 Json = Any
 """Plain JSON values."""
@@ -160,6 +162,27 @@ def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking
         if split_name(child) != (child, 1):
             raise BadControl(f"llmproxy: fork.as is {shown(child)}; a fork is a first sample.")
     return Forking(given=read(overrides), live=bool(live), at=at), child
+
+
+def live_of(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChannels | None:
+    """Return which channels a session wants live, an empty list for none; None: the proxy's. Raises BadControl."""
+    if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
+        body.get("live") or (body.get("live") is None and default is not None)
+    ):
+        raise BadControl(f"llmproxy: {named[0]} needs live.", hint='Such as {"live": ["llm"]}.')
+    if not named and body.get("live") is None:
+        return None
+    if not isinstance(body.get("live") or [], list) or not isinstance(body.get("read_only") or [], list):
+        raise BadControl("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
+    default = default or LiveChannels(frozenset())
+    try:
+        return LiveChannels(
+            default.channels if body.get("live") is None else frozenset(read_channels(body["live"])),
+            default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
+            default.read_only if body.get("read_only") is None else read_patterns(body["read_only"]),
+        )
+    except ValueError as error:
+        raise BadControl(f"llmproxy: live, unknown_tool, read_only: {error}.") from error
 
 
 def faults_of(value: Json, seed: Json = None) -> Faults | None:

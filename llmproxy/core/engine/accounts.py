@@ -116,7 +116,7 @@ def outcome_of(
         answered=priced.answered if priced else exchange.answered,
         attempt=attempt_of(exchange.headers),
         at=exchange.started_at,
-        miss=isinstance(exchange.error, MissError) and not exchange.repeats,
+        miss=isinstance(exchange.error, MissError) and not (exchange.repeats or exchange.expected),
         lost=lost,
         seq=exchange.seq,
     )

@@ -35,6 +35,7 @@ class MissReason(StrEnum):
 
     NEVER = "never recorded"
     EXHAUSTED = "every recording was already played"
+    STATE = "recorded in another state of the tools"
     UNBOUND = "its answer cannot be told in this run's words"
 
 

@@ -26,6 +26,14 @@ from llmproxy.core.engine.accounts import TEXT, Prices, outcome_of
 from llmproxy.core.engine.binding import Binder, FoundRecording
 from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
 from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
+from llmproxy.core.engine.going_live import (
+    announce,
+    changes_something,
+    choose_recorded,
+    goes_live,
+    refusal_of,
+    told_unknown,
+)
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.engine.talking import Talk, as_kept, hear_reply, say_harmless
@@ -37,6 +45,7 @@ from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import Known, Memory, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
+from llmproxy.core.living.living import Living
 from llmproxy.core.misses.explain import Miss
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.providers.routing import Family
@@ -59,7 +68,7 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, Plans, SendingPlan, plan, plan_open
 from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
-from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays
+from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays, UnknownTool
 from llmproxy.store_server import is_there
 
 __all__ = ["Config", "Engine", "Exchange", "Harmless"]
@@ -114,11 +123,15 @@ class Engine:
         self.journal = journal
         self.now, self.clock = now, clock
         self.sessions = Sessions(
-            SessionDefaults(config.mode, config.speed, config.exhausted, config.allow_live, config.bind, config.faults),
+            SessionDefaults(
+                config.mode, config.speed, config.exhausted, config.allow_live, config.bind, config.faults, config.live
+            ),
             self._store_for,
             holder,
             self._keep_file,
             self._make_ready,
+            self._keep_waiting,
+            now,
         )
         self._placing = Placing(config, redactor, self.sessions)
         self._prices = Prices()
@@ -290,6 +303,9 @@ class Engine:
         if exchange.decision is Decision.PASS:
             return
         session, store = exchange.session, self.store
+        if session.living is not None and exchange.decision is None and goes_live(exchange, session.living, body):
+            self._let_live(exchange, session.living)
+            return
         if session.first is None and store:
             self._make_ready(store, session.cassette, session.sample)
             session.first = store.first_key(session.cassette, session.sample)
@@ -309,7 +325,11 @@ class Engine:
         if exchange.decision is not None or (forking is not None and self._overridden(forking, exchange)):
             self._reserve(exchange, slots)
             return
-        verdict = decide(
+        verdict = (
+            choose_recorded(exchange, session.living, slots, store, key)
+            if session.living is not None and store
+            else None
+        ) or decide(
             Situation(
                 policy=session.policy,
                 recordings=slots,
@@ -342,6 +362,8 @@ class Engine:
             self._account(store, exchange, verdict.recording)
         elif verdict.reason is not None and (harmless := say_harmless(exchange)):
             exchange.error = Harmless(harmless)
+        elif verdict.reason is not None and exchange.session.living is not None:
+            self._refuse_beside_live(exchange, exchange.session.living, verdict.reason, len(slots))
         elif verdict.reason is not None:
             exchange.error = self._miss(exchange, verdict.reason, len(slots))
         else:
@@ -350,12 +372,58 @@ class Engine:
             check_upstream(exchange)
             self._reserve(exchange, slots)
 
+    def _let_live(self, exchange: Exchange, living: Living) -> None:
+        """Send a request to its real provider or tool, and keep the answer in the session's child."""
+        session = exchange.session
+        exchange.nth = session.arrive(exchange.walker, 1)
+        self.sessions.renew(session)
+        session.recorded_here.add(exchange.walker)
+        exchange.into, exchange.decision = (living.child, 1), Decision.RECORD
+        check_upstream(exchange)
+        self._reserve(exchange, ())
+
+    def _refuse_beside_live(self, exchange: Exchange, living: Living, why: MissReason, recordings: int) -> None:
+        """Refuse what no recording answers beside live channels; a tool's call as its user wanted."""
+        if exchange.channel is Channel.LLM:
+            exchange.error = self._miss(exchange, why, recordings)
+            return
+        name = told_unknown(exchange, living)
+        if living.asked.unknown is UnknownTool.LIVE:
+            living.parted = living.parted or (name if changes_something(exchange, living) else "")
+            self._let_live(exchange, living)
+            return
+        exchange.expected = living.asked.unknown is UnknownTool.ERROR
+        exchange.error = self._miss(exchange, why, recordings)
+        exchange.note = exchange.note or f"no recording of {name} holds here"
+        self.sessions.renew(exchange.session)
+        exchange.into = living.child, 1
+        response = refusal_of(exchange, str(exchange.error), self.config.miss_status)
+        made = self._interaction(exchange, response, Usage(), redacted=False)
+        living.made[exchange.seq] = made
+        living.waiting.append(made)
+
+    def _keep_answer(self, exchange: Exchange, response: Response) -> None:
+        """Put an answer that was served beside live channels into the session's child, soon."""
+        if (living := exchange.session.living) is None or exchange.slot is None or self._store is None:
+            return
+        self.sessions.renew(exchange.session)
+        exchange.into = living.child, 1
+        usage = self._store.load(exchange.slot.id).usage
+        living.served += 1
+        living.waiting.append(self._interaction(exchange, response, usage, redacted=False))
+        announce(exchange, living, response)
+
+    def _keep_waiting(self, living: Living) -> None:
+        """Store what waits of a run with live channels. Raises as `stored`."""
+        if self._store is not None and (waiting := living.take()):
+            self._store.add_all([Addition(each) for each in waiting])
+
     def _reserve(self, exchange: Exchange, slots: Sequence[RecordingSlot]) -> None:
         """Give an answer that will be recorded its occurrence now: ids in it may come back in a request before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
-        beside = self._under_way.setdefault((session.cassette, session.sample), {})
+        beside = self._under_way.setdefault(exchange.place, {})
         taken = [each.occurrence for each in beside.values() if each.walker == exchange.walker]
         if not session.policy.anew:
             taken += [slot.occurrence for slot in slots]
@@ -484,7 +552,7 @@ class Engine:
 
     def told(self, session: Session, call: CallEnded) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
-        for each in (session.forking, session.faulting, *session.aside):
+        for each in (session.forking, session.living, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:
                 return made
         return self.recorded(call.interaction)
@@ -529,7 +597,9 @@ class Engine:
         )
 
     def _made_by(self, session: Session) -> Callable[[str], Origin | None]:
-        store, place = self.store, (session.cassette, session.sample)
+        living = session.living
+        live = living is not None and living.is_live(Channel.LLM)
+        store, place = self.store, (living.child, 1) if living and live else (session.cassette, session.sample)
 
         def made_by(name: str) -> Origin | None:
             found = store.made_by(*place, name) if store else None
@@ -585,6 +655,7 @@ class Engine:
             exchange.talk = Talk(self._store, exchange, response)
             response = exchange.talk.response
         self._serve(exchange, exchange.slot)
+        self._keep_answer(exchange, response)
         return response
 
     def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
@@ -596,7 +667,8 @@ class Engine:
         speed, now = exchange.session.speed, self.now()
         if exchange.bound is not None:
             extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
-        if speed or exchange.bound is not None or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+        looked_at = exchange.bound is not None or exchange.session.living is not None
+        if speed or looked_at or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             answer = self.answer(exchange)
             if (host := elsewhere(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
@@ -643,19 +715,26 @@ class Engine:
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
         if (store := self._store) is not None and kept:
+            livings = {id(each): each for exchange, _ in kept if (each := exchange.session.living) is not None}
+            waiting = [one for each in livings.values() for one in each.take()]
             try:
                 ids = store.add_all(
                     [
-                        Addition(one, supersede=supersede, healing=exchange.session.made)
-                        for (exchange, one), supersede in zip(kept, first, strict=True)
+                        *map(Addition, waiting),
+                        *(
+                            Addition(one, supersede=supersede, healing=exchange.session.made)
+                            for (exchange, one), supersede in zip(kept, first, strict=True)
+                        ),
                     ]
                 )
             except BaseException:
+                for one in waiting:
+                    next(each for each in livings.values() if each.child == one.cassette).waiting.append(one)
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
                         exchange.session.superseded.discard(exchange.walker)
                 raise
-            for (exchange, one), stored in zip(kept, ids, strict=True):
+            for (exchange, one), stored in zip(kept, ids[len(waiting) :], strict=True):
                 self._noted(exchange, one, stored)
         return [Usage() if one is None else one.usage for one in made]
 
@@ -678,6 +757,8 @@ class Engine:
     def _noted(self, exchange: Exchange, made: Interaction, stored: int) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
+        if exchange.session.living is not None:
+            announce(exchange, exchange.session.living, made.response)
         exchange.session.served.add(stored)
         exchange.session.made.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
@@ -697,8 +778,8 @@ class Engine:
             request=_sent_to(exchange.route.upstream, self._request(exchange, exchange.body or b"")),
             response=response,
             started_at=exchange.started_at,
-            cassette=exchange.session.cassette,
-            sample=exchange.session.sample,
+            cassette=exchange.place[0],
+            sample=exchange.place[1],
             party=exchange.party,
             occurrence=exchange.occurrence or exchange.nth,
             model=self._model(exchange, kind, body),
@@ -762,7 +843,7 @@ class Engine:
             lost=lost,
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
-        self._under_way.get((exchange.session.cassette, exchange.session.sample), {}).pop(id(exchange), None)
+        self._under_way.get(exchange.place, {}).pop(id(exchange), None)
         exchange.session.tally.add(outcome, said if outcome.miss else "")
         exchange.session.calls.add(outcome, said)
         if exchange.session.forking is not None:
@@ -864,7 +945,8 @@ class Engine:
         served: dict[tuple[str, int], set[int]] = {}
         for session in [*self.sessions.walks.values(), *self.sessions.closed]:
             served.setdefault((session.cassette, session.sample), set()).update(session.served)
-        return sum(count_unused(self._store, *place, ids) for place, ids in served.items())
+        live = self.config.live.channels if self.config.live is not None else ()
+        return sum(count_unused(self._store, *place, ids, live) for place, ids in served.items())
 
     def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
         """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot. Raises SessionUnknown."""
@@ -875,8 +957,11 @@ class Engine:
 
     def unused_of(self, session: Session) -> list[RowSummary] | None:
         """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
-        store = self.store
-        return store.unused(session.cassette, session.sample, session.served) if store else None
+        store, living = self.store, session.living
+        unused = store.unused(session.cassette, session.sample, session.served) if store else None
+        if unused is None or living is None:
+            return unused
+        return [row for row in unused if not living.is_live(row.channel)]
 
     def idle_faults(self, session: Session | None = None) -> list[str]:
         """Say of each rule that struck nothing why: of a session's faults, or of the proxy's over all its sessions."""

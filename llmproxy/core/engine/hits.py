@@ -93,6 +93,7 @@ class Hits:
             or session is None
             or session.forking is not None
             or session.faulting is not None
+            or session.living is not None
             or session.speed
             or session.first is None
         ):

@@ -9,6 +9,7 @@ from llmproxy.core.dialects.conversation import asked
 from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.misses.explain import Miss, MissContext, MissPlace, explain
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, elsewhere, other_rules
@@ -16,6 +17,7 @@ from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import RefusedError
+from llmproxy.protocol import Channel
 
 CANDIDATES = 50
 """Recordings that are compared with a missed request."""
@@ -58,12 +60,18 @@ def explain_miss(
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=tuple(MissPlace(*found) for found in elsewhere(store, key, limit=PLACES)) if store else (),
+        elsewhere=tuple(MissPlace(*found) for found in elsewhere(store, key, limit=PLACES))
+        if store and session.living is None  # what live runs were refused stands in their cassettes
+        else (),
         other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
         if store
         else False,
         complete=session.complete,
-        unbound=exchange.unbound,
+        state=exchange.unbound if why is MissReason.STATE else "",
+        beside_live=""
+        if session.living is None or exchange.channel is Channel.LLM
+        else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
+        unbound="" if why is MissReason.STATE else exchange.unbound,
     )
     return explain(context, wanted, _candidates(exchange, config, store, wanted))
 

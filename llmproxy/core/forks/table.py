@@ -180,8 +180,10 @@ def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fo
         )
 
 
-def reserve(store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = ()) -> str:
-    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@fork-N``; never one of `taken`.
+def reserve(
+    store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
+) -> str:
+    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@KIND-N``; never one of `taken`.
 
     Raises:
         CassetteExists: `wanted` is there already.
@@ -196,7 +198,7 @@ def reserve(store: Store, parent: str, wanted: str | None, holder: str, taken: C
         store.begin(wanted, 1, exclusive=True, holder=holder)
         return wanted
     for number in range(1, _NUMBERS):
-        name = f"{parent}@fork-{number}"
+        name = f"{parent}@{kind}-{number}"
         if name in taken or store.has(name, 1):
             continue
         try:

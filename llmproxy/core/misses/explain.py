@@ -86,6 +86,10 @@ class MissContext:
     """Recordings of this cassette were keyed under other normalisation rules."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
+    state: str = ""
+    """Beside live channels: why no recording of this tool's call holds in the state in which it was asked."""
+    beside_live: str = ""
+    """Beside live channels: the name of this tool's call."""
     unbound: str = ""
     """Why a recording that was held against it, with what is bound, does not fit."""
 
@@ -175,7 +179,8 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
 
 def _steps(case: _Case) -> list[str]:
     near = f"   {_look(case, f'show {case.near.id}')}" if case.near else ""
-    return [*_reason(case).steps(case), f"look closer: {_look(case, 'why')}{near}"]
+    live = ["or let the real tool answer: --unknown-tool live"] if case.context.beside_live else []
+    return [*_reason(case).steps(case), *live, f"look closer: {_look(case, 'why')}{near}"]
 
 
 def _about(near: Nearest, shown: int, width: int) -> list[str]:
@@ -266,6 +271,13 @@ def _played(case: _Case) -> str:
     )
 
 
+def _in_state(case: _Case) -> list[str]:
+    name = short(case.context.beside_live, 60)
+    return [
+        f"tools have a state, so what was recorded in another one may be wrong here; if it changes nothing: --read-only '{name}'"
+    ]
+
+
 def _nothing(case: _Case) -> str:
     return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
 
@@ -310,6 +322,7 @@ _REASONS = (
         _played,
         lambda case: ["repeat the last answer instead: --exhausted last (or cycle)", *_append(case)],
     ),
+    _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
     _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
     _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
     _Reason(

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.mcp.turns import Turn
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.channels import channel_of
@@ -55,6 +56,8 @@ class Config:
     """What may be bound."""
     faults: Faults | None = None
     """Faults on purpose of every session that has none of its own."""
+    live: LiveChannels | None = None
+    """What goes live in sessions that say nothing else."""
     record_host: tuple[str, ...] = ()
     """Hosts of other services that are recorded and replayed too."""
     allow_host: tuple[str, ...] = ()
@@ -158,6 +161,10 @@ class Exchange:
     """The fault on purpose that it met."""
     error: LLMProxyError | None = None
     """Why it was refused."""
+    expected: bool = False
+    """It was refused, and that is no miss of the run: the model reads that its tool failed."""
+    into: tuple[str, int] | None = None
+    """Cassette and sample in which its answer is kept, where that is not its session's."""
     repeats: bool = False
     """It is the miss before, asked again without a stream."""
     talk: Talking | None = None
@@ -214,6 +221,11 @@ class Exchange:
     def replayed_status(self) -> int | None:
         """Status of the answer that is played, None where none is."""
         return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Cassette and sample in which its answer is kept, if it is."""
+        return self.into or (self.session.cassette, self.session.sample)
 
     @property
     def walker(self) -> tuple[str, Key]:

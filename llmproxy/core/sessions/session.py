@@ -22,6 +22,7 @@ from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
+    from llmproxy.core.living.living import Living
     from llmproxy.core.sessions.forking import Forking
 
 LONGEST_NAME = 300
@@ -98,6 +99,8 @@ class Session:
     """What was declared of this run, and what varies; None where neither is anything."""
     forking: Forking | None = None
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
+    living: Living | None = None
+    """Which channels are live, and how far the tools are that are not; None for nearly every session."""
     faulting: Faulting | None = None
     """Faults on purpose; None for nearly every session."""
     aside: list[Faulting] = field(default_factory=list)
@@ -157,6 +160,8 @@ class Session:
         self._last = None
         if self.forking is not None:
             self.forking.restart()
+        if self.living is not None:
+            self.living.restart()
         if self.bound is not None:
             self.bound.restart()
         for each in (self.faulting, *self.aside):
@@ -172,7 +177,9 @@ class Session:
 
     @property
     def leased(self) -> tuple[str, int] | None:
-        """The cassette and sample that this session alone may record now: its own, or the child that it may fork to."""
+        """The cassette and sample that it alone may record now: its own, or the child that it records or may fork to."""
+        if self.living is not None:
+            return self.living.child, 1
         if self.policy.alone:
             return self.cassette, self.sample
         return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

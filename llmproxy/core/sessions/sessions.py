@@ -14,7 +14,7 @@ import logging
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -23,7 +23,9 @@ from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import Overrides
-from llmproxy.core.forks.table import fork_of, reserve
+from llmproxy.core.forks.table import Fork, drop, fork_of, put, reserve
+from llmproxy.core.living.channels import LiveChannels
+from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.bound import Bound, Trial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
@@ -55,6 +57,13 @@ class SessionUnknown(LLMProxyError):
     status = 404
 
 
+class NothingToServe(RefusedError):
+    """Some channels are to be live, and nothing is recorded of the others."""
+
+    code = "llmproxy_nothing_to_serve"
+    status = 404
+
+
 class LiveForbidden(RefusedError):
     """A replay proxy was asked for a session that may reach the network."""
 
@@ -73,6 +82,8 @@ class SessionDefaults:
     bind: Scope = Scope.ALL
     faults: Faults | None = None
     """Faults on purpose."""
+    live: LiveChannels | None = None
+    """What goes live."""
 
 
 class Walked(Protocol):
@@ -123,6 +134,10 @@ class Sessions:
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
     begun: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
+    keep: Callable[[Living], None] = lambda _living: None
+    """Stores what waits of a session with live channels, before its end."""
+    now: Callable[[], float] = lambda: 0.0
+    """Unix seconds, of what is noted about a session."""
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     speakers: dict[str, str] = field(default_factory=dict)
@@ -142,8 +157,9 @@ class Sessions:
         """Return the session that a request under `name` belongs to, opened now if need be."""
         name = canonical(name)
         name = self.bindings.get(name, name)
+        defaults = self.defaults
         return self.walks.get(name) or self._begin(
-            name, self.defaults.mode, self.defaults.speed, self.defaults.exhausted
+            name, defaults.mode, defaults.speed, defaults.exhausted, defaults.live
         )
 
     def known(self, name: str) -> Session | None:
@@ -165,17 +181,20 @@ class Sessions:
         circumstances: Iterable[Circumstance] = (),
         bind: Scope | None = None,
         faults: Faults | None = None,
+        live: LiveChannels | None = None,
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
         A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is overridden, and whether what
         parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find. `circumstances` are
         declared of the run, `bind` says what of them counts.
+        `live` are the channels that are not served from the recording; none is nothing.
 
         Raises:
             SessionBusy: it is open already.
             RefusedError: the name cannot be.
-            LiveForbidden: a replay proxy was asked for a mode with a network.
+            LiveForbidden: a replay proxy was asked for a mode with a network, or for live channels.
+            NothingToServe: channels are to be live, and nothing is recorded of the others.
             CassetteBusy: another session records this cassette.
             CassetteExists: there is a `child` already.
 
@@ -186,14 +205,15 @@ class Sessions:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
-        live = forking is not None and forking.live
+        forks = forking is not None and forking.live
         if forking is not None and not forking.mocks and mode not in OFFLINE:
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
-        if (mode not in OFFLINE or live) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
-            which = "that forks" if live else f"in mode {mode}"
+        if (mode not in OFFLINE or forks) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
+            which = "that forks" if forks else f"in mode {mode}"
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
+        live = self._may_be_live(live, mode, forking, faults)
         if known is not None:
             self._leave(known)
         session = self._begin(
@@ -201,6 +221,7 @@ class Sessions:
             mode,
             self.defaults.speed if speed is None else speed,
             exhausted or self.defaults.exhausted,
+            live,
         )
         session.opened = True
         if forking is not None:
@@ -214,6 +235,27 @@ class Sessions:
         self._declare(session, circumstances)
         self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
+
+    def _may_be_live(
+        self, live: LiveChannels | None, mode: Mode, forking: Forking | None, faults: Faults | None
+    ) -> LiveChannels | None:
+        """Return the channels of a session that are live; its own, else the proxy's. Raises RefusedError, LiveForbidden."""
+        chosen = live if live is not None else self.defaults.live if mode in OFFLINE else None
+        if chosen is None or not chosen.channels:
+            return None
+        named = f"live channels ({', '.join(sorted(chosen.channels))})"
+        if mode not in OFFLINE:
+            msg = f"llmproxy: {named} are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What is not live is served from the recording.")
+        if forking is not None and not forking.mocks:
+            msg = f"llmproxy: {named} and overrides or forks exclude each other."
+            raise RefusedError(msg, hint="Give the session either.")
+        if faults is not None and faults.rules:
+            raise RefusedError(f"llmproxy: {named} and faults on purpose exclude each other.", hint="Give either.")
+        if chosen != self.defaults.live and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
+            msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
+            raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
+        return chosen
 
     def set_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
         """Let a session meet other faults from its next call on; none if there are no rules.
@@ -276,9 +318,40 @@ class Sessions:
             forking.child = reserve(store, session.cassette, child, self.holder, taken)
         session.forking = forking
 
-    def _begin(self, name: str, mode: Mode, speed: float, exhausted: Exhausted) -> Session:
+    def _live(self, name: str, live: LiveChannels) -> Living:
+        """Begin the cassette in which a session with live channels is kept. Raises NothingToServe."""
         cassette, sample = split_name(name)
-        session = Session(name, cassette, sample, mode, speed, exhausted)
+        store = self.store(Mode.REPLAY)
+        places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
+        parent = next((place for place in places if store is not None and store.has(*place)), None)
+        if parent is None:
+            msg = f"llmproxy: nothing is recorded in cassette {cassette!r}, so there is nothing to serve beside live channels."
+            raise NothingToServe(msg, hint="Record it first, with its tools.")
+        living = Living(live, parent, "")
+        self._new_child(living)
+        return living
+
+    def _new_child(self, living: Living) -> None:
+        if (store := self.store(Mode.RECORD)) is None:
+            raise AssertionError("a live run without a store")
+        taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
+        living.child = reserve(store, living.parent[0], None, self.holder, taken, kind="live")
+        fork = Fork(living.child, living.parent[0], 1, why=f"live: {', '.join(sorted(living.asked.channels))}")
+        put(store, replace(fork, parent_sample=living.parent[1], created_at=self.now()))
+        living.again = False
+
+    def renew(self, session: Session) -> None:
+        """Let a session that started again record another child than before; it blocks for a few short transactions."""
+        if session.living is not None and session.living.again:
+            self._end(session)
+            self._new_child(session.living)
+
+    def _begin(
+        self, name: str, mode: Mode, speed: float, exhausted: Exhausted, live: LiveChannels | None = None
+    ) -> Session:
+        living = None if live is None else self._live(name, live)
+        cassette, sample = split_name(name) if living is None else living.parent
+        session = Session(name, cassette, sample, mode, speed, exhausted, living=living)
         if (store := self.store(mode)) is not None:
             self.begun(store, cassette, sample)
             session.first = store.first_key(cassette, sample)
@@ -348,6 +421,10 @@ class Sessions:
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
+            if session.living is not None:
+                self.keep(session.living)
+                if not store.has(*place):
+                    drop(store, *place)
             store.end(*place, self.holder, clean=session.sealed)
             if session.policy.writes:
                 self.ended(session)
@@ -359,8 +436,10 @@ class Sessions:
         self._keep(session)
         try:
             if (store := self.store(session.mode)) is not None:
-                store.end(session.cassette, session.sample, _LATE, clean=session.sealed)
-                self.ended(session)
+                place = (session.cassette, session.sample) if session.living is None else (session.living.child, 1)
+                store.end(*place, _LATE, clean=session.sealed)
+                if session.living is None:
+                    self.ended(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
             # Another close can say again that it is the last.
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"

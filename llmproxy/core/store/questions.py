@@ -8,11 +8,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from llmproxy.core.store.contents.rows import SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.contents.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound
+from llmproxy.protocol import Channel
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -43,9 +44,12 @@ def summary(store: Store, interaction: int) -> RowSummary:
     return to_summary(found[0])
 
 
-def count_unused(store: Store, cassette: str, sample: int, served: Collection[int]) -> int:
-    """Count the live recordings of a cassette and sample whose ids are not among `served`."""
+def count_unused(
+    store: Store, cassette: str, sample: int, served: Collection[int], without: Collection[Channel] = ()
+) -> int:
+    """Count the live recordings of a cassette and sample whose ids are not among `served`; those of channels `without` are left out."""
     sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
+    sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     return sum(id_ not in served for (id_,) in _all(store, sql, [to_sql(cassette), sample]))
 
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
-from llmproxy.protocol import OFFLINE
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer, Called, spoken
 from llmproxy.scenario.models.direct import request_of
@@ -185,7 +184,7 @@ async def _called(
     """Call the model, as often as it makes sense, and return the answer."""
     chosen = model.temperature if model.temperature_given else None
     sent = {"timeout": timeout} | asked | _where(model, party, session)
-    replays = session is not None and session.mode in OFFLINE
+    replays = session is not None and session.opened.offline
     pauses = iter(PAUSES)
     while True:
         try:
@@ -241,7 +240,7 @@ def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[s
         return said | {name: value for name, value in places.items() if value}
     found = route(model, session.proxy, session, party=party)
     found["extra_headers"] = {**(model.extra.get("extra_headers") or {}), **found["extra_headers"]}
-    if session.mode in OFFLINE:
+    if session.opened.offline:
         said.setdefault("api_key", PLACEHOLDER)
     return said | found
 

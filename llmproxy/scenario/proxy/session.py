@@ -19,7 +19,7 @@ from llmproxy.client.control.wires import Wires
 from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import AGENT, OFFLINE, PARTY_HEADER, SESSION_HEADER
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.scenario.llm import LLM
 from llmproxy.scenario.proxy.aside import aside
 from llmproxy.scenario.proxy.binding import bound, outside, own_sessions, process_session, turn, was_pointed
@@ -72,7 +72,7 @@ class RunSession:
         self.mode = opened.mode
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=self.mode in OFFLINE)
+        self.llm = LLM(self.proxy, self.name, replay=opened.offline)
         self.interrupted = False
         """Whether the run ends before its end, so that mode `once` records it anew."""
         self._closed: Report | None = None

@@ -32,6 +32,7 @@ FLAGS: dict[str, object] = {
     "answer_to": ["proxy.lan"],
     "allow_origin": ["http://localhost:5173", "vscode-webview://*"],
     "allow_live": True,
+    "read_only": ["get_*", "POST api.example.com/search*"],
     "client_cert": "my cert.pem",
     "match_credential": True,
     "fail_on_miss": True,

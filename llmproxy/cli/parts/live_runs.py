@@ -1,0 +1,114 @@
+"""``llmproxy run --live``: what was run with live channels, and how the model went about it otherwise than the recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import CassetteNotFound, LLMProxyError
+
+if TYPE_CHECKING:
+    from llmproxy.client.control.client import Report
+    from llmproxy.scenario.repeats.models import ModelComparison
+    from llmproxy.settings import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One run, as the proxy told of it."""
+
+    live: Mapping[str, Any]
+    verdict: str
+
+
+def check_recorded(loaded: Loaded) -> None:
+    """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
+    from llmproxy.cli.parts.recording import record_first
+    from llmproxy.settings import shown_path
+    from llmproxy.store_server import is_there
+
+    store, channels = loaded.settings.store, ",".join(loaded.settings.live)
+    if not is_there(store) and loaded.settings.cassette_dir is None:
+        msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
+        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {record_first(loaded)}")
+
+
+@dataclass(slots=True)
+class LiveRuns:
+    """All runs of a command with live channels."""
+
+    loaded: Loaded
+    runs: list[LiveRun] = field(default_factory=list)
+
+    def add(self, report: Report | None, code: int) -> None:
+        """Hear what a run came to."""
+        if report is not None and report.live is not None:
+            self.runs.append(LiveRun(report.live, f"exit {code}"))
+
+    def compared(self) -> ModelComparison | None:
+        """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our store."""
+        return compare_runs(self.loaded, self.runs)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values; nothing where no channel was live."""
+        found = self.compared()
+        told = [{**each.live, "verdict": each.verdict} for each in self.runs]
+        return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
+
+    def tell(self) -> list[str]:
+        """Say where the runs are kept, and how they differ."""
+        if not self.runs:
+            return []
+        from llmproxy.cli.parts.printing import line
+        from llmproxy.core.traffic.advice import look, quoted
+        from llmproxy.settings import shown_path
+
+        store, last = shown_path(self.loaded.settings.store), self.runs[-1].live
+        names = [str(each.live["cassette"]) for each in self.runs]
+        kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        lines = [
+            f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}, tools served from {last['parent']}"
+        ]
+        found = self.compared()
+        if found is not None:
+            first, *rest = found.lines()
+            lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
+        compared = look(f"diff {quoted(str(last['parent']))} {quoted(names[-1])}", store)
+        return [*lines, f"  request by request: {compared}"]
+
+
+def compare_runs(loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "") -> ModelComparison | None:
+    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is nothing to compare."""
+    from llmproxy.cli.exchange import rules_of
+    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.engine.likening import liken
+    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.varying import slots_of
+    from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
+    from llmproxy.trace.comparing.policies import read_policy
+
+    with_model = [each for each in runs if "llm" in each.live["channels"]]
+    if not with_model:
+        return None
+    parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
+    try:
+        with open_store(loaded.settings.store, writable=False, now=lambda: 0.0) as store:
+            recorded = list(store.interactions(parent, sample))
+            slots = (*slots_of(store, parent), *list_shipped())
+            made = []
+            for each in with_model:
+                mine = list(store.interactions(str(each.live["cassette"])))
+                told, _ = liken(recorded, mine, slots, rules_of(loaded), loaded.settings.upstream)
+                made.append(
+                    ModelRun(
+                        str(each.live["cassette"]),
+                        read_policy(mine),
+                        read_policy(told),
+                        each.verdict,
+                        tuple(each.live["unknown"]),
+                    )
+                )
+    except LLMProxyError:  # a proxy elsewhere, with a store of its own
+        return None
+    return ModelComparison(parent, read_policy(recorded), tuple(made), verdict)

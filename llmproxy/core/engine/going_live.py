@@ -1,0 +1,151 @@
+"""Some channels live, the others recorded: what of a request's way is different then. The state is `living.Living`, the words are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from llmproxy.core.bindings.answers.bodies import list_parts
+from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.engine.decide import Decided, MissReason
+from llmproxy.core.living.channels import asks_a_model, name_of_call
+from llmproxy.core.living.living import AskedCall, Living
+from llmproxy.core.living.path import (
+    LISTS,
+    TOOLS,
+    ToolPath,
+    ToolRow,
+    depends,
+    may_change,
+    read_path,
+    same_call,
+    tools_that_only_read,
+)
+from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.providers.error_shapes import envelope, status_of_miss
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.contents.rows import RowSummary
+from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.traffic.interaction import Chunk, Key, Response, header
+from llmproxy.errors import MissError
+from llmproxy.protocol import AGENT, Channel, Decision
+
+
+def goes_live(exchange: Exchange, living: Living, body: bytes) -> bool:
+    """Tell whether a request is sent to its real provider or tool; telemetry never is, nor what may be a tool under a name of the user's."""
+    channel = exchange.channel
+    if exchange.route.not_llm or not living.is_live(channel):
+        return False
+    return channel is not Channel.LLM or asks_a_model(exchange.route.provider.name, exchange.operation, body)
+
+
+def choose_recorded(
+    exchange: Exchange, living: Living, slots: Sequence[RecordingSlot], store: Store, key: Key
+) -> Decided[RecordingSlot] | None:
+    """Return what becomes of a call of a tool; None for what depends on no state, which is decided as in every replay."""
+    channel, operation = exchange.channel, exchange.operation
+    lists = channel is Channel.MCP and operation in LISTS
+    if channel is Channel.LLM or not (lists or depends(channel, operation)):
+        return None
+    path = living.path
+    if path is None:
+        path = living.path = _path_of(living, store)
+    chosen = living.choose(
+        path,
+        key,
+        slots,
+        alike=lambda some: _alike(store, some),
+        announced=lambda id_: _announced(living, store, id_),
+        loose=lists,
+    )
+    if chosen.recording is not None:
+        return Decided(Decision.REPLAY, chosen.recording)
+    if slots:
+        exchange.unbound = chosen.why or "it was not recorded as a call of a tool"
+    return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
+
+
+def changes_something(exchange: Exchange, living: Living) -> bool:
+    """Tell whether a call that goes to the real tool may change something there."""
+    name = _name(exchange)
+    if living.asked.declares(name):
+        return False
+    safe = exchange.channel is Channel.HTTP and exchange.method in ("GET", "HEAD", "OPTIONS", "TRACE")
+    return depends(exchange.channel, exchange.operation) and not safe
+
+
+def told_unknown(exchange: Exchange, living: Living) -> str:
+    """Note a call that no recording answers, and return its name."""
+    living.told_unknown(name := _name(exchange))
+    return name
+
+
+def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Response:
+    """Return the answer that tells a tool's caller why there is none, as it is sent."""
+    if exchange.channel is Channel.MCP:
+        status, headers, body = refuse(exchange.operation, exchange.body or b"", text)
+    else:
+        status = miss_status or status_of_miss(exchange.family, exchange.operation)
+        headers, body = envelope(exchange.family, status, MissError.code, text)
+    return Response(status, "", headers, (Chunk(0, body),) if body else ())
+
+
+def announce(exchange: Exchange, living: Living, response: Response) -> None:
+    """Hear which tools the agent's model asks for."""
+    if exchange.channel is not Channel.LLM or exchange.party != AGENT:
+        return
+    said = answered(exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body)
+    if said is not None:
+        living.announced = tuple(AskedCall(call.name, call.arguments) for call in said.tool_calls)
+
+
+def _name(exchange: Exchange) -> str:
+    return name_of_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
+
+
+def _path_of(living: Living, store: Store) -> ToolPath:
+    rows = [row for row in store.summaries(*living.parent) if row.channel is not Channel.LLM]
+    reading = _read_only_tools(store, rows)
+
+    def changes(row: ToolRow) -> bool:
+        return may_change(row, reading, living.asked.declares)
+
+    return read_path((row for row in rows if not living.is_live(row.channel)), changes)
+
+
+def _read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
+    """Return for each server the tools that it calls read-only wherever it lists them."""
+    found: dict[str, frozenset[str]] = {}
+    for provider in {row.provider for row in rows if row.operation == TOOLS}:
+        listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
+        found[provider] = frozenset(tools_that_only_read(each for id_ in listed for each in _messages(store, id_))[0])
+    return found
+
+
+def _messages(store: Store, id_: int) -> Iterator[object]:
+    response = store.response(id_)
+    return (part.value for part in list_parts(header(response.headers, "content-type") or "", response.body))
+
+
+def _alike(store: Store, slots: Sequence[RecordingSlot]) -> bool:
+    """Tell whether recorded answers say the same; ids of messages are no difference."""
+    return len({_said(store, slot.id) for slot in slots}) <= 1
+
+
+def _said(store: Store, id_: int) -> str:
+    response = store.response(id_)
+    messages = list(_messages(store, id_))
+    if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
+        return f"{response.status} {response.body!r}"
+    bare = [
+        {name: value for name, value in each.items() if name != "id"} for each in messages if isinstance(each, dict)
+    ]
+    return json.dumps([response.status, bare], sort_keys=True)
+
+
+def _announced(living: Living, store: Store, id_: int) -> bool:
+    """Tell whether the model asked for a recorded call in its last answer."""
+    if not living.announced:
+        return False
+    request = store.load(id_).request.body
+    return any(same_call(request, call.name, call.arguments) for call in living.announced)

@@ -1,0 +1,172 @@
+"""What another model did otherwise than the recorded one, over several runs: each difference with its rate, what they used with intervals.
+
+    recorded run, runs with a live model -> `ModelComparison` -> lines for people, plain values for JSON
+
+One run of a model says little: it is random. So a difference is told with how many runs had it and the 95 % interval of that rate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from llmproxy.report.amounts import counted, dollars, number
+from llmproxy.scenario.repeats.statistics import Interval, mean, mean_interval, wilson
+from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
+
+_SEED = 7
+"""Of the bootstrap: the same runs have the same interval."""
+_FEWEST = 3
+"""Runs from which on a mean has an interval that says something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun:
+    """One run with a live model."""
+
+    name: str
+    """Cassette in which it is kept."""
+    policy: PolicyRun
+    recorded: PolicyRun
+    """The recorded run, in this one's words: its folder, its day."""
+    verdict: str = ""
+    """``pass``, ``fail``, ``exit 0``; empty where nobody judged."""
+    unknown: tuple[str, ...] = ()
+    """Calls of tools that no recording could answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelComparison:
+    """All runs of one task."""
+
+    parent: str
+    """Cassette of the recorded run."""
+    recorded: PolicyRun
+    runs: tuple[ModelRun, ...]
+    verdict: str = ""
+    """Of the recorded run; empty where it is not known."""
+
+    @property
+    def changes(self) -> list[tuple[PolicyChange, int]]:
+        """Every difference and in how many runs it was, the most frequent first."""
+        found: Counter[PolicyChange] = Counter()
+        for run in self.runs:
+            changes = set(compare_policies(run.recorded, run.policy))
+            if self.verdict and run.verdict and run.verdict != self.verdict:
+                changes.add(PolicyChange("verdict", old=self.verdict, new=run.verdict))
+            found.update(changes)
+        return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """How the runs were judged."""
+        return Counter(run.verdict for run in self.runs if run.verdict)
+
+    @property
+    def unknown(self) -> Counter[str]:
+        """Calls of tools that no recording could answer, over all runs."""
+        return Counter(name for run in self.runs for name in run.unknown)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        many = len(self.runs)
+        return {
+            "cassette": self.parent,
+            "recorded": {**self.recorded.to_json(), "verdict": self.verdict or None},
+            "runs": [
+                {
+                    **run.policy.to_json(),
+                    "cassette": run.name,
+                    "verdict": run.verdict or None,
+                    "unknown": list(run.unknown),
+                }
+                for run in self.runs
+            ],
+            "changes": [
+                {**change.to_json(), "runs": times, "of": many, "interval": _ends(wilson(times, many))}
+                for change, times in self.changes
+            ],
+            "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tools()},
+            "verdicts": [
+                {"verdict": verdict, "runs": times, "of": many, "interval": _ends(wilson(times, many))}
+                for verdict, times in sorted(self.verdicts.items())
+            ],
+            "used": {
+                name: {"recorded": _plain(before), "mean": found and mean(found), "interval": _ends(_interval(found))}
+                for name, before, found in self._used()
+            },
+            "unknown_tools": dict(sorted(self.unknown.items())),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for people."""
+        many = len(self.runs)
+        models = ", ".join(dict.fromkeys(name for run in self.runs for name in run.policy.models)) or "a model"
+        before = ", ".join(self.recorded.models) or "a model"
+        yield f"{models} in {counted(many, 'run')} against {before} in cassette {self.parent}:"
+        changes = self.changes
+        if not changes:
+            yield "  the same calls in the same order, the same last words"
+        for change, times in changes:
+            yield f"  {_share(times, many)}  {change.describe()}"
+        for name, recorded, found in self._used():
+            shown = dollars if name == "cost_usd" else _count
+            told = "unknown" if not found else shown(mean(found) or 0) + _between(_interval(found), shown)
+            yield f"  {name.replace('_usd', '').replace('_', ' ')}: {'unknown' if recorded is None else shown(recorded)} -> {told}"
+        for verdict, times in sorted(self.verdicts.items()):
+            yield f"  {_share(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
+        if self.unknown:
+            names = ", ".join(f"{name} {times}x" for name, times in self.unknown.most_common())
+            yield f"  told that they failed, since no recording holds there: {names}"
+
+    def _tools(self) -> Iterator[tuple[str, int, float]]:
+        before = count_tools(self.recorded.calls)
+        after = [count_tools(run.policy.calls) for run in self.runs]
+        for tool in sorted(before.keys() | {name for each in after for name in each}):
+            yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
+
+    def _used(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
+        """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
+        for name, of in _USED:
+            found = [of(run.policy) for run in self.runs]
+            known = [] if any(each is None for each in found) else [float(each) for each in found if each is not None]
+            yield name, of(self.recorded), known
+
+
+_USED: tuple[tuple[str, Callable[[PolicyRun], int | Decimal | None]], ...] = (
+    ("requests", lambda run: run.requests),
+    ("tokens_in", lambda run: run.tokens_in),
+    ("tokens_out", lambda run: run.tokens_out),
+    ("cost_usd", lambda run: run.cost),
+)
+
+
+def _share(times: int, many: int) -> str:
+    interval = wilson(times, many)
+    if many == 1 or interval is None:
+        return f"{times} of {many}"
+    return f"{times} of {many} ({interval.low:.0%} to {interval.high:.0%})"
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    return mean_interval(values, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [round(interval.low, 6), round(interval.high, 6)]
+
+
+def _between(interval: Interval | None, shown: Callable[[float], str]) -> str:
+    ends = [] if interval is None else [shown(interval.low), shown(interval.high)]
+    return f" ({ends[0]} to {ends[1]})" if len(set(ends)) > 1 else ""
+
+
+def _count(value: float | Decimal) -> str:
+    return number(int(value)) if value == int(value) else f"{float(value):,.1f}"
+
+
+def _plain(value: float | Decimal | None) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,241 @@
+"""How another model, or another prompt, went about the same task: what it called otherwise, and what it used.
+
+    (recorded interactions, interactions of a run) -> PolicyChanges
+
+Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as far as that goes; of what is left, calls of one tool
+at the same place between those are the same call with other arguments; the rest is new, or gone. The order is told where two calls that
+followed each other came the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.contents.rows import content_type
+from llmproxy.core.traffic.differences import differences, fingerprint, printable
+from llmproxy.protocol import AGENT, Channel
+
+if TYPE_CHECKING:
+    from llmproxy.core.traffic.interaction import Interaction
+
+_PLACES = 20
+"""Places of one call's arguments that are told."""
+_SHOWN = 80
+_MOST_COMPARED = 1_000_000
+"""Pairs of calls that are looked at."""
+
+
+class PolicyCall(NamedTuple):
+    """A call that a model asked for."""
+
+    tool: str
+    arguments: Any
+    """The value; the text where it is no JSON."""
+
+    def __str__(self) -> str:
+        text = printable(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True))
+        return f"{self.tool}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PolicyChange:
+    """One difference; equal ones of several runs are the same."""
+
+    what: str
+    """``gone``, ``new``, ``arguments``, ``order``, ``answer``, ``verdict``."""
+    tool: str = ""
+    place: str = ""
+    """``$.city``, of arguments."""
+    old: str = ""
+    new: str = ""
+
+    def describe(self) -> str:
+        """Return one line."""
+        match self.what:
+            case "gone":
+                return f"no longer called: {self.old}"
+            case "new":
+                return f"called besides: {self.new}"
+            case "arguments":
+                return f"other arguments of {self.tool}: {self.place} {self.old or '(nothing)'} -> {self.new or '(nothing)'}"
+            case "order":
+                return f"other order: {self.new} before {self.old}"
+            case "verdict":
+                return f"verdict: {self.old} -> {self.new}"
+            case _:
+                return f"other last words: {self.new}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return plain values."""
+        return {"what": self.what, "tool": self.tool, "place": self.place, "old": self.old, "new": self.new}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """What a model did in a run, and what that used."""
+
+    calls: tuple[PolicyCall, ...] = ()
+    answer: str = ""
+    """Its last words."""
+    requests: int = 0
+    tokens_in: int | None = 0
+    """None where an answer does not say."""
+    tokens_out: int | None = 0
+    cost: Decimal | None = Decimal(0)
+    """US dollars; None where a price is not known."""
+    models: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "calls": [{"tool": each.tool, "arguments": each.arguments} for each in self.calls],
+            "answer": self.answer,
+            "requests": self.requests,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "cost_usd": None if self.cost is None else float(self.cost),
+            "models": list(self.models),
+        }
+
+
+def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
+    """Return what the agent's model did in a recording, in the order of its requests. Failed answers asked for nothing and used nothing."""
+    calls: list[PolicyCall] = []
+    answer, requests, models = "", 0, dict[str, None]()
+    tokens_in: int | None = 0
+    tokens_out: int | None = 0
+    cost: Decimal | None = Decimal(0)
+    for one in interactions:
+        if (
+            one.party != AGENT
+            or channel_of(one.provider, one.operation) is not Channel.LLM
+            or one.response.status >= 400
+        ):
+            continue
+        family = family_of(one.provider, one.operation)
+        said = answered(family, one.operation, content_type(one.response.headers), one.response.body)
+        if said is None:
+            continue
+        requests += 1
+        calls += [PolicyCall(call.name, _value(call.arguments)) for call in said.tool_calls]
+        answer = said.text or answer
+        models |= dict.fromkeys([one.model] if one.model else [])
+        tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
+        tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
+        price = cost_of(one.provider, one.model, one.usage)
+        cost = None if cost is None or price is None else cost + price
+    return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models))
+
+
+def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]:
+    """Return what the new run did otherwise, sorted; tokens and cost are compared over all runs, not here."""
+    pairs, gone, added = _paired(old.calls, new.calls)
+    found = [PolicyChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
+    found += [PolicyChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
+    for i, j in pairs:
+        places = differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
+        found += [PolicyChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
+    in_order = sorted(pairs, key=lambda pair: pair[1])
+    for (i, j), (later, after) in pairwise(in_order):
+        if later < i:
+            first, second = str(new.calls[j]), str(new.calls[after])
+            found.append(PolicyChange("order", new.calls[j].tool, old=second, new=first))
+    if old.answer != new.answer:
+        found.append(PolicyChange("answer", old=_short(old.answer), new=_short(new.answer)))
+    return tuple(sorted(found))
+
+
+def _paired(old: Sequence[PolicyCall], new: Sequence[PolicyCall]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Return which call of one run stands for which of the other, and what is left of each."""
+    pairs = _in_common([_same(call) for call in old], [_same(call) for call in new])
+    moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
+    for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
+        moved[_same(new[j])].append(j)
+    stays = {i for i, _ in pairs}
+    pairs += [
+        (i, queue.popleft()) for i, call in enumerate(old) if i not in stays and (queue := moved.get(_same(call)))
+    ]
+    left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
+    right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
+    by_place = _zipped(old, new, left, right, pairs, placed=True)
+    pairs += by_place
+    left = [i for i in left if i not in {i for i, _ in by_place}]
+    right = [j for j in right if j not in {j for _, j in by_place}]
+    rest = _zipped(old, new, left, right, pairs, placed=False)
+    pairs += rest
+    gone = [i for i in left if i not in {i for i, _ in rest}]
+    return sorted(pairs), gone, [j for j in right if j not in {j for _, j in rest}]
+
+
+def _in_common(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
+    """Return the longest common subsequence, as places in both; of very long runs one that is nearly so."""
+    if len(old) * len(new) > _MOST_COMPARED:
+        blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+        return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
+    best = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
+    for i in range(len(old) - 1, -1, -1):
+        for j in range(len(new) - 1, -1, -1):
+            same = old[i] == new[j]
+            best[i][j] = best[i + 1][j + 1] + 1 if same else max(best[i + 1][j], best[i][j + 1])
+    found, i, j = [], 0, 0
+    while i < len(old) and j < len(new):
+        if old[i] == new[j]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i + 1][j] >= best[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def _zipped(
+    old: Sequence[PolicyCall],
+    new: Sequence[PolicyCall],
+    left: Sequence[int],
+    right: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    placed: bool,
+) -> list[tuple[int, int]]:
+    """Pair what is left of one tool, in order; where `placed`, only what has as many of the paired calls before it."""
+    waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
+    for j in right:
+        waiting[new[j].tool, sum(n < j for _, n in pairs) if placed else 0].append(j)
+    return [
+        (i, queue.popleft())
+        for i in left
+        if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs) if placed else 0)))
+    ]
+
+
+def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
+    """Return how often each tool was called."""
+    return Counter(call.tool for call in calls)
+
+
+def _same(call: PolicyCall) -> tuple[str, Any]:
+    return call.tool, fingerprint(call.arguments)
+
+
+def _value(arguments: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _short(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

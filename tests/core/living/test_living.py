@@ -1,0 +1,170 @@
+"""Recorded tools under another model, as pure values: a result is told in its own state, or not at all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from llmproxy.core.living.channels import LiveChannels, asks_a_model, name_of_call
+from llmproxy.core.living.living import Living
+from llmproxy.core.living.path import may_change, read_path, same_call, tools_that_only_read
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.protocol import Channel
+from tests.support.live import Wish, World
+
+WISHES = [
+    Wish("set", {"name": "a", "to": 1}), Wish("set", {"name": "a", "to": 2}), Wish("set", {"name": "b", "to": 1}),
+    Wish("get", {"name": "a"}), Wish("get", {"name": "b"}), Wish("toggle", {}), Wish("count", {}), Wish("look", {}),
+]  # fmt: skip
+READING = frozenset({"get", "look"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded call."""
+
+    id: int
+    wish: Wish
+    said: str
+    started_at: float
+    duration_ms: float = 500.0
+    provider: str = "tools"
+    method: str = "POST"
+    target: str = "/mcp"
+    channel: Channel = Channel.MCP
+
+    @property
+    def operation(self) -> str:
+        return f"mcp:tools/call {self.wish.tool}"
+
+
+def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Row]:
+    """Record calls at a real server, `apart` seconds between their beginnings."""
+    world = World()
+    return [Row(n, wish, world.call(*wish), n * apart) for n, wish in enumerate(wishes)]
+
+
+class Walk:
+    """A run over recorded calls."""
+
+    def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
+        self.rows, self.announced = rows, announced
+        self.living = Living(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.path = read_path(rows, lambda row: may_change(row, {"tools": READING}, lambda _name: False))
+
+    def ask(self, wish: Wish) -> str | None:
+        """Ask; None where nothing may be told."""
+        slots = [row for row in self.rows if row.wish == wish]
+        chosen = self.living.choose(
+            self.path,
+            Key(repr(wish)),
+            slots,
+            alike=lambda some: len({row.said for row in some}) <= 1,
+            announced=self.announced.__contains__,
+        )
+        assert chosen.recording is not None or bool(chosen.why) == bool(slots)
+        return None if chosen.recording is None else chosen.recording.said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_walk_is_ever_told_a_wrong_state(seed: int) -> None:
+    """A hundred walks each: what is served is what a real server says after the calls that were served before, in any order of calls."""
+    chance = random.Random(seed)
+    served = 0
+    for _ in range(100):
+        old = [chance.choice(WISHES) for _ in range(chance.randint(1, 14))]
+        new = [each for each in old if chance.random() < 0.8] + [chance.choice(WISHES) for _ in range(3)]
+        if chance.random() < 0.7:
+            chance.shuffle(new)
+        walk, truth = Walk(recorded(old)), World()
+        for wish in new:
+            if (said := walk.ask(wish)) is not None:
+                assert said == truth.call(*wish)
+                served += 1
+    assert served > 200
+
+
+def test_the_recorded_order_is_served_whole() -> None:
+    """The same calls as recorded, whatever they are."""
+    chance = random.Random(1)
+    for _ in range(100):
+        rows = recorded([chance.choice(WISHES) for _ in range(20)])
+        walk = Walk(rows)
+        assert [walk.ask(row.wish) for row in rows] == [row.said for row in rows]
+
+
+def test_what_ran_at_once_is_served_only_at_once() -> None:
+    """Two changes that overlapped: in any order if the model asks for both again, else never, since nobody knows which came first."""
+    rows = recorded([Wish("count", {}), Wish("toggle", {}), Wish("look", {})], apart=0.1)
+    alone = Walk(rows)
+    assert [alone.ask(row.wish) for row in rows] == [None, None, None]
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        together = Walk(rows, frozenset({0, 1, 2}))
+        assert [together.ask(rows[n].wish) for n in order] == [rows[n].said for n in order]
+
+
+def test_after_a_real_call_no_recorded_state_holds() -> None:
+    """What was changed at the real tool is in no recording."""
+    rows = recorded([Wish("get", {"name": "a"})])
+    walk = Walk(rows)
+    walk.living.parted = "set"
+    assert walk.ask(rows[0].wish) is None
+
+
+def test_a_restart_begins_in_the_first_state() -> None:
+    """The second run of the same agent gets the same answers."""
+    rows = recorded([Wish("toggle", {}), Wish("toggle", {})])
+    walk = Walk(rows)
+    first = [walk.ask(row.wish) for row in rows]
+    walk.living.restart()
+    assert [walk.ask(row.wish) for row in rows] == first == ["started", "stopped"]
+
+
+def test_only_a_hint_that_never_wavers_counts() -> None:
+    """A tool that is called read-only in one list and not in the next may change something."""
+    lists = [
+        {"result": {"tools": [{"name": "a", "annotations": {"readOnlyHint": True}}, {"name": "b"}, {"name": 3}, None]}},
+        {"result": {"tools": [{"name": "b", "annotations": {"readOnlyHint": True}}, {"name": "c", "annotations": []}]}},
+        {"error": {}},
+        "no message",
+    ]
+    assert tools_that_only_read(lists) == ({"a"}, {"b", "c"})
+
+
+@pytest.mark.parametrize(
+    ("provider", "operation", "body", "live"),
+    [
+        ("openai", "/some/new/path", b"", True),
+        ("mine", "chat.completions", b'{"messages": []}', True),
+        ("mine", "models", b"", True),
+        ("mine", "files", b"{}", False),
+        ("mine", "/invoices", b"{}", False),
+        ("mine", "messages", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}', False),
+        ("mine", "messages", b"no json", True),
+    ],
+)
+def test_under_a_name_of_ones_own_only_models_are_asked(provider: str, operation: str, body: bytes, live: bool) -> None:
+    """There may be a server of tools, or any service, which must not run."""
+    assert asks_a_model(provider, operation, body) is live
+
+
+def test_calls_have_names_that_can_be_typed() -> None:
+    """As --read-only takes them."""
+    assert name_of_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
+    assert name_of_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
+    assert name_of_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
+    assert LiveChannels(frozenset(), read_only=("POST api.x.com/s*",)).declares("POST api.x.com/search")
+
+
+def test_a_model_names_tools_behind_their_server() -> None:
+    """Agents put the server's name before a tool's; arguments are compared as values."""
+    asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
+    assert same_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert same_call(asked, "get", '{"a": 1, "b": 2}')
+    assert not same_call(asked, "forget", '{"a": 1, "b": 2}')
+    assert not same_call(asked, "get", '{"a": 1}')
+    assert not same_call(b"[]", "get", "{}")
