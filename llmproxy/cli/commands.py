@@ -52,6 +52,8 @@ GROUPS = {
         "prune": Listed("keep", "Delete recordings that are not wanted any more, after asking."),
         "merge": Listed("merge", "Put the parts of a test together: reports and recordings."),
         "import": Listed("exchange", "Import recordings: vcrpy, HAR, mitmproxy, aimock and more."),
+        "push": Listed("team", "Bring cassettes of a file to the team's server."),
+        "pull": Listed("team", "Bring cassettes of the team's server into a file."),
         "export": Listed("exchange", "Export a cassette: YAML, HAR, JSON lines, spans, a page."),
         "textconv": Listed("exchange", "Print a store as text for review, for `git diff`."),
     },

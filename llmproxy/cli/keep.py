@@ -41,7 +41,7 @@ def verify(
     rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
-    from llmproxy.cli.parts.opening import recordings
+    from llmproxy.cli.parts.opening import read_anew, recordings
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.verifying import Verifier
     from llmproxy.core.keys.normalize import Rules
@@ -53,7 +53,8 @@ def verify(
     wrong, failed = 0, False
     for path, is_store in recordings(paths or [settings.store]):
         try:
-            wrong += verifier.store(path) if is_store else verifier.file(path)
+            with read_anew(path) as here:
+                wrong += verifier.store(here) if is_store else verifier.file(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
                 raise

@@ -17,6 +17,7 @@ from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.opening import STORE, no_url, store_path
 from llmproxy.errors import CassetteNotFound, Exit, MachineError
 from llmproxy.protocol import UI_PREFIX
+from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
     from llmproxy.ui.answers import Ask
@@ -143,13 +144,13 @@ def meant(what: str | None, store: Path | None) -> Iterator[tuple[Path, dict[str
     path = Path(what) if what else None
     if path is None or (path.suffix in _DATABASES and path.exists()):
         found = path or store_path(store)
-        yield _there(found), {"store": str(found)}
+        yield _there(found), {"store": shown(found)}
     elif path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             yield _imported(path, Path(folder) / "file.db"), {"store": path.name}
     else:
         found = _there(store_path(store))
-        yield found, {"store": str(found), "start": f"#/c/{_cassette(found, str(what))}"}
+        yield found, {"store": shown(found), "start": f"#/c/{_cassette(found, str(what))}"}
 
 
 def _there(path: Path) -> Path:
@@ -172,7 +173,7 @@ def _cassette(path: Path, name: str) -> str:
         if not database.has(cassette, sample):
             names = ", ".join(dict.fromkeys(info.name for info in database.cassettes())) or "none"
             raise CassetteNotFound(
-                f"there is no file and no cassette {name}; {path} holds: {names}.", hint=look("ls", path)
+                f"there is no file and no cassette {name}; {shown(path)} holds: {names}.", hint=look("ls", path)
             )
     return quote(name, safe="")
 

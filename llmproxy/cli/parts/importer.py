@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.cli.parts.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
+from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.adopt import Adopted
@@ -171,7 +172,7 @@ def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
     there = f"It holds: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else "It is empty."
-    return CassetteNotFound(f"The store {database.path} holds nothing of {which}.", hint=there)
+    return CassetteNotFound(f"The store {shown(database.path)} holds nothing of {which}.", hint=there)
 
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:

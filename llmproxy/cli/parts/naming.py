@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.cli.parts.printing import line
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.store_server import shown
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def find(store: Reading, typed: str) -> Named:
     if (name, sample) in known:
         return Named(name, sample)
     near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
-    raise CassetteNotFound(f"there is no cassette {line(typed)} in {store.path}{near}", hint=_there_is(names, store))
+    raise CassetteNotFound(
+        f"there is no cassette {line(typed)} in {shown(store.path)}{near}", hint=_there_is(names, store)
+    )
 
 
 def number_of(typed: str, wanted: str) -> int:

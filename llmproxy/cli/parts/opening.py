@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.errors import SettingsError
-from llmproxy.store_server import is_server
+from llmproxy.store_server import is_server, place, server_of
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -78,6 +80,17 @@ def _recognised(path: Path) -> bool:
     from llmproxy.core.cassettes.formats import open_source, recognise
 
     return recognise(open_source(path)) is not None
+
+
+@contextmanager
+def read_anew(path: Path) -> Iterator[Path]:
+    """Give the path of a store; of a server's a copy that is made now, so that what is checked is what the server holds."""
+    server = server_of(path)
+    if server is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
+        yield place(server.url, {"XDG_CACHE_HOME": folder})
 
 
 def store_path(given: Path | None) -> Path:

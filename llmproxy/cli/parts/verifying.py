@@ -12,6 +12,7 @@ from llmproxy.cli.parts.printing import line, say
 from llmproxy.cli.parts.progress import Working
 from llmproxy.core.traffic.advice import look
 from llmproxy.report.amounts import counted
+from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ class Verifier:
         from llmproxy.core.store.rederive import rekeyed
         from llmproxy.core.store.upkeep import damages
 
-        with opened(path) as database, Working(f"verifying {path}", "interaction") as working:
+        with opened(path) as database, Working(f"verifying {shown(path)}", "interaction") as working:
             damaged = self._chosen(database, list(damages(database, working.through)))
             readable = not any(each.interaction is None for each in damaged)
             live = sum(info.live for info in database.cassettes()) if readable else 0
@@ -59,7 +60,7 @@ class Verifier:
         say_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found) + changed
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        say(f"{path}: {counted(len(found), 'live interaction')}, {state}")
+        say(f"{shown(path)}: {counted(len(found), 'live interaction')}, {state}")
         return wrong
 
     def file(self, path: Path) -> int:

@@ -23,6 +23,7 @@ from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import Channel, is_good
+from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Origin
@@ -452,7 +453,9 @@ class Reading:
         return CassetteCorrupt(error.message, hint=look("verify", self.path))
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
-        return CassetteNotFound(f"There is no interaction {interaction_id} in {self.path}.", hint=look("ls", self.path))
+        return CassetteNotFound(
+            f"There is no interaction {interaction_id} in {shown(self.path)}.", hint=look("ls", self.path)
+        )
 
     def _remember(self, interaction_id: int, response: Response, size: int) -> None:
         if size > REMEMBERED_BYTES // 4:

@@ -46,6 +46,7 @@ __all__ = ["CassetteInfo", "RecordingSlot", "RowSummary", "Store"]
 log = logging.getLogger(__name__)
 
 _SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
+_SUPERSEDE_ALL = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
 _RENAME = (
     "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
 )
@@ -180,15 +181,18 @@ class Store(Reading):
         """
         return self.add_all([Addition(interaction, supersede)])[0]
 
-    def add_all(self, many: Sequence[Addition]) -> list[int]:
-        """Store several interactions in one transaction: all, or (when this raises) none. Else as `add`."""
+    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+        """Store several interactions in one transaction: all, or (when this raises) none. Else as `add`.
+
+        `instead_of`: all that is live in this cassette is superseded first.
+        """
         made = [(each, rows.to_row(each.interaction)) for each in many]
-        stored = self._add_all(made)
+        stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
-            stored = self._add_all(made)  # the file was taken away from under us, and what we wrote with it
+            stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
         return stored
 
-    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]]) -> list[int]:
+    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing() as conn:
             ready = [_Ready(*one, *self._prepared(conn, one[0].interaction)) for one in made]
             waiting = [
@@ -201,6 +205,8 @@ class Store(Reading):
                 now = self._now()
                 for place, derived in waiting:
                     self._settle(conn, *place, derived)
+                if instead_of is not None:
+                    conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
                 stored: list[tuple[int, tuple[int, int]]] = []
                 for one in ready:
                     stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))

@@ -50,6 +50,10 @@ SELECT id, occurrence, status, ending FROM llmproxy.interactions
 WHERE cassette = %s AND sample = %s AND party = %s AND key = %s AND superseded_at IS NULL ORDER BY occurrence
 """
 _SUPERSEDE = "UPDATE llmproxy.interactions SET superseded_at = %s, superseded_by = -1, changed = %s WHERE id = ANY(%s)"
+_SUPERSEDE_ALL = """
+UPDATE llmproxy.interactions AS i SET superseded_at = %s, changed = c.version FROM llmproxy.cassettes AS c
+WHERE i.cassette = %s AND superseded_at IS NULL AND c.name = i.cassette AND c.sample = i.sample
+"""
 _NAME_SUCCESSOR = "UPDATE llmproxy.interactions SET superseded_by = %s WHERE id = ANY(%s)"
 _COLUMNS = (
     "token",
@@ -193,7 +197,7 @@ class ServerStore(Store):
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def add_all(self, many: Sequence[Addition]) -> list[int]:
+    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
 
         While the server is away it is tried again for some ten seconds. Raises as `Store.add`; Lost if it stays away: then nobody
@@ -215,7 +219,7 @@ class ServerStore(Store):
         for number in attempts():
             try:
                 with self._writes.connected(writing=True) as conn:
-                    stored = self._send(conn, sent, bodies, again=number > 0)
+                    stored = self._send(conn, sent, bodies, instead_of, again=number > 0)
                     self._after(conn, sent, bodies)
                     return stored
             except (Lost, Conflict) as error:
@@ -254,10 +258,17 @@ class ServerStore(Store):
             base = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()[0]
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
-    def _send(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], *, again: bool) -> list[int]:
+    def _send(
+        self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], instead_of: str | None, *, again: bool
+    ) -> list[int]:
         """Store all in one transaction; `again`: the attempt before may have been committed."""
         stored: list[int] = []
         with conn.transaction() as transaction:
+            if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
+                conn.execute(
+                    "UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (in_column(instead_of),)
+                )
+                conn.execute(_SUPERSEDE_ALL, (self._now(), in_column(instead_of)))
             places = Counter(each.place for each in sent)
             # In one order: two who wait for each other would be a deadlock.
             counts = {place: self._count(conn, place, places[place]) for place in sorted(places, key=str)}

@@ -1,0 +1,79 @@
+"""``llmproxy push`` and ``pull``: a cassette between a file and a team's server."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import typer
+
+from llmproxy.cli.parts.opening import STORE, no_url
+from llmproxy.errors import SettingsError
+from llmproxy.protocol import DEFAULT_STORE
+from llmproxy.store_server import server_of, shown
+
+_NAMES = typer.Argument(..., metavar="CASSETTE...", help="Which cassettes.")
+_FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The store in a file.")
+_AS = typer.Option(None, "--as", metavar="NAME", help="Its name there; default: the same.")
+_REPLACE = typer.Option(False, "--replace", help="Replace a cassette of that name which says something else.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("push")(push)
+    app.command("pull")(pull)
+
+
+def push(
+    names: list[str] = _NAMES,
+    store: Path | None = STORE,
+    file: Path = _FILE,
+    new: str | None = _AS,
+    instead: bool = _REPLACE,
+) -> None:
+    """Bring cassettes of a file to the team's server, which --store or LLMPROXY_STORE names."""
+    _carry(names, store, file, new, instead=instead, there=True)
+
+
+def pull(
+    names: list[str] = _NAMES,
+    store: Path | None = STORE,
+    file: Path = _FILE,
+    new: str | None = _AS,
+    instead: bool = _REPLACE,
+) -> None:
+    """Bring cassettes of the team's server, which --store or LLMPROXY_STORE names, into a file."""
+    _carry(names, store, file, new, instead=instead, there=False)
+
+
+def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
+    from llmproxy.cli.parts.opening import store_path
+    from llmproxy.core.cassettes.carry import carry
+    from llmproxy.core.store.opening import open_store
+
+    no_url(file)
+    path = store_path(store)
+    if server_of(path) is None:
+        raise SettingsError(
+            f"{shown(path)} is a file; this command brings cassettes to a server, or from one.",
+            hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
+        )
+    if new is not None and len(names) > 1:
+        raise SettingsError("--as names one cassette.")
+    here = Path(file)
+    source, target = (here, path) if there else (path, here)
+    holder = f"llmproxy {'push' if there else 'pull'} {os.getpid()} on {platform.node()}"
+    with (
+        open_store(source, writable=False, now=time.time, whole=False) as one,
+        open_store(target, writable=True, now=time.time, whole=False) as other,
+    ):
+        for name in names:
+            one.refresh(name)
+            other.refresh(new or name)
+            done = carry(one, other, name, new or name, instead=instead, holder=holder)
+            many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
+            said = f"there already, the same {many}" if done.same else f"{many} brought to {shown(target)}"
+            before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
+            typer.echo(f"{new or name}: {said}{before}.")
