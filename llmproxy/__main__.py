@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def run() -> int:
     """Run the command line; an interrupt while it is still being imported ends as quietly as one later."""
     try:
+        if sys.argv[1:2] == ["mcp"] and (code := _shim(sys.argv[2:])) is not None:
+            return code
         from llmproxy.cli import main
 
         return main()
     except KeyboardInterrupt:
         return 130
+
+
+def _shim(words: list[str]) -> int | None:
+    """Serve as the shim before a server of tools, whose client waits for it; None if the command line is to read these words."""
+    from llmproxy.client.tools.standing import read_words, stand
+    from llmproxy.errors import end_with
+
+    if (asked := read_words(words)) is None:
+        return None
+    try:
+        return stand(asked, os.environ)
+    except Exception as error:  # noqa: BLE001 (it becomes a message)
+        return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 if __name__ == "__main__":

@@ -169,3 +169,21 @@ class RecordingError(LLMProxyError):
 
     code = "llmproxy_recording"
     exit_code = Exit.ENVIRONMENT
+
+
+def end_with(error: Exception, *, debug: bool) -> Exit:
+    """Print an error for people, after its traceback if they asked for it, and return the exit code: the one place where this is done."""
+    import sys
+
+    if debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, LLMProxyError):
+        text, code = str(error), error.exit_code
+    else:
+        how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
+        text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
+    sys.stderr.write(f"{signed(text)}\n")
+    sys.stderr.flush()
+    return code

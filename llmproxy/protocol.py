@@ -174,6 +174,8 @@ STDIO_PREFIX = "stdio:"
 """How the names of servers of tools begin that speak over stdio, ``stdio:server-filesystem-1a2b3c4d``."""
 STDIO_URL = "http://stdio.invalid"
 """Where such a server seems to be: nowhere."""
+URL_VARIABLE = "LLMPROXY_URL"
+"""Of the environment of a run's child: where the proxy is."""
 RUN_VARIABLE = "LLMPROXY_RUN"
 """The session of a run, for its children."""
 

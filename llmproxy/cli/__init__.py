@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli.commands import Commands, application
-from llmproxy.errors import Exit, LLMProxyError, signed
+from llmproxy.errors import Exit, end_with
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
@@ -67,7 +67,6 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
-    debug = bool(os.environ.get("LLMPROXY_DEBUG"))
     try:
         code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
@@ -75,17 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return done.code if isinstance(done.code, int) else Exit.FAILED
     except _UsageError as error:
         return _misused(error)
-    except LLMProxyError as error:
-        return _fail(error, str(error), error.exit_code, debug=debug)
     except KeyboardInterrupt:  # typer makes an exit code of it where it can
         return Exit.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has enough; nor may the interpreter flush into it at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
-        how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
-        what = f"internal error: {type(error).__name__}: {error}{how}"
-        return _fail(error, what, Exit.ENVIRONMENT, debug=debug)
+        return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 def _misused(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
@@ -96,13 +91,3 @@ def _misused(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
         error.message = f"{error.message}. Did you mean {min(possible)!r}?"
     error.show()
     return Exit.USAGE
-
-
-def _fail(error: BaseException, message: str, code: Exit, *, debug: bool) -> Exit:
-    """Print an error for people, after its traceback if they asked for it."""
-    if debug:
-        import traceback
-
-        traceback.print_exception(error, file=sys.stderr)
-    typer.echo(signed(message), err=True)
-    return code

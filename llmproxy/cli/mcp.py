@@ -1,39 +1,55 @@
-"""``llmproxy mcp -- SERVER ARGS...``: stands where the command of an MCP server over stdio stood, and records or replays it."""
+"""``llmproxy mcp -- SERVER ARGS...``: stands where the command of an MCP server over stdio stood, and records or replays it.
+
+`__main__` reads the words of a plain call by itself (`client.tools.standing`); what comes here is the rest: help, completion, mistakes.
+"""
 
 from __future__ import annotations
 
 import os
-import re
-import signal
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from llmproxy.cli.parts.opening import STORE
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE
+from llmproxy.protocol import RUN_VARIABLE, URL_VARIABLE
 
-if TYPE_CHECKING:
-    from llmproxy.client.tools.hosts import Host
+_DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
+_SERVER = "llmproxy.server"
 
-_URL = "LLMPROXY_URL"
-_SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
-SHORTEST_SECRET = 8
-"""Characters of a value that is worth hiding."""
+
+class McpGroup(TyperGroup):
+    """Takes what stands behind ``--`` for the command of a server."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer 0.29 carries its own click)
+        """Cut the server's command off."""
+        at = args.index("--") if "--" in args else len(args)
+        if not set(args[:at]) & set(self.commands):
+            ctx.meta[_SERVER], args = args[at + 1 :], args[:at]
+        return list(super().parse_args(ctx, args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as above)
+        """Say what is missing where a server's command stands in the place of one of ours."""
+        if args[0] not in self.commands:
+            raise SettingsError(_DASHES)
+        return super().resolve_command(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("mcp", context_settings={"allow_interspersed_args": False})(mcp)
+    """Add the commands."""
+    group = typer.Typer(
+        cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS...", rich_markup_mode=None
+    )
+    group.callback()(mcp)
+    app.add_typer(group, name="mcp")
 
 
 def mcp(
-    command: list[str] = typer.Argument(..., metavar="-- SERVER...", help="The server's own command and arguments."),
+    ctx: typer.Context,
     name: str = typer.Option("", "--name", help="Name of the server in recordings. [made of its command]"),
-    proxy: str = typer.Option("", "--proxy", metavar="URL", help=f"A proxy that runs. [{_URL}]"),
+    proxy: str = typer.Option("", "--proxy", metavar="URL", help=f"A proxy that runs. [{URL_VARIABLE}]"),
     session: str = typer.Option("", "--session", metavar="NAME", help=f"Session of that proxy. [{RUN_VARIABLE}]"),
     mode: str | None = typer.Option(None, "--mode", help="Without a proxy: replay, auto, record, once or passthrough."),
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Without a proxy: the cassette."),
@@ -46,48 +62,10 @@ def mcp(
     ),
 ) -> None:
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""
-    from llmproxy.client.tools.naming import server_name
-    from llmproxy.client.tools.shim import Shim, to_stdout
+    if ctx.invoked_subcommand is not None:
+        return
+    from llmproxy.client.tools.standing import ShimAsked, stand
 
-    if "--" not in sys.argv:
-        raise SettingsError("write -- before the server's command: llmproxy mcp -- npx -y some-server")
-    flags = {"mode": mode, "cassette": cassette, "store": store, "faults": faults}
-    places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": os.environ.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
-    host = _host(name or server_name(command, places), proxy, session, flags, os.environ)
-    signal.signal(signal.SIGTERM, _interrupt)
-    shim = Shim(command, _own(os.environ), host, to_stdout())
-    code = 0
-    try:
-        code = shim.serve(lambda size: os.read(0, size))
-    except KeyboardInterrupt:
-        code = 0
-    raise typer.Exit(code)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _host(server: str, proxy: str, session: str, flags: Mapping[str, object], env: Mapping[str, str]) -> Host:
-    secrets = [
-        value
-        for name, value in env.items()
-        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET and not value.startswith(("/", "~"))
-    ]
-    url = proxy or env.get(_URL, "")
-    if url:
-        from llmproxy.client.tools.hosts import ProxyHost
-
-        if typed := [f"--{name}" for name, value in flags.items() if value is not None]:
-            raise SettingsError(f"{', '.join(typed)}: a proxy runs at {url}, and it has options of its own.")
-        named = session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return ProxyHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.client.tools.alone import OwnHost
-
-    return OwnHost(gather(flags).settings, server, env, secrets)
-
-
-def _own(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that the server would have had: without what is ours."""
-    return {name: value for name, value in env.items() if name not in (_URL, RUN_VARIABLE)}
+    if not (command := ctx.meta.get(_SERVER)):
+        raise SettingsError(_DASHES)
+    raise typer.Exit(stand(ShimAsked(tuple(command), name, proxy, session, mode, cassette, None if store is None else str(store), faults), os.environ))

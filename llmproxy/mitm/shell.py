@@ -139,6 +139,8 @@ class Shell:
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
     _keeping: set[asyncio.Task[None]] = field(default_factory=set)
+    _kept: list[asyncio.Task[None]] = field(default_factory=list)
+    """Those of them that began since somebody asked."""
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
@@ -304,7 +306,13 @@ class Shell:
         """Store an answer that came by another way than a connection of ours, soon, and report it."""
         task = asyncio.get_running_loop().create_task(self.commit(exchange, proper=True))
         self._keeping.add(task)
+        self._kept.append(task)
         task.add_done_callback(self._keeping.discard)
+
+    def take_kept(self) -> list[asyncio.Task[None]]:
+        """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when these are over."""
+        kept, self._kept = self._kept, []
+        return kept
 
     async def in_writer(self, job: Callable[[], None]) -> None:
         """Do something with the store where it is written, and survive its failure: what matters is said at the commits."""

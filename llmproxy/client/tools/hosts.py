@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
+from llmproxy.client.tools.wire import Wire
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
 
@@ -51,11 +52,9 @@ class ProxyHost:
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
         """Speak for one client of `server`; `secrets` are values that must not be kept."""
-        from http.client import HTTPConnection
-
         parts = urlsplit(url)
         self._url = url
-        self._wire = HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=TIMEOUT)
+        self._wire = Wire(parts.hostname or "127.0.0.1", parts.port or 80, TIMEOUT)
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._secrets = list(secrets)
@@ -82,19 +81,15 @@ class ProxyHost:
         self._wire.close()
 
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
-        from http.client import HTTPException
-
-        body = json.dumps({**self._about, **what}).encode()
         try:
-            self._wire.request("POST", self._path, body, {"content-type": "application/json"})
-            answer = self._wire.getresponse()
-            value = json.loads(answer.read())
-        except (OSError, HTTPException, ValueError) as error:
+            status, data = self._wire.post(self._path, json.dumps({**self._about, **what}).encode())
+            value = json.loads(data)
+        except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             raise MachineError(f"the proxy at {self._url} does not answer: {why}") from error
-        if answer.status != 200:
+        if status != 200:
             said = value.get("error", {}) if isinstance(value, dict) else {}
-            raise MachineError(str(said.get("message", f"the proxy at {self._url} says {answer.status}")))
+            raise MachineError(str(said.get("message", f"the proxy at {self._url} says {status}")))
         return dict(value)
 
 

@@ -186,9 +186,9 @@ class Shim:
             return
         with self._guard:
             pending = self._note(message, bare, answered)
-        self._write_whole(bare + b"\n")
-        if pending is not None:
+        if pending is not None:  # kept first: what the client has read is not lost by whatever happens next
             self._tell(lambda: self._host.told(pending.number, pending.lines))
+        self._write_whole(bare + b"\n")
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""

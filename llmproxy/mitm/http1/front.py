@@ -33,6 +33,7 @@ from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
+from llmproxy.mitm.http1.told_lines import answer as answer_told, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision
 
@@ -71,6 +72,8 @@ class Front(Straight):
         """The head that came last."""
         self._handed = 0
         self._full = False
+        self._storing: asyncio.Task[None] | None = None
+        """What must be over before the next request is read."""
         self.layer: Idle | None = None
         """Set by the layer that was put behind; None until something was handed over."""
         self._here = True
@@ -113,6 +116,9 @@ class Front(Straight):
         if not self._here and not self._come_back():
             self._handed += len(data)
             self.pass_on(data)
+            return
+        if self._storing is not None:
+            self._held.append(data)
             return
         if self._held:
             self._held.append(data)
@@ -158,8 +164,10 @@ class Front(Straight):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.get(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
-                self._hand_over(data)
-                return
+                if (rest := self._told(data)) is None:
+                    return
+                data = rest
+                continue
             end, length = last.end, last.length
             if self._exchange is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
                 data = self._rest(data, end + length)
@@ -185,6 +193,31 @@ class Front(Straight):
         rest = b"" if self._out.is_closing() else data[end:]
         self._held = [rest] if rest else []
         return rest
+
+    def _told(self, data: bytes) -> bytes | None:
+        """Answer a shim before a server of tools; hand over everything else. Return what is left to be read, None if it waits."""
+        told = None if self._shell.draining else find_head(data)
+        if told is None or told.length > MAX_HELD:
+            self._hand_over(data)
+            return None
+        end = told.end + told.length
+        if len(data) < end:
+            self._wanted = end - len(data)
+            return None
+        rest = self._rest(data, end)
+        self._storing = answer_told(self._shell, told.head, data[told.end : end], str(self._place[0][0]), self._send)
+        return rest if self._storing is None else None
+
+    def _send(self, whole: bytes, *, over: bool = False) -> None:
+        """Send an answer, and go on with what came meanwhile."""
+        waited, self._storing = self._storing is not None, None
+        if not self._out.is_closing():
+            self._out.write(whole)
+        if over:
+            self._out.close()
+        elif waited and self._held:
+            held, self._held = b"".join(self._held), []
+            self.data_received(held)
 
     def _hit(self, last: KnownHeads, body: bytes) -> bool:
         """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""

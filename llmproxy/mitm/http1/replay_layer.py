@@ -13,6 +13,7 @@ retries: mitmproxy would log it and leave the client hanging.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections import deque
@@ -144,6 +145,8 @@ class ReplayLayer(layer.Layer):
         self._continued = False
         self._answering = False
         self._asked: float | None = None
+        self._kept: tuple[list[asyncio.Task[None]], bytes] | None = None
+        """What is being stored, and what is then answered."""
         self._viewed: Future[Answer] | None = None
         """What our page in a browser is answered."""
         self._withheld = False
@@ -440,13 +443,28 @@ class ReplayLayer(layer.Layer):
             yield from self._view(head, asked)
             return
         session, now = control.about(shell.engine, asked), shell.engine.clock()
-        if session is not None and shell.busy(session):
+        if self._kept is None and session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 self._state, self._wakeup = LayerState.ASKED, commands.RequestWakeup(LOOK)
                 yield self._wakeup
                 return
         waited = self._state is LayerState.ASKED
+        if self._kept is None:
+            self._kept = self._ask_control(head, asked)
+        kept, whole = self._kept
+        if not all(each.done() for each in kept):
+            self._state, self._wakeup = LayerState.ASKED, commands.RequestWakeup(LOOK)
+            yield self._wakeup
+            return
+        waited = self._state is LayerState.ASKED
+        yield from self._finish(whole, close=not head.keep_alive)
+        if waited:
+            yield from self._read()
+
+    def _ask_control(self, head: Head, asked: ControlAsked) -> tuple[list[asyncio.Task[None]], bytes]:
+        """Serve a call of the control API: what must be stored before it is answered, and the answer."""
+        shell = self._shell
         status, data, kind = control.answer(
             shell.engine,
             asked,
@@ -459,9 +477,7 @@ class ReplayLayer(layer.Layer):
             lines=shell.lines,
         )
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
-        yield from self._finish(whole, close=not head.keep_alive)
-        if waited:
-            yield from self._read()
+        return shell.take_kept(), whole
 
     def _view(self, head: Head, asked: ControlAsked) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""

@@ -194,6 +194,28 @@ def test_messages_are_kept_with_the_request_that_they_belong_to() -> None:
     assert client.host.unasked == [(2, late.encode())]
 
 
+class Watching(Forwarding):
+    """A host that looks at what its client has read when it is told an answer."""
+
+    client: Client
+    read_before: bytes | None = None
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Look."""
+        super().told(number, lines)
+        self.read_before = b"".join(self.client.written)
+
+
+def test_an_answer_is_kept_before_its_client_reads_it() -> None:
+    """What somebody has read is not lost by whatever happens next."""
+    host = Watching()
+    host.client = client = Client(shell(f"read l; echo '{RESULT}'; cat > /dev/null"), host)
+    client.say(id=1, method="tools/list")
+    client.answer(1)
+    client.close()
+    assert (host.read_before, host.kept) == (b"", {1: [RESULT.encode()]})
+
+
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])

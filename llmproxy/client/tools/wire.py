@@ -1,0 +1,67 @@
+"""Calls of our own proxy's control API over one connection that stays open.
+
+Not `http.client`: its import and its parser of heads take longer than the proxy's answer, and a client of tools waits for both.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+
+_HEAD = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[^\r]*\r\n")
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,12})\r\n", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
+READ = 1 << 18
+LONGEST_HEAD = 1 << 16
+
+
+class Wire:
+    """The connection; one call at a time."""
+
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        """Connect with the first call; `timeout` is in seconds."""
+        self._place, self._timeout = (host, port), timeout
+        self._to = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._socket: socket.socket | None = None
+
+    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send JSON and return status and body. Raises OSError, also for an answer that is none."""
+        wire = self._socket
+        if wire is None:
+            wire = self._socket = socket.create_connection(self._place, self._timeout)
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        head = f"POST {path} HTTP/1.1\r\nhost: {self._to}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        try:
+            wire.sendall(head.encode("latin-1") + body)
+            return self._answer(wire)
+        except OSError:
+            self.close()  # half an answer may still come; the next call must not take it for its own
+            raise
+
+    def _answer(self, wire: socket.socket) -> tuple[int, bytes]:
+        got = bytearray()
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            if len(got) > LONGEST_HEAD:
+                raise OSError("it does not speak HTTP")
+            got += self._more(wire)
+        head = bytes(got[: end + 4])
+        status, length = _HEAD.match(head), _LENGTH.search(head)
+        if status is None or length is None:
+            raise OSError("it does not speak HTTP")
+        del got[: end + 4]
+        while len(got) < int(length[1]):
+            got += self._more(wire)
+        if _CLOSES.search(head):
+            self.close()
+        return int(status[1]), bytes(got)
+
+    def _more(self, wire: socket.socket) -> bytes:
+        if not (data := wire.recv(READ)):
+            raise OSError("it closed the connection")
+        return data
+
+    def close(self) -> None:
+        """Close it; a call after that opens another one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

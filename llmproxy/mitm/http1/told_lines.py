@@ -1,0 +1,82 @@
+"""Calls of shims before servers of tools, answered where their bytes arrive: a tool's call waits for each of them.
+
+A shim (`client.tools.hosts`) has one connection and sends one call at a time, ``POST /_llmproxy/sessions/NAME/tools``. The control API decides who may
+and what comes of it, as for all its calls; here is only the short way to it. What an answer of a server's has been told with is answered when that
+answer is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import NamedTuple, Protocol
+
+from llmproxy.core.control import table as control
+from llmproxy.core.control.table import ControlAsked
+from llmproxy.mitm.framing import FramingError, Head, parse_head
+from llmproxy.mitm.https.intercept import is_loopback
+from llmproxy.mitm.shell import Shell, whole_response
+from llmproxy.protocol import CONTROL_PREFIX
+
+log = logging.getLogger(__name__)
+
+_TOLD = re.compile(rb"POST " + re.escape(CONTROL_PREFIX.encode()) + rb"sessions/[^/? ]{1,400}/tools HTTP/1\.1\r\n")
+LONGEST_HEAD = 4096
+
+
+class Send(Protocol):
+    """Writes an answer to the client."""
+
+    def __call__(self, whole: bytes, *, over: bool = False) -> None:
+        """Write it; `over`: the connection ends then."""
+
+
+class ToldHead(NamedTuple):
+    """The head of such a call."""
+
+    head: Head
+    end: int
+    """Bytes of it."""
+    length: int
+    """Bytes of the body."""
+
+
+def find_head(data: bytes) -> ToldHead | None:
+    """Return the head that bytes begin with; None if this is nothing for here, or more has to come."""
+    if _TOLD.match(data) is None or (end := data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4) < 4:
+        return None
+    try:
+        head = parse_head(data[:end])
+    except FramingError:
+        return None
+    plain = head.keep_alive and not (head.expects or head.upgrade)
+    return ToldHead(head, end, head.length) if plain and head.length is not None else None
+
+
+def answer(shell: Shell, head: Head, body: bytes, peer: str, send: Send) -> asyncio.Task[None] | None:
+    """Serve a call: `send` what it is answered now, or when the returned task is over.
+
+    Never raises: nobody may serve the same call again.
+    """
+    try:
+        asked = ControlAsked(
+            head.method, head.target, head.headers, body, is_loopback(peer) and not shell.exposed, guard=shell.guard
+        )
+        status, data, kind = control.answer(
+            shell.engine, asked, token=shell.token, page_token=shell.page_token, lines=shell.lines
+        )
+    except Exception:
+        log.exception("llmproxy failed while serving a server of tools")
+        send(whole_response(500, (), b"", close=True), over=True)
+        return None
+    kept, whole = shell.take_kept(), whole_response(status, (("content-type", kind),), data, close=False)
+    if not kept:
+        send(whole)
+        return None
+
+    async def when_kept() -> None:
+        await asyncio.wait(kept)
+        send(whole)
+
+    return asyncio.get_running_loop().create_task(when_kept())

@@ -1,0 +1,140 @@
+"""Shims' calls before the stream: answered there, once, by the control API's own rules, and when what they tell is stored."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.mitm.http1.front import MAX_HELD
+from llmproxy.mitm.http1.told_lines import find_head
+from llmproxy.mitm.shell import Shell
+from tests.mitm.http1.test_front import Counting
+from tests.mitm.rig import Rig
+from tests.mitm.wire import Wire, chunked, request
+
+PATH = "/_llmproxy/sessions/default/tools"
+
+
+@pytest.fixture
+def layer() -> type[Counting]:
+    """Return a layer class with a count of its own."""
+    return type("Counted", (Counting,), {"bytes_seen": 0})
+
+
+def told(**what: Any) -> bytes:  # noqa: ANN401 - JSON
+    """Make a call of a shim."""
+    return json.dumps({"connection": "c", "server": "s", **what}).encode()
+
+
+def heard(number: int) -> bytes:
+    """Make the call that hears a call of a tool."""
+    asked = {
+        "jsonrpc": "2.0",
+        "id": number,
+        "method": "tools/call",
+        "params": {"name": "t", "arguments": {"n": number}},
+    }
+    return told(line=json.dumps(asked))
+
+
+def answered(number: int, text: str = "x") -> bytes:
+    """Make the call that tells its answer."""
+    return told(number=number, lines=[[5, json.dumps({"jsonrpc": "2.0", "id": number, "result": {"content": text}})]])
+
+
+def post(client: Wire, body: bytes, **headers: str) -> tuple[int, Any]:
+    """Ask, and read the answer."""
+    got = client.ask(request(body, PATH, **headers))
+    return got.status, json.loads(got.body or b"null")
+
+
+def rows(store: Path) -> int:
+    """Count what another process would see in the store."""
+    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
+        return int(db.execute("select count(*) from interactions").fetchone()[0])
+
+
+def test_an_answer_that_was_acknowledged_is_stored(tmp_path: Path, layer: type[Counting]) -> None:
+    """In front, and by the layer for a body that is too long: the shim hears of it when others can read it."""
+    store = tmp_path / "x.db"
+    with Rig("record", store, layer=layer) as rig, rig.client() as client:
+        for number in (1, 2):
+            assert post(client, heard(number)) == (200, {"out": "", "forward": number})
+            assert post(client, answered(number)) == (200, {})
+            assert rows(store) == number
+        assert layer.bytes_seen == 0
+        assert post(client, heard(3))[0] == 200
+        assert post(client, answered(3, "x" * MAX_HELD)) == (200, {})
+        assert (layer.bytes_seen > MAX_HELD, rows(store)) == (True, 3)
+    with Rig("replay", store, layer=type("Counted", (Counting,), {"bytes_seen": 0})) as rig, rig.client() as client:
+        assert json.loads(post(client, heard(2))[1]["out"]) == {"jsonrpc": "2.0", "id": 2, "result": {"content": "x"}}
+
+
+def test_calls_in_pieces_and_many_at_once_are_answered_in_order(tmp_path: Path) -> None:
+    """What comes while an answer is being stored waits for it."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        calls = [part for number in range(1, 20) for part in (heard(number), answered(number))]
+        raw = b"".join(request(each, PATH) for each in calls)
+        for at in range(0, len(raw), 700):
+            client.send(raw[at : at + 700])
+        got = [json.loads(client.response().body) for _ in calls]
+        assert got == [each for number in range(1, 20) for each in ({"out": "", "forward": number}, {})]
+        rig.wait_idle()
+
+
+def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
+    """No page, no foreign host; a mistake is said, and the connection goes on; chunked bodies are the layer's."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        assert post(client, heard(1), Origin="http://evil.example")[0] == 403
+        assert post(client, heard(1), Sec_Fetch_Site="cross-site")[0] == 403
+        assert post(client, b"[]")[0] == 400
+        assert client.ask(chunked(heard(1), 30, PATH)).status == 200
+        assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
+
+
+class FailingLines(ToolLines):
+    """Fails, and counts."""
+
+    times = 0
+
+    def serve(self, *_: object) -> dict[str, Any]:
+        self.times += 1
+        raise ZeroDivisionError
+
+
+class FailingShell(Shell):
+    """Carries them."""
+
+    def __post_init__(self) -> None:
+        self.lines = FailingLines(self)
+
+
+def test_a_failure_ends_the_connection_and_serves_nothing_twice(tmp_path: Path) -> None:
+    """An exception is no reason to ask once more: the call may have been counted."""
+    with Rig("record", tmp_path / "x.db", shell=FailingShell) as rig, rig.client() as client:
+        assert client.ask(request(heard(1), PATH)).status == 500
+        assert client.rest() == b""
+        assert isinstance(rig.shell.lines, FailingLines)
+        assert rig.shell.lines.times == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /_llmproxy/sessions/x/tools HTTP/1.1\r\ncontent-length: 2\r\n\r\n",
+        b"POST /_llmproxy/sessions/x/reset HTTP/1.1\r\ncontent-length: 2\r\n\r\n",
+        b"POST /_llmproxy/sessions/x/tools HTTP/1.1\r\ncontent-length: 2\r\nconnection: close\r\n\r\n",
+        b"POST /_llmproxy/sessions/x/tools HTTP/1.1\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n",
+        b"POST /_llmproxy/sessions/x/tools HTTP/1.1\r\ncontent-length: 2",
+        b"POST /_llmproxy/sessions/x/tools HTTP/1.1\r\n: x\r\n\r\n",
+    ],
+)
+def test_other_heads_are_the_layer_s(head: bytes) -> None:
+    """Another call, another way of asking, or not all of it."""
+    assert find_head(head) is None
