@@ -1,4 +1,4 @@
-"""``llmproxy mcp -- SERVER ARGS...``: stands where the command of an MCP server over stdio stood, and records or replays it.
+"""``llmproxy mcp -- SERVER ARGS...`` stands where the command of an MCP server over stdio stood; ``mcp serve`` is one, over recordings.
 
 `__main__` reads the words of a plain call by itself (`client.tools.standing`); what comes here is the rest: help, completion, mistakes.
 """
@@ -15,20 +15,20 @@ from typer.core import TyperGroup
 from llmproxy.cli.parts.opening import STORE
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE, URL_VARIABLE
+from llmproxy.store_server import is_server
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
-_SERVER = "llmproxy.server"
+_BEHIND = "llmproxy.behind"
 
 
 class McpGroup(TyperGroup):
-    """Takes what stands behind ``--`` for the command of a server."""
+    """Sets apart what stands behind ``--``: a command, of a server or of an agent, with options of its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer 0.29 carries its own click)
-        """Cut the server's command off."""
+        """Cut it off."""
         at = args.index("--") if "--" in args else len(args)
-        if not set(args[:at]) & set(self.commands):
-            ctx.meta[_SERVER], args = args[at + 1 :], args[:at]
-        return list(super().parse_args(ctx, args))
+        ctx.meta[_BEHIND] = tuple(args[at + 1 :])
+        return list(super().parse_args(ctx, args[:at]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as above)
         """Say what is missing where a server's command stands in the place of one of ours."""
@@ -40,9 +40,10 @@ class McpGroup(TyperGroup):
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
-        cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS...", rich_markup_mode=None
+        cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )
     group.callback()(mcp)
+    group.command("serve")(serve)
     app.add_typer(group, name="mcp")
 
 
@@ -66,6 +67,28 @@ def mcp(
         return
     from llmproxy.client.tools.standing import ShimAsked, stand
 
-    if not (command := ctx.meta.get(_SERVER)):
+    if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
-    raise typer.Exit(stand(ShimAsked(tuple(command), name, proxy, session, mode, cassette, None if store is None else str(store), faults), os.environ))
+    raise typer.Exit(stand(ShimAsked(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults), os.environ))
+
+
+def serve(
+    ctx: typer.Context,
+    what: str = typer.Argument("", metavar="[STORE|CASSETTE]", help="A store: a file or a URL; else the cassette that is meant."),
+    store: Path | None = STORE,
+    write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
+) -> None:
+    """Serve recordings to a coding agent, as an MCP server over stdio; behind -- the agent that it may replay."""
+    from llmproxy.client.tools.offered import Serving
+    from llmproxy.client.tools.serving import serve as serve_tools
+
+    is_store = looks_like_store(what)
+    if is_store and store is not None:
+        raise SettingsError(f"{what} and --store {store}: one store at a time.")
+    named = what if is_store else str(store or "")
+    serve_tools(Serving(named, "" if is_store else what, write, ctx.meta[_BEHIND]))
+
+
+def looks_like_store(what: str) -> bool:
+    """Tell whether a word names a store, and no cassette."""
+    return is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

@@ -1,0 +1,186 @@
+"""What `llmproxy mcp serve` offers a coding agent: a row each, a tool with its arguments and the words of the command that does it.
+
+Pure. A tool does what the command of the same name does and says what that says, errors too; so there is one text for people and for agents.
+Arguments that are cassettes or numbers stand behind ``=`` or are checked: none of them can become an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmproxy.errors import SettingsError
+
+Arguments = Mapping[str, Any]
+
+_CASSETTE = {"type": "string", "description": "Name of a cassette, see `list`; NAME~2 is its second sample."}
+_EITHER = {"type": "string", "description": "Number of an interaction, or name of a cassette; `list` has both."}
+_OVERRIDES = {
+    "tool_results": {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "What a tool is to have returned, by its name; NAME#2 for its second call.",
+    },
+    "answers": {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "What the model is to answer, by the number of the agent's call, from 0.",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What was typed when the server was started."""
+
+    store: str = ""
+    """Path; empty: as the settings say."""
+    cassette: str = ""
+    """The one that is meant where none is named."""
+    write: bool = False
+    """Whether recordings may be changed."""
+    agent: tuple[str, ...] = ()
+    """The command that is replayed; an agent that asks chooses no command."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A row."""
+
+    name: str
+    description: str
+    properties: Mapping[str, Any]
+    words: Callable[[Arguments, Serving], Sequence[str]]
+    """The command's words behind ``llmproxy``. Raises SettingsError."""
+    required: tuple[str, ...] = ()
+    writes: bool = False
+    runs_agent: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        return {
+            "type": "object",
+            "properties": dict(self.properties),
+            "required": list(self.required),
+            "additionalProperties": False,
+        }
+
+
+def _meant(asked: Arguments, serving: Serving) -> str:
+    """Return the cassette that is meant. Raises SettingsError."""
+    if named := str(asked.get("cassette") or serving.cassette):
+        return _plain(named)
+    raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
+
+
+def _plain(word: str) -> str:
+    """Return a word that is no option. Raises SettingsError."""
+    if not word or word.startswith("-"):
+        raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
+    return word
+
+
+def _list(asked: Arguments, serving: Serving) -> Sequence[str]:
+    named = asked.get("cassette") or serving.cassette
+    channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
+    return ["ls", *([_plain(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+
+
+def _show(asked: Arguments, serving: Serving) -> Sequence[str]:
+    return ["show", _plain(str(asked.get("what") or _meant(asked, serving)))]
+
+
+def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
+    results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
+    answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
+    named = asked.get("cassette") or serving.cassette
+    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *results, *answers]
+
+
+TOOLS = (
+    OfferedTool(
+        "list",
+        "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP tools, of HTTP services.",
+        {
+            "cassette": _CASSETTE,
+            "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many at most; 50."},
+        },
+        _list,
+    ),
+    OfferedTool(
+        "show",
+        "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a conversation.",
+        {"what": _EITHER},
+        _show,
+    ),
+    OfferedTool(
+        "why",
+        "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do about it.",
+        {"number": {"type": "integer", "minimum": 1, "maximum": 100, "description": "The last so many; 1."}},
+        lambda asked, _: ["why", "-n", str(asked.get("number", 1))],
+    ),
+    OfferedTool(
+        "diff",
+        "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and requests.",
+        {"old": _EITHER, "new": _EITHER},
+        lambda asked, _: ["diff", _plain(asked["old"]), _plain(asked["new"])],
+        ("old", "new"),
+    ),
+    OfferedTool(
+        "learn",
+        "List the values of tools that vary from run to run of a cassette, which could be slots; nothing is written.",
+        {"cassette": _CASSETTE},
+        lambda asked, serving: ["learn", _meant(asked, serving)],
+    ),
+    OfferedTool(
+        "replay",
+        "Run the agent on its recording with results of tools or answers of the model overridden, and say where it leaves the recording."
+        " The agent's command was chosen by whoever started this server. No model is asked.",
+        {"cassette": _CASSETTE, **_OVERRIDES},
+        _replay,
+        runs_agent=True,
+    ),
+    OfferedTool(
+        "fork",
+        "Make a new cassette that begins as another one does.",
+        {
+            "cassette": _CASSETTE,
+            "at": {"type": "integer", "minimum": 1, "description": "Take its first so many interactions; all."},
+            "name": {"type": "string", "description": "Of the new cassette; CASSETTE@fork-N."},
+        },
+        lambda asked, serving: [
+            "fork",
+            _meant(asked, serving),
+            *([f"--at={asked['at']}"] if "at" in asked else []),
+            *([f"--as={asked['name']}"] if "name" in asked else []),
+        ],
+        writes=True,
+    ),
+    OfferedTool(
+        "learn_accept",
+        "Make slots of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
+        {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
+        lambda asked, serving: [
+            "learn",
+            _meant(asked, serving),
+            *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
+        ],
+        writes=True,
+    ),
+)
+"""In the order of the list."""
+
+
+def offered(serving: Serving) -> list[OfferedTool]:
+    """Return the tools that a server offers."""
+    return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
+
+
+def command_of(tool: OfferedTool, asked: Arguments, serving: Serving) -> list[str]:
+    """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
+    words = list(tool.words(asked, serving))
+    store = [f"--store={serving.store}"] if serving.store else []
+    return [words[0], *store, *words[1:], *(["--", *serving.agent] if tool.runs_agent else [])]

@@ -1,0 +1,149 @@
+"""An MCP server over recordings, by the official SDK: `offered` has its tools, this runs the commands that do them.
+
+Each call is a process of its own: what it says is what a person would read, a failure is a tool error with that text, and nothing of it can reach the
+stdout that the protocol needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offered
+from llmproxy.errors import LLMProxyError, MachineError, signed
+
+EXTRA = "llmproxy-replay[mcp]"
+PATIENCE = 600.0
+"""Seconds that a command may take."""
+LONGEST = 60_000
+"""Characters of an answer: a model reads it."""
+_WIDTH = "200"
+"""Columns of tables."""
+
+
+class ToolFailed(LLMProxyError):
+    """What was asked could not be done."""
+
+
+def serve(serving: Serving) -> None:
+    """Serve on stdin and stdout until the client goes. Raises MachineError."""
+    try:
+        from mcp.server.stdio import stdio_server
+    except ImportError as error:
+        raise MachineError(f"the package mcp is not installed ({error}).", hint=f"pip install '{EXTRA}'") from error
+    server = _server(serving)
+
+    async def main() -> None:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())
+
+
+def _server(serving: Serving) -> Any:  # noqa: ANN401 (of the SDK's first or second generation, which have no type in common)
+    """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
+    from mcp.server.lowlevel import Server
+    from mcp.types import CallToolResult, ListToolsResult
+
+    import llmproxy
+
+    tools = {each.name: each for each in offered(serving)}
+    listed = ListToolsResult.model_validate({"tools": [_describe(each) for each in tools.values()]})
+    kind: Any = Server
+    about = {"version": llmproxy.__version__, "instructions": _instructions(tools)}
+
+    async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 (the SDK's result)
+        text, failed = await answer(tools, name, arguments or {}, serving)
+        return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
+
+    if not hasattr(Server, "call_tool"):
+
+        async def on_list(*_: object) -> ListToolsResult:
+            return listed
+
+        async def on_call(_: object, asked: Any) -> Any:  # noqa: ANN401 (as above)
+            return await call(asked.name, asked.arguments)
+
+        return kind("llmproxy", **about, on_list_tools=on_list, on_call_tool=on_call)
+    server = kind("llmproxy", **about)
+
+    async def list_tools() -> Any:  # noqa: ANN401 (as above)
+        return listed.tools
+
+    server.list_tools()(list_tools)
+    server.call_tool(validate_input=False)(call)  # what is wrong is said by us
+    return server
+
+
+def _describe(tool: OfferedTool) -> dict[str, Any]:
+    hints = {"readOnlyHint": not (tool.writes or tool.runs_agent), "openWorldHint": False}
+    return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
+
+
+async def answer(
+    tools: Mapping[str, OfferedTool], name: str, arguments: Mapping[str, Any], serving: Serving
+) -> tuple[str, bool]:
+    """Do what is asked: what a model is to read, and whether it failed."""
+    try:
+        if (tool := tools.get(name)) is None:
+            raise ToolFailed(f"there is no tool {name}. There is: {', '.join(tools)}.")
+        if unknown := sorted(set(arguments) - set(tool.properties)):
+            raise ToolFailed(f"{name} takes {', '.join(tool.properties)}; not {unknown[0]}.")
+        try:
+            words = command_of(tool, arguments, serving)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ToolFailed(f"{name} takes {json.dumps(tool.schema)}; this is something else: {error}") from error
+        return await run(words), False
+    except LLMProxyError as error:
+        return signed(error), True
+
+
+def _instructions(tools: Mapping[str, OfferedTool]) -> str:
+    changes = [each.name for each in tools.values() if each.writes]
+    return (
+        "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they answered. "
+        "A test that fails with a miss: `why` says what the request differs in, `show` and `diff` what was recorded. "
+        + (f"{' and '.join(changes)} change recordings." if changes else "Nothing here changes a recording.")
+    )
+
+
+async def run(words: Sequence[str]) -> str:
+    """Run one of our commands and return what it says. Raises ToolFailed."""
+    env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "llmproxy",
+        *words,
+        env=env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
+    except TimeoutError as error:
+        raise ToolFailed(f"{words[0]} took over {PATIENCE:g} s, and was ended.") from error
+    finally:
+        if child.returncode is None:  # too late, or cancelled
+            child.terminate()
+            await child.wait()
+    said = "\n".join(part for each in (out, err) if (part := each.decode("utf-8", "replace").rstrip()))
+    text = shorten(said, words[0])
+    if child.returncode:
+        raise ToolFailed(text or f"{words[0]} ended with exit code {child.returncode}.")
+    return text or "(nothing)"
+
+
+def shorten(text: str, what: str) -> str:
+    """Return a text that a model can read, and say what was left out."""
+    if len(text) <= LONGEST:
+        return text
+    left = len(text) - LONGEST
+    return f"{text[: LONGEST // 2]}\n[... {left:,} characters left out; `llmproxy {what}` in a terminal prints them ...]\n{text[-LONGEST // 2 :]}"

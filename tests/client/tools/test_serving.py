@@ -1,0 +1,133 @@
+"""`llmproxy mcp serve` as a real process, asked by the SDK's own client over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.stdio import stdio_client
+
+from llmproxy.client.tools.offered import TOOLS, Serving, command_of, offered
+from llmproxy.client.tools.serving import LONGEST, shorten
+from llmproxy.errors import SettingsError
+from tests.support.process import clean_env
+from tests.support.recordings import filled
+
+READS = ["list", "show", "why", "diff", "learn"]
+
+
+def ask(
+    cwd: Path, words: Sequence[str], *calls: tuple[str, dict[str, Any]]
+) -> tuple[list[str], list[tuple[bool, str]]]:
+    """Start it, and call tools: their names, and (failed, text) of each call."""
+
+    async def use() -> tuple[list[str], list[tuple[bool, str]]]:
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "llmproxy", "mcp", "serve", *words], env=clean_env(), cwd=cwd
+        )
+        with open(os.devnull, "w", encoding="utf-8") as err:  # noqa: ASYNC230, PTH123 - a sink
+            async with stdio_client(server, errlog=err) as pipes, ClientSession(*pipes) as client:
+                await client.initialize()
+                names = [each.name for each in (await client.list_tools()).tools]
+                got = []
+                for name, arguments in calls:
+                    answer = await client.call_tool(name, arguments)
+                    text = "".join(each.text for each in answer.content if isinstance(each, types.TextContent))
+                    got.append((answer.isError, text))
+                return names, got
+
+    return asyncio.run(use())
+
+
+def test_recordings_are_read_by_a_coding_agent_and_changed_by_none(tmp_path: Path) -> None:
+    """What the commands say is what the tools say; what cannot be done is a tool error with our text; the store stays as it is."""
+    filled(tmp_path / "x.db")
+    before = (tmp_path / "x.db").read_bytes()
+    names, got = ask(
+        tmp_path,
+        ["x.db"],
+        ("list", {}),
+        ("show", {"what": "2"}),
+        ("diff", {"old": "1", "new": "2"}),
+        ("why", {}),
+        ("show", {"what": "99"}),
+        ("show", {"what": "--raw"}),
+        ("diff", {"old": "1"}),
+        ("list", {"colour": "red"}),
+        ("fork", {"cassette": "default"}),
+    )
+    assert names == READS
+    assert [failed for failed, _ in got] == [False] * 4 + [True] * 5
+    texts = [text for _, text in got]
+    assert "chat.completions" in texts[0]
+    assert "answer 1" in texts[1]
+    assert all(text.startswith("llmproxy: ") for text in texts[4:])
+    assert "99" in texts[4]
+    assert "no name of a cassette" in texts[5]
+    assert "fork" in texts[8]
+    assert (tmp_path / "x.db").read_bytes() == before
+
+
+def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
+    """The agent's command is the user's: what comes from the model is what is overridden. Where nothing is recorded, that is said."""
+    filled(tmp_path / "x.db")
+    names, (forked, replayed, nothing) = ask(
+        tmp_path,
+        ["default", "--store", "x.db", "--write", "--", sys.executable, "-c", "print('I ran')"],
+        ("fork", {"at": 2, "name": "shorter"}),
+        ("replay", {}),
+        ("replay", {"cassette": "none"}),
+    )
+    assert set(names) == {each.name for each in TOOLS}
+    assert forked == (False, forked[1])
+    assert "shorter: 2 interactions" in forked[1]
+    assert "I ran" in replayed[1]
+    assert nothing[0]
+    assert "nothing is recorded in cassette 'none'" in nothing[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "words"),
+    [
+        ("list", {"channel": "mcp", "limit": 3}, ["ls", "--store=x.db", "c", "--limit=3", "--channel=mcp"]),
+        ("show", {}, ["show", "--store=x.db", "c"]),
+        ("why", {"number": 2}, ["why", "--store=x.db", "-n", "2"]),
+        ("learn", {"cassette": "d"}, ["learn", "--store=x.db", "d"]),
+        ("learn_accept", {"take": ["a"]}, ["learn", "--store=x.db", "c", "--take=a"]),
+        ("learn_accept", {}, ["learn", "--store=x.db", "c", "--accept"]),
+        ("fork", {"at": 2}, ["fork", "--store=x.db", "c", "--at=2"]),
+        (
+            "replay",
+            {"tool_results": {"t#2": "-x"}, "answers": {"0": "y"}},
+            ["replay", "--store=x.db", "--cassette=c", "--override-tool=t#2=-x", "--override-llm=0=y", "--", "a", "-b"],
+        ),
+    ],
+)
+def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
+    """The cassette that was typed is meant where none is named."""
+    serving = Serving("x.db", "c", write=True, agent=("a", "-b"))
+    (tool,) = (each for each in offered(serving) if each.name == name)
+    assert command_of(tool, asked, serving) == words
+
+
+def test_no_argument_becomes_an_option() -> None:
+    """A model may have read it in a recording."""
+    serving = Serving(write=True, agent=("a",))
+    for tool in offered(serving):
+        for each in set(tool.properties) & {"cassette", "what", "old"}:
+            with pytest.raises(SettingsError, match="no name of a cassette"):
+                command_of(tool, {"new": "1", each: "--store=/etc/x"}, serving)
+
+
+def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:
+    """And how much is said."""
+    assert shorten("x" * LONGEST, "show") == "x" * LONGEST
+    cut = shorten("a" * LONGEST + "b" * 1234, "show")
+    assert "1,234 characters left out" in cut
+    assert (cut[0], cut[-1], len(cut) < LONGEST + 200) == ("a", "b", True)
