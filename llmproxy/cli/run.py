@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
     from llmproxy.client.environment.build import EnvironmentPlan, Interception
     from llmproxy.client.process.attach import Attached
-    from llmproxy.client.tools.configuring import ToolsConfig
+    from llmproxy.client.tools.agents import FoundTools
     from llmproxy.settings import Loaded, Settings
 
 _OF_THE_CHILD = (
@@ -88,7 +88,7 @@ def run(
         None,
         "--mcp-config",
         metavar="FILE",
-        help="The agent's MCP configuration: its servers are recorded, or replayed, too. The command gets a copy in its place.",
+        help="The agent's MCP configuration: its servers are recorded, or replayed, too. The command gets a copy in its place. Claude Code's and Codex's are found; none leaves them.",
     ),
     as_json: Path | None = typer.Option(
         None,
@@ -153,7 +153,7 @@ class RunAsked:
     circumstance: tuple[str, ...] = ()
     as_json: Path | None = None
     mcp_config: str | None = None
-    """The agent's MCP configuration, as typed."""
+    """The agent's MCP configuration, as typed; `agents.NONE` for none."""
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
     runs: int | None = None
@@ -219,13 +219,13 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
         check_mount(asked.mount_at)
     if running_at(env):
         _refuse_options_of_start(asked.flags)
-    tools = read_tools(asked)
+    tools = read_tools(asked, env)
     declared = asked.circumstances(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=asked.intercept)
-        options += [f"--upstream={name}={url}" for name, url in tools.upstreams.items()] if tools else []
+        options += [f"--upstream={name}={url}" for name, url in tools.config.upstreams.items()] if tools else []
         with attached(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
@@ -284,7 +284,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     child.find(asked.command, env)
     if asked.as_json is not None:
         write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
-    declared, tools = asked.circumstances(env), read_tools(asked)
+    declared, tools = asked.circumstances(env), read_tools(asked, env)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
     jobs = 1 if running_at(env) else how.jobs or usual_jobs()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
@@ -293,7 +293,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
             report = proxy.control.open(
                 loaded.settings.cassette,
                 mode="replay",
-                upstreams=(tools.upstreams or None) if tools else None,
+                upstreams=(tools.config.upstreams or None) if tools else None,
                 circumstances=declared,
                 faults=faults,
                 patience=10.0,
@@ -361,7 +361,7 @@ def open_session(
     loaded: Loaded,
     env: Mapping[str, str],
     declared: Sequence[Mapping[str, str]] = (),
-    tools: ToolsConfig | None = None,
+    tools: FoundTools | None = None,
 ) -> Report:
     """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances."""
     from llmproxy.client.environment.build import upstreams_of
@@ -374,7 +374,7 @@ def open_session(
         mode=str(settings.mode) if sources["mode"] != "default" else None,
         exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
         speed=settings.speed if sources["speed"] != "default" else None,
-        upstreams={**upstreams_of(env, proxy.url), **(tools.upstreams if tools else {})} or None,
+        upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams if tools else {})} or None,
         circumstances=declared,
         bind=str(settings.bind) if sources["bind"] != "default" else None,
         faults=faults_of(settings),
@@ -394,31 +394,19 @@ def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
     }
 
 
-def read_tools(asked: RunAsked) -> ToolsConfig | None:
-    """Read the agent's MCP configuration, if one was named. Raises SettingsError."""
-    if asked.mcp_config is None:
-        return None
-    from llmproxy.client.tools.configuring import put_in_command, read_config
+def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
+    """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
+    from llmproxy.client.tools.agents import find_tools
 
-    put_in_command(asked.command, asked.mcp_config, asked.mcp_config + ".copy")  # what cannot be meant is said now
-    try:
-        text = Path(asked.mcp_config).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--mcp-config {asked.mcp_config} cannot be read: {error}") from error
-    return read_config(text, asked.mcp_config)
+    return find_tools(asked.mcp_config, asked.command, env, Path.cwd())
 
 
-def place_tools(
-    asked: RunAsked, tools: ToolsConfig, url: str, session: str, folder: Path
-) -> tuple[RunAsked, list[str]]:
-    """Write the configuration for this run, let the command have it, and return what is to be run and what was done in words."""
-    from llmproxy.client.tools.configuring import put_in_command, rewrite
+def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
+    """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
+    from llmproxy.client.tools.configuring import rewrite
 
-    made, told = rewrite(tools, url, session, [sys.executable, "-m", "llmproxy"])
-    copy = folder / "mcp.json"
-    copy.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    copy.chmod(0o600)  # it may hold credentials
-    return replace(asked, command=put_in_command(asked.command, str(asked.mcp_config), str(copy))), told
+    made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
+    return replace(asked, command=tools.place(made, folder)), [*told, *tools.notes]
 
 
 def faults_of(settings: Settings) -> Mapping[str, Any] | None:

@@ -49,6 +49,15 @@ def read_config(text: str, name: str) -> ToolsConfig:
     table = next((each for each in _TABLES if isinstance(values, dict) and isinstance(values.get(each), dict)), None)
     if table is None:
         raise SettingsError(f"--mcp-config {name} names no servers.", hint=hint)
+    return _with_upstreams(values, table)
+
+
+def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
+    """Make a configuration of servers."""
+    return _with_upstreams({_TABLES[0]: dict(servers)}, _TABLES[0])
+
+
+def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
     found = {upstream_name(server): origin for server, each in values[table].items() if (origin := _origin(each))}
     return ToolsConfig(values, table, found)
 

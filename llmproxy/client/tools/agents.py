@@ -1,0 +1,211 @@
+"""Where known coding agents have their MCP servers, and how one run of theirs gets others: the user's files are read, and never written.
+
+    claude   ``.mcp.json`` of the folder (servers that were approved), ``~/.claude.json``, ``--mcp-config``   -> a copy by --mcp-config, and that alone
+    codex    ``$CODEX_HOME/config.toml``                                                                      -> ``-c mcp_servers.NAME.args=...``
+
+An agent is a row of `AGENTS`. What a file says that nobody understands is left to the agent, which says it better.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmproxy.client.tools.configuring import ToolsConfig, make_config, put_in_command, read_config
+from llmproxy.errors import SettingsError
+
+NONE = "none"
+"""Of --mcp-config: let the agent's servers be."""
+_CLAUDE = "--mcp-config"
+_STRICT = "--strict-mcp-config"
+_SUBCOMMANDS = frozenset(
+    {"mcp", "config", "doctor", "update", "install", "plugin", "auth", "login", "logout", "features"}
+)
+"""Words behind an agent's name with which it does not run."""
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+"""Names that can stand in a dotted key of TOML."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTools:
+    """An agent's servers, and how its command gets others in their place."""
+
+    config: ToolsConfig
+    place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
+    """Takes the configuration for the run and a folder that lives as long; returns the command."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of what was found."""
+
+
+def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    """Return the servers of the agent that is to run; None where it is not known to have any.
+
+    `asked` is the file that was named for it. Raises SettingsError: that is none, or the command does not name it.
+    """
+    if asked is not None and asked != NONE:
+        put_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
+        try:
+            text = (cwd / asked).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--mcp-config {asked} cannot be read: {error}") from error
+
+        def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+            return put_in_command(command, asked, write_copy(made, folder))
+
+        return FoundTools(read_config(text, asked), place)
+    program = re.sub(r"\.(exe|cmd)$", "", command[0].replace("\\", "/").rpartition("/")[2])
+    row = AGENTS.get(program)
+    runs = not (command[1:2] and command[1] in _SUBCOMMANDS)
+    return row(command, env, cwd) if row is not None and runs and asked is None else None
+
+
+def write_copy(made: Mapping[str, Any], folder: Path) -> str:
+    """Write a configuration for a run; return its path."""
+    copy = folder / "mcp.json"
+    copy.touch(mode=0o600)  # it may hold credentials
+    copy.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return str(copy)
+
+
+# --- Claude Code -----------------------------------------------------------------------------------------------------
+
+
+def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    rest, given = _split(command)
+    servers: dict[str, Any] = {}
+    notes: list[str] = []
+    if _STRICT not in rest:
+        home = Path(env["CLAUDE_CONFIG_DIR"]) if env.get("CLAUDE_CONFIG_DIR") else Path(env.get("HOME") or Path.home())
+        own = _json(home / ".claude.json")
+        local = _table(_table(own, "projects"), str(cwd))
+        servers |= _table(own, "mcpServers")
+        approved = _approved(env, cwd, local)
+        for name, server in _table(_json(cwd / ".mcp.json"), "mcpServers").items():
+            if approved(name):
+                servers[name] = server
+            else:
+                notes.append(
+                    f"{name}: LEFT OUT: nobody has approved this server of .mcp.json (claude asks, interactively)"
+                )
+        servers |= _table(local, "mcpServers")
+    for word in given:
+        servers |= _table(_parsed(word) if word.lstrip().startswith("{") else _json(cwd / word), "mcpServers")
+    if not servers:
+        return None
+
+    def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+        program, *others = (word for word in rest if word != _STRICT)
+        return (program, _CLAUDE, write_copy(made, folder), _STRICT, *others)
+
+    return FoundTools(make_config(servers), place, tuple(notes))
+
+
+def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a command without its option of configurations, and what that names: it takes words until the next option."""
+    rest: list[str] = []
+    given: list[str] = []
+    taking = False
+    for at, word in enumerate(command):
+        if word == "--":
+            return [*rest, *command[at:]], given
+        taking = (taking and not word.startswith("-")) or word == _CLAUDE
+        if word.startswith(f"{_CLAUDE}="):
+            given.append(word.partition("=")[2])
+        elif word != _CLAUDE:
+            (given if taking else rest).append(word)
+    return rest, given
+
+
+def _approved(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Return what tells whether somebody allowed a server of the folder's file: that file came with somebody's repository."""
+    home = (
+        Path(env["CLAUDE_CONFIG_DIR"])
+        if env.get("CLAUDE_CONFIG_DIR")
+        else Path(env.get("HOME") or Path.home()) / ".claude"
+    )
+    files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
+    said = [local, *map(_json, files)]
+
+    def names(key: str) -> set[str]:
+        return {name for each in said for name in (each.get(key) or ()) if isinstance(name, str)}
+
+    refused, allowed = names("disabledMcpjsonServers"), names("enabledMcpjsonServers")
+    everything = any(each.get("enableAllProjectMcpServers") is True for each in said)
+    return lambda name: name not in refused and (everything or name in allowed)
+
+
+def _table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return _parsed(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- Codex -----------------------------------------------------------------------------------------------------------
+
+
+def _codex(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    home = Path(env["CODEX_HOME"]) if env.get("CODEX_HOME") else Path(env.get("HOME") or Path.home()) / ".codex"
+    own = _toml(home / "config.toml")
+    trusted = _table(_table(own, "projects"), str(cwd)).get("trust_level") == "trusted"
+    files = [own, *([_toml(cwd / ".codex" / "config.toml")] if trusted else [])]
+    servers = {
+        name: {"type": "http", **server} if "url" in server else server
+        for each in files
+        for name, server in _table(each, "mcp_servers").items()
+        if isinstance(server, dict) and server.get("enabled") is not False
+    }
+    odd = sorted(name for name in servers if _PLAIN.fullmatch(name) is None)
+    notes = [f"{name}: LEFT AS IT IS: a name that codex takes by no -c" for name in odd]
+    for name in odd:
+        del servers[name]
+    if typed := [word for word in command if "mcp_servers." in word]:
+        notes.append(f"{typed[0]}: LEFT AS IT IS: typed in the command")
+    if not servers:
+        return None
+
+    def place(made: Mapping[str, Any], _: Path) -> tuple[str, ...]:
+        words = list(_overrides(made["mcpServers"], servers))
+        return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
+
+    return FoundTools(make_config(servers), place, tuple(notes))
+
+
+def _overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs, as codex takes it: strings of JSON are strings of TOML."""
+    for name, server in made.items():
+        for key in ("command", "args", "url"):
+            if key in server and server[key] != before[name].get(key):
+                yield f"mcp_servers.{name}.{key}={json.dumps(server[key])}"
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundTools | None]] = {
+    "claude": _claude,
+    "codex": _codex,
+}
+"""By program."""

@@ -1,0 +1,139 @@
+"""Servers of known coding agents: found where the agents look, placed for one run, and no file of the user's written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.client.tools.agents import FoundTools, find_tools
+from llmproxy.client.tools.configuring import rewrite
+from llmproxy.errors import SettingsError
+
+A: dict[str, Any] = {"command": "npx", "args": ["a"], "env": {"K": "v"}}
+B: dict[str, Any] = {"type": "http", "url": "https://b.example/mcp"}
+
+
+def write(path: Path, value: object) -> None:
+    """Write JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def placed(found: FoundTools | None, folder: Path) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
+    """Return the command, the configuration that it names, and what is said."""
+    assert found is not None
+    made, told = rewrite(found.config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    command = found.place(made, folder)
+    copies = [json.loads(path.read_text()) for path in map(Path, command) if path.is_file()]
+    return command, copies[0]["mcpServers"] if copies else {}, [*told, *found.notes]
+
+
+def find(command: str, home: Path, cwd: Path, asked: str | None = None) -> FoundTools | None:
+    """Find in these folders."""
+    return find_tools(asked, command.split(), {"HOME": str(home)}, cwd)
+
+
+def test_claude_gets_a_copy_of_all_its_servers_and_no_other(tmp_path: Path) -> None:
+    """The user's, the folder's that somebody approved, those of its option: by one option of ours in their place."""
+    home, cwd = tmp_path / "home", tmp_path / "w"
+    write(home / ".claude.json", {"mcpServers": {"mine": A}, "projects": {str(cwd): {"enabledMcpjsonServers": ["ok"]}}})
+    write(cwd / ".mcp.json", {"mcpServers": {"ok": B, "strange": A}})
+    write(cwd / "more.json", {"mcpServers": {"third": A}})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    found = find("/bin/claude -p hi --mcp-config more.json --model m", home, cwd)
+    command, servers, told = placed(found, tmp_path)
+    assert command == (
+        "/bin/claude",
+        "--mcp-config",
+        str(tmp_path / "mcp.json"),
+        "--strict-mcp-config",
+        "-p",
+        "hi",
+        "--model",
+        "m",
+    )
+    assert set(servers) == {"mine", "ok", "third"}
+    assert servers["mine"]["command"] == "llmproxy"
+    assert servers["ok"]["url"] == "http://127.0.0.1:5/s/s/mcp.ok/mcp"
+    assert [line for line in told if line.startswith("strange: LEFT OUT")]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, set()),
+        ({"enableAllProjectMcpServers": True}, {"a", "b"}),
+        ({"enabledMcpjsonServers": ["b"]}, {"b"}),
+        ({"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}, {"b"}),
+    ],
+)
+def test_servers_of_a_repository_need_somebody_s_approval(tmp_path: Path, settings: object, names: set[str]) -> None:
+    """A file that came with a clone starts nothing that claude itself would not have started."""
+    write(tmp_path / ".mcp.json", {"mcpServers": {"a": A, "b": B}})
+    write(tmp_path / ".claude" / "settings.local.json", settings)
+    found = find("claude -p hi", tmp_path / "home", tmp_path)
+    assert (set(found.config.servers) if found else set()) == names
+
+
+def test_a_strict_claude_keeps_to_its_option(tmp_path: Path) -> None:
+    """As a file, as text, by `=`; what stands behind two dashes is no option."""
+    write(tmp_path / ".claude.json", {"mcpServers": {"mine": A}})
+    write(tmp_path / "x.json", {"mcpServers": {"x": A}})
+    text = json.dumps({"mcpServers": {"y": B}}).replace(" ", "")
+    found = find(f"claude --strict-mcp-config --mcp-config x.json {text} -p -- --mcp-config z", tmp_path, tmp_path)
+    command, servers, _ = placed(found, tmp_path)
+    assert set(servers) == {"x", "y"}
+    assert command[3:] == ("--strict-mcp-config", "-p", "--", "--mcp-config", "z")
+    found = find("claude --mcp-config=x.json --strict-mcp-config", tmp_path, tmp_path)
+    assert set(placed(found, tmp_path)[1]) == {"x"}
+
+
+def test_codex_gets_overrides(tmp_path: Path) -> None:
+    """Its file stays; what is off, or has a name that no override can say, is left."""
+    config = tmp_path / ".codex" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(
+        '[mcp_servers.files]\ncommand = "npx"\nargs = ["-y", "a \\"b\\""]\n[mcp_servers.files.env]\nK = "v"\n'
+        '[mcp_servers.docs]\nurl = "https://b.example/mcp"\nbearer_token_env_var = "T"\n'
+        '[mcp_servers.off]\ncommand = "x"\nenabled = false\n[mcp_servers."a.b"]\ncommand = "x"\n'
+    )
+    before = config.read_bytes()
+    command, _, told = placed(find("codex exec hi", tmp_path, tmp_path), tmp_path)
+    assert (command[0], command[-2:]) == ("codex", ("exec", "hi"))
+    said = tomllib.loads("\n".join(command[2:-2:2]))["mcp_servers"]
+    assert set(command[1:-2:2]) == {"-c"}
+    assert said["docs"] == {"url": "http://127.0.0.1:5/s/s/mcp.docs/mcp"}
+    assert said["files"]["command"] == "llmproxy"
+    assert said["files"]["args"][-4:] == ["--", "npx", "-y", 'a "b"']
+    assert set(said) == {"docs", "files"}
+    assert [line for line in told if "LEFT AS IT IS" in line] == [
+        "a.b: LEFT AS IT IS: a name that codex takes by no -c"
+    ]
+    assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command", ["claude mcp list", "codex mcp list", "python agent.py", "claude -p hi", "codex exec"]
+)
+def test_who_has_no_servers_is_left_alone(tmp_path: Path, command: str) -> None:
+    """Other programs, commands that run no agent, agents without servers, files that nobody can read."""
+    for name in (".claude.json", ".codex/config.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{" if "-p" in command or "exec" in command else '{"mcpServers": {"a": {"command": "x"}}}')
+    assert find(command, tmp_path, tmp_path) is None
+
+
+def test_a_named_file_goes_before_and_none_leaves_all(tmp_path: Path) -> None:
+    """What was typed is meant."""
+    write(tmp_path / ".claude.json", {"mcpServers": {"mine": A}})
+    write(tmp_path / "x.json", {"mcpServers": {"x": A}})
+    assert set(placed(find("claude", tmp_path, tmp_path, "x.json"), tmp_path)[1]) == {"x"}
+    assert find("claude", tmp_path, tmp_path, "none") is None
+    with pytest.raises(SettingsError, match="cannot be read"):
+        find("claude", tmp_path, tmp_path, "y.json")
