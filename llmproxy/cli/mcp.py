@@ -69,12 +69,19 @@ def mcp(
 
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
-    raise typer.Exit(stand(ShimAsked(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults), os.environ))
+    raise typer.Exit(
+        stand(
+            ShimAsked(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults),
+            os.environ,
+        )
+    )
 
 
 def serve(
     ctx: typer.Context,
-    what: str = typer.Argument("", metavar="[STORE|CASSETTE]", help="A store: a file or a URL; else the cassette that is meant."),
+    what: str = typer.Argument(
+        "", metavar="[STORE|CASSETTE]", help="A store: a file or a URL; else the cassette that is meant."
+    ),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
 ) -> None:

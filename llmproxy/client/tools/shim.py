@@ -9,7 +9,6 @@ host that is gone: then nothing more is served, and the server is ended.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -252,19 +251,3 @@ class Shim:
                     self._server.close()
         self._tell(lambda: self._host.end(self._unasked))
         return max(code, 0)
-
-
-def to_stdout(fd: int = 1) -> Callable[[bytes], None]:
-    """Return what writes whole lines to a descriptor from any thread; a client that is gone is no error."""
-    guard = threading.Lock()
-
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        with guard:
-            try:
-                while view:
-                    view = view[os.write(fd, view) :]
-            except OSError:
-                return
-
-    return write

@@ -61,7 +61,8 @@ def read_words(words: Sequence[str]) -> ShimAsked | None:
 def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
     from llmproxy.client.tools.naming import server_name
-    from llmproxy.client.tools.shim import Shim, to_stdout
+    from llmproxy.client.tools.shim import Shim
+    from llmproxy.client.tools.stdout import to_stdout
 
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": env.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
     signal.signal(signal.SIGTERM, _interrupt)
