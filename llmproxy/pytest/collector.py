@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.control.client import ControlError, Report
 from llmproxy.client.control.summary import add, brief, one_line
-from llmproxy.errors import Exit
+from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.scenario_runs import SCENARIOS
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ class Collector:
         self.runs: list[Mapping[str, Any]] = []
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
-        self._cases: dict[str, list[Mapping[str, Any]]] = {}
-        """By test with parameters: the results of its runs."""
+        self._tests: dict[str, list[Mapping[str, Any]]] = {}
+        """By test: the results of its runs."""
         self._handlers = handlers
         self.state: Callable[[], Path] | None = None
-        """Returns the state database, in which suites are kept for their trend; None where this process keeps none."""
+        """Returns the state database, in which tests are kept for their trend; None where this process keeps none."""
+        self.last: Callable[[], Path] | None = None
+        """Returns the file that keeps what this test tells, for ``llmproxy label``; None where this process keeps none."""
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Returns which part of the tests this is (`report.shards`)."""
         self._times: dict[str, float] = {}
@@ -70,14 +72,19 @@ class Collector:
             self.events += parcel["events"]
             self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
-            if report.nodeid.endswith("]") and parcel["runs"]:
-                self._cases.setdefault(report.nodeid, []).extend(run["result"] for run in parcel["runs"])
+            if parcel["runs"]:
+                self._tests.setdefault(report.nodeid, []).extend(
+                    {**run["result"], "cost_usd": run["cost_usd"]} for run in parcel["runs"]
+                )
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the reports of scenarios that were asked for; keep what suites came to for ``llmproxy test --trend``."""
-        if self.rows and self.state is not None:
-            self._keep(self.state(), int(exitstatus))
+        """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and ``llmproxy label``."""
+        rows = [*self.rows, *self._recorded()]
+        if rows and self.state is not None:
+            self._keep(self.state(), rows, int(exitstatus))
+        if rows and self.events and self.last is not None:
+            self._handlers = [*self._handlers, *self._last(self.last())]
         if not self._handlers:
             return
         from llmproxy.report.events import Completed, Selected
@@ -107,14 +114,28 @@ class Collector:
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
 
-    def _keep(self, path: Path, exitstatus: int) -> None:
+    def _recorded(self) -> list[Mapping[str, Any]]:
+        """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
+        found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
+        return self._texts().rows_of_tests(found, self.passed, whole=True) if found else []
+
+    def _last(self, path: Path) -> list[Handler]:
+        from llmproxy.report.choices import handler_of
+
+        try:
+            return [handler_of(f"jsonl={path}")]
+        except (OSError, SettingsError) as error:
+            self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
+            return []
+
+    def _keep(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
         from llmproxy.report.events import Completed, Selected
         from llmproxy.report.trend import Trend
 
         kept = Trend(path, self._lost.append)
-        kept.handle(Selected(title="pytest", scenarios=len(self.rows), runs=len(self.rows), at=self._since))
+        kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
         code = Exit.INTERRUPTED if exitstatus == _INTERRUPTED else exitstatus
-        kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=self.rows))
+        kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
@@ -126,7 +147,8 @@ class Collector:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         from llmproxy.report.cases import table
 
-        cases = self._texts().rows_of_tests(self._cases, self.passed) if self._cases else []
+        several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
+        cases = self._texts().rows_of_tests(several, self.passed) if several else []
         for line in table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:

@@ -121,6 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
     scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
     scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
     scenarios.cassette_of = lambda item: _asked(item).cassette
+    scenarios.recorded = lambda: run.shared is not None
     scenarios.faults_of = lambda item: _asked(item).faults
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     sharding = None
@@ -134,6 +135,7 @@ def pytest_configure(config: pytest.Config) -> None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
         collector.state = lambda: _bench(config, run).state(os.environ)
+        collector.last = lambda: _bench(config, run).last_report()
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, Started, Status
 from llmproxy.report.story import Run, Story, plain
@@ -134,7 +135,9 @@ def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: AN
     """Return what the report needs of a run."""
     sample, runs = _sample(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
-    return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept}
+    agent = result.usage.get(AGENT)
+    cost = None if agent is None else agent.cost_usd
+    return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
 def unpacked(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
@@ -189,12 +192,17 @@ def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mappi
     return list(made.values())
 
 
-def rows_of_tests(found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str]) -> list[Mapping[str, Any]]:
+def rows_of_tests(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
+) -> list[Mapping[str, Any]]:
     """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case each.
 
-    Those of `good` have passed, whatever became of their runs: a test may want one to fail.
+    Those of `good` have passed, whatever became of their runs: a test may want one to fail. `whole`: they are named with their file.
     """
-    return [_row_of_test(name.rpartition("::")[2], runs, good=name in good) for name, runs in found.items()]
+    return [
+        _row_of_test(name if whole else name.rpartition("::")[2], runs, good=name in good)
+        for name, runs in found.items()
+    ]
 
 
 def _row_of_test(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool) -> Mapping[str, Any]:
@@ -209,7 +217,15 @@ def _row_of_test(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool) ->
         "runs": len(runs),
         "passed": passed,
         "interval": None if interval is None else (interval.low, interval.high),
+        "cost_usd": _mean_cost(runs),
     }
+
+
+def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return US dollars of the agent in a run, the mean of several; None where one of them does not say it."""
+    costs = [run.get("cost_usd") for run in runs]
+    known = [Decimal(cost) for cost in costs if cost is not None]
+    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
 
 
 # -- a test that failed ------------------------------------------------------------------------------------------------

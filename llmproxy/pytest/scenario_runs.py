@@ -56,6 +56,8 @@ class Scenarios:
         """Mode of the sessions that a test's runs open; set by who knows the proxy."""
         self.faults_of: Callable[[pytest.Item], object] = lambda _: None
         """Faults on purpose of runs in a test."""
+        self.recorded: Callable[[], bool] = lambda: False
+        """Returns whether runs are recorded: then what they tell is kept as the last report."""
         self.cassette_of: Callable[[pytest.Item], str] = lambda item: cassette_name(item.nodeid)
         """Name of the recording of a test, which stands before those of the scenarios that it runs."""
         self._place = ""
@@ -83,7 +85,7 @@ class Scenarios:
 
         if isinstance(event, Started) and not event.rerun and self.test:
             event = replace(event, rerun=self.again, place=event.place or self._line)
-        if self.keep_events:
+        if self.keep_events or self.recorded():
             self._events.append(event)
         if self._story is None:
             self._story = Story()

@@ -93,6 +93,10 @@ class SuiteBench:
         store = self.store(env)
         return store.with_name(f"{store.name}.state.db")
 
+    def last_report(self) -> Path:
+        """Return the file that keeps what the last test told, as that of `llmproxy test` does."""
+        return self.folder() / "last-report.jsonl"
+
     def folder(self) -> Path:
         """Return the folder of what nobody commits."""
         made = self.root / STORE.parent

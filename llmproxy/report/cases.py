@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.report.events import Status
+from llmproxy.report.intervals import wilson
 
 __all__ = ["table"]
 
@@ -24,6 +25,8 @@ _SHOWN = 30
 _WORD = 30
 """Characters of an axis's value."""
 _GOOD = (Status.PASSED.value, Status.SKIPPED.value)
+_COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.FLAKY))
+"""How a cell ends that says something about the agent."""
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -39,7 +42,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and latency.
 
-    Runs of different cells are never pooled, so there is no interval here.
+    The interval is of the share of cells: runs of different cells are never pooled, a cell counts once. Cells that say nothing about the
+    agent are left out of it.
     """
     names = dict.fromkeys(name for _, row in cases for name in row.get("axes") or ())
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -50,7 +54,7 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     cells = [
         [
             f"  {name}={value[:_WORD]}",
-            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed",
+            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_share(rows)}",
             _cost(_mean(rows)),
             _latency(_mean(rows)),
         ]
@@ -60,6 +64,17 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     return [
         "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
     ]
+
+
+def _share(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the interval of the share of cells that pass; empty where two cells or more do not say it."""
+    counted = [row.get("status") == Status.PASSED.value for row in rows if row.get("status") in _COUNTED]
+    interval = wilson(sum(counted), len(counted)) if len(counted) > 1 else None
+    return "" if interval is None else _sure((interval.low, interval.high))
+
+
+def _sure(interval: Sequence[float]) -> str:
+    return f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})"
 
 
 def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -109,7 +124,7 @@ def _runs(row: Mapping[str, Any]) -> str:
     runs, interval = int(row.get("runs") or 0), row.get("interval")
     if runs < 2:
         return ""
-    sure = f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})" if interval else ""
+    sure = _sure(interval) if interval else ""
     return f"{row.get('passed', 0)} of {runs} runs passed{sure}"
 
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from llmproxy.report.trend import read_tests, trend_lines
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.support.process import ROOT
@@ -184,6 +185,15 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
     assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
     assert "add this request: pytest --llmproxy-mode auto" in said
+    state = tmp_path / ".llmproxy" / "llmproxy.db.state.db"
+    first, *_, last = trend_lines(read_tests(state))[1:]
+    assert first.startswith("  ..E  test_live.py::test_lamp                passed 2 of 3  worse"), (
+        "with what it cost before"
+    )
+    told = (tmp_path / ".llmproxy" / "last-report.jsonl").read_text(encoding="utf-8")
+    assert json.loads(told.splitlines()[0])["title"] == "pytest"
+    assert "Another lamp is missing." in told, "for `llmproxy label`"
+    assert last.startswith(". passed")
 
 
 @pytest.mark.slow

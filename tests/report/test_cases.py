@@ -56,7 +56,7 @@ def test_cells_are_side_by_side_with_cost_and_latency() -> None:
 
 
 def test_each_value_of_an_axis_is_summed_up() -> None:
-    """Cells that passed, with mean cost and latency where all are known; runs of different cells are not pooled."""
+    """The share of cells that passed with its interval, mean cost and latency where all are known; runs of different cells are not pooled."""
     cells = [
         row("w[a,x]") | {"axes": {"model": "a", "prompt": "x"}, "cost_usd": "0.002", "latency_ms": 1000.0},
         row("w[a,y]", "failed", passed=0)
@@ -65,8 +65,22 @@ def test_each_value_of_an_axis_is_summed_up() -> None:
         row("w[b,y]") | {"axes": {"model": "b", "prompt": "y"}, "cost_usd": None, "latency_ms": 700.0},
     ]
     assert table(cells)[5:] == [
-        "  model=a   1 of 2 cells passed  $0.003  1.50 s",
-        "  model=b   2 of 2 cells passed          0.60 s",
-        "  prompt=x  2 of 2 cells passed          0.75 s",
-        "  prompt=y  1 of 2 cells passed          1.35 s",
+        "  model=a   1 of 2 cells passed (95 % interval 9% to 91%)    $0.003  1.50 s",
+        "  model=b   2 of 2 cells passed (95 % interval 34% to 100%)          0.60 s",
+        "  prompt=x  2 of 2 cells passed (95 % interval 34% to 100%)          0.75 s",
+        "  prompt=y  1 of 2 cells passed (95 % interval 9% to 91%)            1.35 s",
+    ]
+
+
+def test_a_cell_that_says_nothing_about_the_agent_is_in_no_interval() -> None:
+    """Neither one whose environment failed nor one that was left out; one cell alone has no interval."""
+    ended = {"a": ["passed", "environment_error"], "b": ["passed", "skipped", "flaky"]}
+    cells = [
+        row(f"w[{axis},{n}]", status) | {"axes": {"model": axis}}
+        for axis, statuses in ended.items()
+        for n, status in enumerate(statuses)
+    ]
+    assert table(cells)[6:] == [
+        "  model=a  1 of 2 cells passed",
+        "  model=b  2 of 3 cells passed (95 % interval 9% to 91%)",
     ]

@@ -67,7 +67,7 @@ from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, Plans, SendingPlan, plan, plan_open
-from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError
+from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays, UnknownTool
 from llmproxy.store_server import is_there
 
@@ -518,7 +518,7 @@ class Engine:
         """Return the body with the results that are overridden; None refuses a request in which nobody can tell which ones are."""
         try:
             return swapped(forking, exchange, body, limit=self.config.max_request, told=self.told)
-        except UnknownArguments as error:
+        except (RefusedError, UnknownArguments) as error:
             exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
             return None
 

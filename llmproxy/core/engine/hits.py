@@ -98,7 +98,9 @@ class Hits:
             or session.first is None
         ):
             return None
-        if place.upstreams != session.upstreams or at_the_head(place, session) is not None:
+        if place.upstreams != session.upstreams or place.speaker != engine.sessions.speaker(place.name):
+            return None
+        if at_the_head(place, session) is not None:
             return None
         known = self._memory.get(self._memory.digest(place.counted, body), learned)
         # An answer of MCP holds ids of its asker.

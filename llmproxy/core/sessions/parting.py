@@ -20,6 +20,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Interaction, header
+from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Mode
 
 Told = Callable[[Session, CallEnded], Interaction | None]
@@ -27,7 +28,17 @@ Told = Callable[[Session, CallEnded], Interaction | None]
 
 
 def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, told: Told) -> bytes:
-    """Return the body of a request with the results that are overridden; the very bytes that came where none is."""
+    """Return the body of a request with the results that are overridden; the very bytes that came where none is.
+
+    Raises:
+        RefusedError: results are mocked, and the agent is about to say them over a WebSocket, where nobody would swap them.
+
+    """
+    if forking.mocks and (header(exchange.headers, "upgrade") or "").lower() == "websocket":
+        raise RefusedError(
+            "llmproxy: this run mocks results of tools, which is done in requests; over a WebSocket they are not swapped.",
+            hint="Let the agent ask its model over HTTP, or take `mock` out of the scenario.",
+        )
     coding, plain = header(exchange.headers, "content-encoding"), body
     if coding and coding.strip().lower() != "identity":
         try:

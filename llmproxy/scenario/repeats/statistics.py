@@ -14,7 +14,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import comb, fsum, sqrt
+from math import comb, fsum
+
+from llmproxy.report.intervals import Interval, check_passes, wilson
 
 __all__ = [
     "FEWEST_TRANSCRIPTS",
@@ -32,8 +34,6 @@ __all__ = [
     "wilson",
 ]
 
-Z95 = 1.959963984540054
-"""The 97.5 % point of the normal distribution: two-sided 95 %."""
 RESAMPLES = 2000
 """Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""
 FEWEST_TRANSCRIPTS = 5
@@ -42,36 +42,7 @@ _DEFINED = 0.9
 """Share of the resamples in which a statistic must be defined for its interval to be given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A 95 % interval, both ends included."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:.3f}..{self.high:.3f}"
-
-
 # -- passes of runs
-
-
-def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
-    """Return the Wilson score interval of a proportion; None without runs.
-
-    Source: Wilson 1927; Newcombe 1998, method 3.
-    """
-    _check(passed, runs)
-    if not runs:
-        return None
-    share, square = passed / runs, z * z
-    middle = share + square / (2 * runs)
-    reach = z * sqrt(share * (1 - share) / runs + square / (4 * runs * runs))
-    whole = 1 + square / runs
-    # The ends are exact at 0 and n; rounding must not put them a hair beyond.
-    low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
-    high = 1.0 if passed == runs else min(1.0, (middle + reach) / whole)
-    return Interval(low, high)
 
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
@@ -79,7 +50,7 @@ def pass_at_k(passed: int, runs: int, k: int) -> float | None:
 
     Source: Chen et al. 2021 (HumanEval), unbiased for k <= n.
     """
-    _check(passed, runs, k)
+    check_passes(passed, runs, k)
     return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
 
 
@@ -88,15 +59,8 @@ def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
 
     Source: Yao et al. 2024 (tau-bench).
     """
-    _check(passed, runs, k)
+    check_passes(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
-
-
-def _check(passed: int, runs: int, k: int = 1) -> None:
-    if not 0 <= passed <= runs:
-        raise ValueError(f"{passed} of {runs} runs cannot have passed")
-    if k < 1:
-        raise ValueError(f"k counts runs, from 1 on; it is {k}")
 
 
 # -- means, and intervals by resampling
@@ -184,7 +148,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
     for passed in passes:
-        _check(passed, repeats)
+        check_passes(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
     return _spread([passed / repeats for passed in passes], repeats)

@@ -34,8 +34,9 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
         found = []
     for row in found:
         rows.put(_map(row, file), YamlPlace(shown(file), row.line, 1))
-    made.put("parametrize", rows if found else None, place_of(raw, "parametrize", key=True) or at, at)
+    del made["parametrize"]
     if found:
+        made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
         _doubt(made, found[0], variables, YamlPlace(shown(file), 1, 1), doubts)
     return made, file
 

@@ -141,7 +141,13 @@ def older(made: Engine, place: Place) -> Place:
     return place
 
 
-CHANGES = [refuse, slow, learn, elsewhere, upstream, record, older]
+def speaker(made: Engine, place: Place) -> Place:
+    """Have the name bound for a judge."""
+    made.sessions.speakers["default"] = "judge"
+    return place
+
+
+CHANGES = [refuse, slow, learn, elsewhere, upstream, record, older, speaker]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)

@@ -264,9 +264,13 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
 @pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])
 def test_a_client_of_ones_own_is_used(name: str) -> None:
     """With its headers, be it one that can be awaited or one that blocks."""
+    import httpx
     import openai
 
     with Provider([step(say="hello")]) as provider:
-        client = getattr(openai, name)(base_url=f"{provider.url}/v1", api_key="k", default_headers={"x-gateway": "g"})
+        http = {"OpenAI": httpx.Client, "AsyncOpenAI": httpx.AsyncClient}[name](headers={"connection": "close"})
+        client = getattr(openai, name)(
+            base_url=f"{provider.url}/v1", api_key="k", default_headers={"x-gateway": "g"}, http_client=http
+        )
         assert ask(ModelConfig(model="gpt-4o-mini", extra={"client": client})).text == "hello"
         assert provider.requests[0].header("x-gateway") == "g"
