@@ -69,8 +69,10 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
-    """Before anything runs."""
-    assert words in refused(tmp_path, text)
+    """Before anything runs, and once."""
+    said = refused(tmp_path, text)
+    assert words in said
+    assert "`parametrize`" not in said
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
