@@ -176,7 +176,7 @@ class TestAsked:
 
         if self.update:
             refuse_in_ci(env)
-        reports = [handler_of(text) for text in self.reports]
+        reports = [handler_of(text, lambda: self.recordings(env)) for text in self.reports]
         ended = TestEnded()
         try:
             code = self._tested([*reports, ended], env)
@@ -188,6 +188,12 @@ class TestAsked:
         if lost_ones := self._close(reports):
             raise MachineError("\n".join(lost_ones))
         return code
+
+    def recordings(self, env: Mapping[str, str]) -> Path | None:
+        """Return the store of what is tested; None where a running proxy has another one."""
+        from llmproxy.client.process.attach import running_at
+
+        return None if running_at(env) else store_of(gather(self.flags))
 
     def _close(self, reports: Sequence[Handler]) -> list[str]:
         """Let every report write what is left; return what was lost, a full disk say."""

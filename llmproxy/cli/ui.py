@@ -108,30 +108,29 @@ def reporting(path: Path, report: Mapping[str, Any], store: Path | None) -> Iter
 
 def asker_of(report: Mapping[str, Any], path: Path) -> Ask:
     """Return what answers the page's questions about a report, and about the recordings that it stands on."""
-    from llmproxy.report.trend import read_tests
+    from llmproxy.report.trend import columns, read_tests
 
     inner, names = asker(path), {str(each.get("id")) for each in report["scenarios"]}
 
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
         if question != "report":
             return inner(question, query)
-        tests = read_tests(Path(f"{path}.state.db"))
-        trend = [
-            {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
-            for test in tests
-            if names & test.rows.keys()
-        ]
-        return {**report, "trend": trend}
+        return {**report, "trend": columns(read_tests(Path(f"{path}.state.db")), names)}
 
     return ask
 
 
 def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
+    from threading import Lock
+
     from llmproxy.scenario.lab.labelling import put_label
 
+    alone = Lock()  # each request has a thread: two quick presses write one file
+
     def put(said: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
-        put_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
+        with alone:
+            put_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
         return {"file": str(labels)}
 
     return put

@@ -6,7 +6,7 @@ Options are added before there is a config, so what was given up is remembered h
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +108,8 @@ def distributes(config: pytest.Config) -> bool:
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
 
 
-def report_handlers(config: pytest.Config) -> list[Handler]:
-    """Return who writes the reports of scenarios that were asked for; workers of xdist write none.
+def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
+    """Return who writes the reports of scenarios that were asked for, which stand on `store`; workers of xdist write none.
 
     Raises:
         pytest.UsageError: one of them cannot be meant, or cannot be written.
@@ -121,6 +121,6 @@ def report_handlers(config: pytest.Config) -> list[Handler]:
     from llmproxy.report.choices import handler_of
 
     try:
-        return [handler_of(text) for text in asked]
+        return [handler_of(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error

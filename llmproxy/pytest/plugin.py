@@ -130,7 +130,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         sharding = sharding_for(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    collector = Collector(_texts, report_handlers(config))
+    collector = Collector(
+        _texts, report_handlers(config, lambda: _recordings(config, run, suites=bool(collector.rows)))
+    )
     if sharding is not None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
@@ -143,6 +145,18 @@ def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
     from llmproxy.pytest.suite_bench import SuiteBench
 
     return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+
+
+def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
+    """Return the store of what was tested; None where a running proxy has another one."""
+    from llmproxy.client.process.attach import running_at
+    from llmproxy.settings import load
+
+    before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours
+    with before as env:
+        if running_at(env):
+            return None
+        return _bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
 
 
 def _texts() -> object:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.errors import SettingsError
 
@@ -23,11 +23,11 @@ def _junit(path: Path) -> Handler:
     return AtEnd(path, document)
 
 
-def _html(path: Path) -> Handler:
+def _html(path: Path, store: Callable[[], Path | None]) -> Handler:
     from llmproxy.report.at_end import AtEnd
     from llmproxy.report.html import page
 
-    return AtEnd(path, page)
+    return AtEnd(path, lambda story: page(story, store() if story.completed else None))
 
 
 def _json(path: Path) -> Handler:
@@ -56,16 +56,19 @@ def _github(path: Path | None) -> Handler:
 class ReportKind(NamedTuple):
     """One row of the table."""
 
-    handler: Callable[[Path], Handler] | Callable[[Path | None], Handler]
+    handler: Callable[..., Handler]
+    """Takes the file, None where none was asked for; and where the store is, with `recordings`."""
     example: str
     """A file as it is usually called."""
     alone: bool = False
     """It needs no file."""
+    recordings: bool = False
+    """It holds what the tests stand on, and is told where that is."""
 
 
 KINDS: Mapping[str, ReportKind] = {
     "junit": ReportKind(_junit, "report.xml"),
-    "html": ReportKind(_html, "report.html"),
+    "html": ReportKind(_html, "report.html", recordings=True),
     "json": ReportKind(_json, "report.json"),
     "jsonl": ReportKind(_jsonl, "report.jsonl"),
     "github": ReportKind(_github, "summary.md", alone=True),
@@ -78,8 +81,10 @@ CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 """How each kind is asked for: ``junit=FILE, ... or github``."""
 
 
-def handler_of(text: str) -> Handler:
+def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``github``.
+
+    `store` tells, when all is over, which database has the recordings of what was tested; None where nobody knows.
 
     Raises:
         SettingsError: there is no such kind, or it lacks its file.
@@ -94,8 +99,8 @@ def handler_of(text: str) -> Handler:
         raise SettingsError(f"--report {text!r}: there is no {kind!r}; it can be {', '.join(most)} or {last}.")
     if not name and not row.alone:
         raise SettingsError(f"--report {text!r}: it needs a file, as {kind}={row.example}.")
-    make = cast("Callable[[Path | None], Handler]", row.handler)
+    told = (store,) if row.recordings else ()
     try:
-        return Hiding(make(Path(name) if name else None))
+        return Hiding(row.handler(Path(name) if name else None, *told))
     except OSError as error:
         raise SettingsError(f"--report {text!r}: cannot write there: {error.strerror or error}.") from error

@@ -8,10 +8,12 @@ same is there as plain text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from llmproxy.report.amounts import counted
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
+from llmproxy.report.evidence import evidence_of
 from llmproxy.report.json_report import document as plain_values
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.report.words import calls_of, content_of, replayed, seconds, told, used
@@ -32,10 +34,14 @@ NAMES = {
 }
 
 
-def page(story: Story) -> str:
-    """Return a story as one HTML document."""
-    data = {"kind": MARK, "title": story.title, "start": "#/report", "report": plain_values(story), "cassettes": []}
-    return document(data, title=story.title, plain="\n".join(plain_text(story)))
+def page(story: Story, store: Path | None = None) -> str:
+    """Return a story as one HTML document, with what it stands on where its recordings are in `store`."""
+    found = {"cassettes": []} | evidence_of(story, store)
+    report = {**plain_values(story), "trend": found.pop("trend", []), "left": found.pop("left", [])}
+    data = {**found, "kind": MARK, "title": story.title, "start": "#/report", "report": report}
+    return document(
+        data | {"recordings": bool(found["cassettes"])}, title=story.title, plain="\n".join(plain_text(story))
+    )
 
 
 def plain_text(story: Story) -> Iterator[str]:

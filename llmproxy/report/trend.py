@@ -9,7 +9,7 @@ A test that was interrupted says too little and is not kept. The database is nob
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from llmproxy.report.baseline import rank
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
 
-__all__ = ["KEPT", "KeptTest", "Trend", "keep", "read_tests", "trend_lines"]
+__all__ = ["KEPT", "KeptTest", "Trend", "columns", "keep", "read_tests", "trend_lines"]
 
 KEPT = 200
 """Tests that are kept."""
@@ -133,6 +133,15 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
                 made = [dict(zip(names, row, strict=True)) for row in rows]
                 found.append(KeptTest(at, title, code, {row["scenario"]: row for row in made}))
             return found
+
+
+def columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
+    """Return tests as the columns of a page: of these scenarios alone, and only tests that ran one of them."""
+    return [
+        {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
+        for test in tests
+        if names & test.rows.keys()
+    ]
 
 
 def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda _name: True) -> list[str]:

@@ -140,7 +140,7 @@ def story(store: Reading, query: Query) -> Json:
     which = wanted(query)
     ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
     read: list[Interaction] = list(bounded((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
-    return {"steps": steps_of(read), "calls": len(read), "of": rows.sums(store, which)["calls"]}
+    return {"steps": steps_of(read), "calls": len(read), "of": rows.count(store, which)}
 
 
 def call(store: Reading, query: Query) -> Json:

@@ -7,7 +7,7 @@ said. As in every file that leaves the machine, what names a person or a machine
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -32,18 +32,22 @@ MARK = "llmproxy recording"
 """What kind of data a page has; by it a file of ours is told from another one."""
 _DEEPEST = 50
 """Requests that are put together to give one back."""
+_ONE = 2
+"""Calls of the largest size that a page with a limit has room for."""
 
 
-def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str) -> dict[str, Any]:
-    """Return cassettes of a store as the data of a page."""
-    maker = _Maker()
+def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
+    """Return cassettes of a store as the data of a page.
+
+    Of more than `most` bytes what comes last is left out, and calls of which one alone would fill it; each cassette tells how many.
+    """
+    maker = _Maker(most=most)
     children = children_of(store)
     cassettes = []
     for info in wanted:
-        found = [without_names(each) for each in store.interactions(info.name, info.sample)]
+        found = list(maker.take(store, info))
         which = Wanted(info.name, info.sample)
-        sums, strip = rows.sums(store, which), rows.strip(store, which)
-        maker.take(found)
+        taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
         told = list(bounded(islice(own, STORY_CALLS), STORY_BYTES))
         cassettes.append(
@@ -52,9 +56,10 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str) -> dic
                 "holder": None,
                 **children.get((info.name, info.sample), NO_CHILD),
                 "rows": list(map(_row, found)),
-                "sums": sums,
-                "strip": strip,
-                "story": {"steps": story(told), "calls": len(told), "of": len(found)},
+                "left": info.live - len(found),
+                "sums": rows.sums(store, which),
+                "strip": [each for each in rows.strip(store, which) if each[0] in taken],
+                "story": {"steps": story(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
@@ -93,6 +98,8 @@ class _Pool:
 
     numbers: dict[str, int] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
+    size: int = 0
+    """Characters of all of them."""
 
     def put(self, value: Any) -> int:  # noqa: ANN401 - plain values
         """Return the number of a value."""
@@ -100,6 +107,7 @@ class _Pool:
         if name not in self.numbers:
             self.numbers[name] = len(self.values)
             self.values.append(value)
+            self.size += len(name)
         return self.numbers[name]
 
 
@@ -107,6 +115,7 @@ class _Pool:
 class _Maker:
     """Puts calls into the data of a file."""
 
+    most: int | None = None
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
     messages: _Pool = field(default_factory=_Pool)
@@ -114,16 +123,34 @@ class _Maker:
     depth: dict[int, int] = field(default_factory=dict)
     """How many others are needed to give a request back."""
 
-    def take(self, found: Iterable[Interaction]) -> None:
-        """Take the calls of one cassette and sample; each party's conversations are its own."""
+    size: int = 0
+    """Characters of calls and bodies."""
+
+    def take(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
+        """Take the calls of one cassette and sample, and give those that there was room for; each party's conversations are its own."""
         readers: dict[str, Reader] = {}
-        for told in (readers.setdefault(each.party, Reader()).read(each) for each in found):
-            made = call(told)
-            made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
-            interaction = told.exchange.interaction
-            self.calls[made["id"]] = made
-            settle(self.calls, told.results)
-            self.bodies[made["id"]] = {"request": self._request(told), "response": body(interaction.response.body)}
+        for each in store.interactions(info.name, info.sample):
+            if self.most is not None and self.full(self.most):
+                return
+            if self.most is None or _bytes(each) <= self.most // _ONE:
+                taken = without_names(each)
+                self._put(readers.setdefault(taken.party, Reader()).read(taken))
+                yield taken
+
+    def full(self, most: int) -> bool:
+        """Tell whether nothing more shall be taken."""
+        return self.size + self.messages.size + self.tools.size >= most
+
+    def _put(self, told: Told) -> None:
+        made = call(told)
+        made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
+        interaction = told.exchange.interaction
+        self.calls[made["id"]] = made
+        settle(self.calls, told.results)
+        found = {"request": self._request(told), "response": body(interaction.response.body)}
+        self.bodies[made["id"]] = found
+        if self.most is not None:
+            self.size += len(json.dumps(made)) + len(json.dumps(found))
 
     def _request(self, told: Told) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
@@ -146,6 +173,10 @@ class _Maker:
             "messages": self.messages.values,
             "tools": self.tools.values,
         }
+
+
+def _bytes(interaction: Interaction) -> int:
+    return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
 def chosen(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:

@@ -78,6 +78,12 @@ def sums(store: Reading, wanted: Wanted) -> dict[str, Any]:
     }
 
 
+def count(store: Reading, wanted: Wanted) -> int:
+    """Return how many calls there are."""
+    where, values = wanted.where()
+    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
+
+
 def strip(store: Reading, wanted: Wanted) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed; nothing of too many."""
     where, values = wanted.where()

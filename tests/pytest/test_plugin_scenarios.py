@@ -209,7 +209,9 @@ def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
         env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
         run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=10)
         assert len(provider.requests) == 16
-    run(tmp_path, "--llmproxy-mode", "replay", "test_b.py", "test_a.py").assert_outcomes(passed=10)
+    report = "--scenario-report=html=o.html"
+    run(tmp_path, "--llmproxy-mode", "replay", "test_b.py", "test_a.py", report).assert_outcomes(passed=10)
+    assert '"recordings":true' in (tmp_path / "o.html").read_text(), "the calls that it stands on are in the file"
 
 
 WORKERS = pytest.mark.parametrize(

@@ -74,6 +74,22 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     opened.close()
 
 
+def test_an_assertion_leads_to_the_call_inside_the_one_file(browser: Browser, tmp_path: Path) -> None:
+    """From the check that failed to what was asked and answered there, and back; a call of no recording stays a number."""
+    file = tmp_path / "report.html"
+    file.write_text(written(story(), samples.store(tmp_path / "x.db")), "utf-8")
+    opened = browser.open(file.as_uri(), offline=True)
+    opened.click(".scenario", "on calls")
+    opened.click(".checked .link", "#3")
+    opened.see("call #3", ".facts h2")
+    opened.see("return a + b", ".panel")
+    opened.click(".nav", "report")
+    opened.see("need a look", "main")
+    assert opened.errors() == []
+    assert {each for each in opened.requests() if each.startswith("http")} == set()
+    opened.close()
+
+
 def names(page: Page) -> list[str]:
     """Return the scenarios in the order of the list."""
     found: list[str] = page.js("[...document.querySelectorAll('.scenario .name')].map((each) => each.innerText)")

@@ -229,9 +229,16 @@ def _remembered(text: str) -> str:
     return "".join(text.split())
 
 
+_WHITE = bytes(n for n in range(128) if chr(n).isspace())
+
+
 def _reduced(text: str) -> str:
     """Return a text without white space."""
-    return _remembered(text) if len(text) <= _MEMO else "".join(text.split())
+    if len(text) <= _MEMO:
+        return _remembered(text)
+    if text.isascii():  # a million words in the middle of megabytes, without a million pieces
+        return text.encode().translate(None, _WHITE).decode()
+    return "".join(text.split())
 
 
 @lru_cache(maxsize=16)

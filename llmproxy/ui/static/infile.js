@@ -41,8 +41,8 @@ const ANSWERS = {
     const rows = matching(cassette.rows, query);
     const offset = Number(query.offset || 0);
     const window = rows.slice(offset, offset + Number(query.limit || 200));
-    const all = query.find || query.failed ? { ...cassette.sums, calls: rows.length } : cassette.sums;
-    return { offset, rows: window, ...(query.sums ? { sums: all, strip: cassette.strip } : {}) };
+    const all = query.find || query.failed || cassette.left ? { ...cassette.sums, calls: rows.length } : cassette.sums;
+    return { offset, rows: window, ...(query.sums ? { sums: all, strip: cassette.strip, left: cassette.left } : {}) };
   },
   place(given, query) {
     for (const { name, sample, rows } of given.cassettes) {

@@ -13,7 +13,7 @@ const PAGE = 100;
 const PATIENCE = 60;  // milliseconds
 const HEIGHT = 58;
 
-// Rows of a list that is read a window at a time: {row(n), see(from, to), read(n)}.
+// Rows of a list that is read a window at a time: {row(n), see(from, to), read(n), first}.
 function usePages(query) {
   const name = JSON.stringify(query);
   const pages = useRef({ name, query, found: new Map() });
@@ -46,7 +46,9 @@ function usePages(query) {
     }, PATIENCE);
   }, [name]);
   const read = async (n) => (await load(Math.floor(n / PAGE)))?.[n % PAGE];
-  return { row, see, read };
+  useEffect(() => { load(0); }, [name]);  // the first rows wait for no sum over all of them
+  const first = pages.current.found.get(0);
+  return { row, see, read, first: Array.isArray(first) ? first : undefined };
 }
 
 export function Recording({ cassette, sample, id, tab = "said", show }) {
@@ -54,8 +56,8 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   const [failed, onlyFailed] = useState(false);
   const [listed, list] = useState(false);
   const query = { cassette, sample, ...(find ? { find } : {}), ...(failed ? { failed: 1 } : {}) };
-  const { value, error } = useAsk("calls", { ...query, sums: 1, limit: 1 });
-  const { row, see, read } = usePages(query);
+  const { value, error, late: counting } = useAsk("calls", { ...query, sums: 1, limit: 1 });
+  const { row, see, read, first } = usePages(query);
   const { value: placed, late } = useAsk(id ? "place" : null, { ...query, id });
   const cursor = useRef({});  // where the keyboard is: known here before the server has said so
   const filter = JSON.stringify(query);
@@ -63,7 +65,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   if (!isOurs) cursor.current = { filter, from: id };
   const own = cursor.current.id === id ? cursor.current.n : undefined;
   const chosen = id ? (own ?? (placed && !late ? placed.place : -1)) : -1;
-  const count = value?.sums.calls || 0;
+  const count = (counting && first ? first.length : value?.sums.calls) || 0;
   const go = (to, on = tab) => { list(false); show({ cassette, sample, id: to, tab: on }); };
   const choose = (n) => {
     cursor.current = { ...cursor.current, to: n };
@@ -75,7 +77,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   };
   const step = (by) => {
     const from = cursor.current.to ?? chosen;
-    if (count) choose(Math.max(0, Math.min(count - 1, from < 0 ? (by > 0 ? 0 : count - 1) : from + by)));
+    if (count && (by > 0 || !counting)) choose(Math.max(0, Math.min(count - 1, from < 0 ? (by > 0 ? 0 : count - 1) : from + by)));
   };
   useEffect(() => { if (chosen >= 0 && chosen + 1 < count) read(chosen + 1).then((next) => ahead(next?.id)); }, [chosen, count]);
   const input = useRef();
@@ -91,6 +93,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   if (error) return html`<${Failure} error=${error} />`;
   return html`<div class="recording">
     <${Head} cassette=${cassette} sample=${sample} sums=${value?.sums} show=${show} />
+    ${value?.left > 0 && html`<p class="pad soft">${counted(value.left, "call")} of this recording ${value.left === 1 ? "is" : "are"} not in this file: <code>llmproxy ui ${visible(session(cassette, sample))}${given.store_words || ""}</code></p>`}
     ${strip.length > 1 && html`<${Strip} strip=${strip} chosen=${id} choose=${go} />`}
     <div class=${"split" + (listed ? " listed" : "")}>
       <nav class="left" aria-label="calls">
@@ -98,12 +101,12 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
           <input ref=${input} type="search" placeholder="find (/)" aria-label="find in prompts, answers, models" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
           <label><input type="checkbox" checked=${failed} onChange=${() => onlyFailed(!failed)} /> failed</label>
         </div>
-        ${value && count === 0 && html`<p class="soft pad">No call ${find || failed ? "is like that" : "is recorded here"}.</p>`}
-        <${List} count=${count} height=${HEIGHT} see=${see} chosen=${chosen} choose=${choose} label=${counted(count, "call")}
+        ${value && !counting && count === 0 && html`<p class="soft pad">No call ${find || failed ? "is like that" : "is recorded here"}.</p>`}
+        <${List} count=${count} height=${HEIGHT} see=${see} chosen=${chosen} choose=${choose} label=${counting ? "calls" : counted(count, "call")}
           row=${(n) => html`<${Row} row=${row(n)} before=${n ? row(n - 1) : null} from=${value?.sums.from} position=${position} />`} />
       </nav>
       <main class="right">
-        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
+        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
         ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
       </main>
     </div>

@@ -94,7 +94,8 @@ function Overview({ report, all, to }) {
         const one = own.find((each) => each.cell === cell);
         return html`<td key=${cell}>${one && html`<button class=${"link is-" + one.status} onClick=${() => to(one.n)}>${one.runs.length > 1 ? rate(one, report).replace(" passed", "") : NAMES[one.status]}</button>`}</td>`;
       })}</tr>`)}</tbody></table></div>`}
-    ${report.trend?.length > 1 && html`<${Trend} tests=${report.trend} all=${all} to=${to} />`}`;
+    ${report.trend?.length > 1 && html`<${Trend} tests=${report.trend} all=${all} to=${to} />`}
+    ${report.left?.length > 0 && html`<h3>Not in this file</h3>${report.left.map((each, n) => (each.command ? html`<${Command} key=${n} about=${each.told} text=${each.command} />` : html`<p key=${n}>${visible(each.told)}</p>`))}`}`;
 }
 
 // The last tests side by side, the newest at the right; what got worse since the one before comes first.
@@ -188,8 +189,13 @@ function Checked({ step, run, show }) {
     ${step.assertions?.length > 0 && html`<ul class="checks">${[...step.assertions].sort((a, b) => (a.status === "passed") - (b.status === "passed")).map((each, n) => html`<${Assertion} key=${n} assertion=${each} run=${run} show=${show} />`)}</ul>`}</section>`;
 }
 
-// Opens the call where its recording is at hand.
-const Interaction = ({ id, run, show }) => (given.recordings && run.started.cassette ? html`<button class="link" onClick=${() => show({ cassette: run.started.cassette, sample: 1, id })}>#${id}</button>` : html`<code title=${`llmproxy show ${id}`}>#${id}</code>`);
+// Opens the call where its recording is at hand: in this file as far as there was room, or at the server.
+function Interaction({ id, run, show }) {
+  const { cassette, sample } = run.started;
+  const inside = given.calls?.[id];
+  const at = given.served ? given.recordings && cassette && { cassette, sample } : inside?.cassette === cassette && { cassette, sample: inside.sample };
+  return at ? html`<button class="link" onClick=${() => show({ ...at, id })}>#${id}</button>` : html`<code title=${`llmproxy show ${id}${given.store_words || ""}`}>#${id}</code>`;
+}
 
 function Assertion({ assertion, run, show }) {
   const { name, status, message, expected, actual, evidence, where } = assertion;
