@@ -81,7 +81,7 @@ function Changed({ call, go }) {
   const added = call.messages.length - call.known;
   return html`<p>Since <button class="link" onClick=${() => go(call.previous)}>#${call.previous}</button>: ${counted(added, "new message")}${call.changes.length ? `, and ${counted(call.changes.length, "other difference")}` : "; everything else is the same"}.</p>
     ${call.changes.map((change, n) => html`<${Change} key=${n} change=${change} />`)}
-    <h3>New</h3>${call.messages.slice(call.known).map((message, n) => html`<${Message} key=${n} message=${message} />`)}`;
+    ${call.messages.length > call.known && html`<h3>New</h3>`}${call.messages.slice(call.known).map((message, n) => html`<${Message} key=${n} message=${message} />`)}`;
 }
 
 function Time({ call }) {

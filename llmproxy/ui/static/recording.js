@@ -81,6 +81,8 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   };
   useEffect(() => { if (chosen >= 0 && chosen + 1 < count) read(chosen + 1).then((next) => ahead(next?.id)); }, [chosen, count]);
   const input = useRef();
+  const right = useRef();
+  useEffect(() => { if (right.current) right.current.scrollTop = 0; }, [id, tab]);  // another call, another view: from its beginning
   useKeys({
     j: () => step(1), k: () => step(-1),
     Escape: () => (find ? seek("") : show({ cassette, sample })),
@@ -105,7 +107,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
         <${List} count=${count} height=${HEIGHT} see=${see} chosen=${chosen} choose=${choose} label=${counting ? "calls" : counted(count, "call")}
           row=${(n) => html`<${Row} row=${row(n)} before=${n ? row(n - 1) : null} from=${value?.sums.from} position=${position} />`} />
       </nav>
-      <main class="right">
+      <main class="right" ref=${right}>
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
         ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
       </main>
