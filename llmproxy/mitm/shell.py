@@ -302,9 +302,9 @@ class Shell:
                 ended.over.set_result(None)
         self._call_writer()
 
-    def keep(self, exchange: Exchange) -> None:
+    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, soon, and report it."""
-        task = asyncio.get_running_loop().create_task(self.commit(exchange, proper=True))
+        task = asyncio.get_running_loop().create_task(self.commit(exchange, proper=proper))
         self._keeping.add(task)
         self._kept.append(task)
         task.add_done_callback(self._keeping.discard)

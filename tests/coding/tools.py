@@ -86,6 +86,7 @@ EVERYTHING = ToolServer(
     [
         ["trigger-sampling-request", {"prompt": "hi", "maxTokens": 10}],
         ["trigger-elicitation-request", {}],
+        ["trigger-long-running-operation", {"duration": 2, "steps": 20}, "cancel"],
     ],
 )
 FILESYSTEM = ToolServer(

@@ -30,12 +30,12 @@ class _OwnShell:
         """Write it into the journal."""
         self._engine.outcome(exchange, status)
 
-    def keep(self, exchange: Exchange) -> None:
+    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer. Raises LLMProxyError."""
         from llmproxy.protocol import Decision
 
         if exchange.decision is Decision.RECORD:
-            self._engine.stored(exchange, proper=True)
+            self._engine.stored(exchange, proper=proper)
         self._engine.outcome(exchange, exchange.recording.status)
 
 
@@ -82,9 +82,9 @@ class OwnHost:
         heard = self._line.hear(line)
         return Heard(heard.out, heard.forward, heard.late, heard.gone)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep an answer. Raises LLMProxyError."""
-        self._line.told(number, lines)
+        self._line.told(number, lines, left=left)
 
     def lost(self, number: int, why: str) -> None:
         """Keep nothing."""

@@ -37,8 +37,8 @@ class Host(Protocol):
     def hear(self, line: bytes) -> Heard:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Hear what the server answered to a forwarded message. Raises LLMProxyError: it is not kept."""
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`. Raises LLMProxyError: it is not kept."""
 
     def lost(self, number: int, why: str) -> None:
         """Hear that it did not answer."""
@@ -67,9 +67,9 @@ class ProxyHost:
         out = str(told["out"]).encode("utf-8", "surrogatepass")
         return Heard(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Tell an answer."""
-        self._ask({"number": number, "lines": _plain(lines)})
+        self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
 
     def lost(self, number: int, why: str) -> None:
         """Tell that there is none."""

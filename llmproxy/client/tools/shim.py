@@ -93,6 +93,8 @@ class Shim:
             return
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
+        if message.get("method") == "notifications/cancelled":
+            self._cancelled(message)
         try:
             with self._asking:
                 heard = self._host.hear(bare)
@@ -125,6 +127,18 @@ class Shim:
             if self._reader is not None:
                 self._reader.join(2.0)  # it knows how the server ended
             self._give_up(self._dead or "the server reads no more")
+
+    def _cancelled(self, message: dict[str, Any]) -> None:
+        """Keep what a call has heard until its client cancelled it: no answer of the server's will come."""
+        params = message.get("params")
+        with self._guard:
+            pending = (
+                self._pending.pop(id_of({"id": params.get("requestId")}) or "", None)
+                if isinstance(params, dict)
+                else None
+            )
+        if pending is not None:
+            self._tell(lambda: self._host.told(pending.number, pending.lines, left=True))
 
     def _started(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""

@@ -43,8 +43,8 @@ class Obeys(Protocol):
     def settle(self, exchange: Exchange, status: int) -> None:
         """Report an exchange that is over."""
 
-    def keep(self, exchange: Exchange) -> None:
-        """Store the answer of an exchange, soon, and report it."""
+    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
+        """Store the answer of an exchange, soon, and report it; one that is not `proper` came only in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +171,19 @@ class ToolLine:
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
         return out
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was to come."""
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was to come.
+
+        `left`: the client has cancelled it, and these are what it heard until then.
+        """
         if (exchange := self._open.pop(number, None)) is None:
             return
-        if not lines:
+        exchange.recording.left = left
+        if not lines and not left:
             exchange.recording.head(0, 202, "Accepted", ())
         for offset, line in lines:
             exchange.recording.data(offset, line + b"\n")
-        self.shell.keep(exchange)
+        self.shell.keep(exchange, proper=not left)
 
     def lost(self, number: int, why: str) -> None:
         """Hear that the server did not answer: nothing of that is kept."""
@@ -234,7 +238,7 @@ class ToolLines:
         elif isinstance(number, int) and isinstance(why, str):
             known.lost(number, why)
         elif isinstance(number, int):
-            known.told(number, lines_of(body))
+            known.told(number, lines_of(body), left=body.get("left") is True)
         else:
             raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}

@@ -26,6 +26,7 @@ class Forwarding:
     def __init__(self) -> None:
         self.kept: dict[int, list[bytes]] = {}
         self.lost_ones: dict[int, str] = {}
+        self.left: list[int] = []
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
@@ -41,9 +42,11 @@ class Forwarding:
         self._number += 1
         return Heard(b"", self._number)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep."""
         self.kept[number] = [line for _, line in lines]
+        if left:
+            self.left.append(number)
 
     def lost(self, number: int, why: str) -> None:
         """Note."""
@@ -194,15 +197,27 @@ def test_messages_are_kept_with_the_request_that_they_belong_to() -> None:
     assert client.host.unasked == [(2, late.encode())]
 
 
+def test_a_cancelled_call_is_kept_as_far_as_it_came() -> None:
+    """Its progress, and that nobody waited for its end; what its server says afterwards goes through."""
+    progress = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}'
+    client = Client(shell(f"read a; echo '{progress}'; read b; echo '{RESULT}'; cat > /dev/null"), Forwarding())
+    client.say(id=1, method="tools/call", params={"_meta": {"progressToken": "p"}})
+    client.wait(lambda said: b"progress" in said)
+    client.say(method="notifications/cancelled", params={"requestId": 1})
+    client.answer(1)
+    client.close()
+    assert (client.host.kept, client.host.left) == ({1: [progress.encode()], 2: []}, [1])
+
+
 class Watching(Forwarding):
     """A host that looks at what its client has read when it is told an answer."""
 
     client: Client
     read_before: bytes | None = None
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]]) -> None:
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Look."""
-        super().told(number, lines)
+        super().told(number, lines, left=left)
         self.read_before = b"".join(self.client.written)
 
 
