@@ -10,8 +10,9 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.elsewhere import NOT_OF_A_STATE
 from llmproxy.scenario.plain import Plain
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said, served
 from llmproxy.scenario.values.executor import Executor
+from llmproxy.trace.observing.servers import Served, find_differences
 
 __all__ = ["ScenarioState"]
 
@@ -94,6 +95,35 @@ class ScenarioState(Plain):
         if self._executor is not None:
             self._sure(self._executor, f"what {name!r} was called with" if name else "which tools were called")
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
+
+    def server_calls(self, name: str | None = None) -> ToolCalls:
+        """Return what servers of tools (MCP) really got and returned, of one tool (by its server's name) or of all, in order.
+
+        Raises MachineError where that is not known: no proxy, no server was seen in this run, or nothing was recorded of a call.
+        """
+        what = f"what a server got for {name!r}" if name else "what servers of tools got"
+        return served(self._served(what).tools, name)
+
+    def server_differences(self) -> list[str]:
+        """Say where servers of tools got something else than models asked for; empty where they got just that.
+
+        Raises MachineError where it is not known what either was.
+        """
+        found = self._served("whether servers got what models asked for")
+        executor = self.executor
+        self._sure(executor, "whether servers got what models asked for")
+        return find_differences(executor.wire_calls or (), found)
+
+    def _served(self, what: str) -> Served:
+        found = None if self._executor is None else self._executor.wire_served
+        why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown
+        if found is None or why:
+            raise MachineError(f"nobody can tell {what}: {why}.")
+        if self.executor.unattributed:
+            self._sure(self.executor, what)
+        if unfinished := next((each for each in found.tools if each.output is None), None):
+            raise MachineError(f"nobody can tell {what}: the answer of {unfinished.where} did not come whole.")
+        return found
 
     @property
     def turns(self) -> list[Turn]:

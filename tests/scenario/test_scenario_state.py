@@ -12,6 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
+from llmproxy.trace.observing.servers import Served
 from llmproxy.trace.observing.tools import ToolUse
 from tests.scenario.people import Agent, executor
 
@@ -21,9 +22,11 @@ def call(name: str, number: int = 1) -> dict[str, Any]:
     return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": f'{{"n": {number}}}'}}
 
 
-def state(*messages: dict[str, Any], wire: Any = None, unattributed: int = 0, unread: str = "") -> ScenarioState:
+def state(
+    *messages: dict[str, Any], wire: Any = None, unattributed: int = 0, unread: str = "", served: Served | None = None
+) -> ScenarioState:
     """Return a state with messages, and an executor that saw something on the wire."""
-    running = SimpleNamespace(wire_calls=wire, unattributed=unattributed, wire_unread=unread)
+    running = SimpleNamespace(wire_calls=wire, unattributed=unattributed, wire_unread=unread, wire_served=served)
     return ScenarioState(
         description="d", messages=list(messages), thread_id="t", current_turn=0, config=ScenarioConfig(),
         _executor=cast("Any", running),
@@ -103,3 +106,36 @@ def test_a_dump_holds_what_is_documented() -> None:
     """Not the executor."""
     dump = state().model_dump(exclude={"thread_id"})
     assert set(dump) == {"description", "messages", "current_turn", "config"}
+
+
+def test_what_servers_of_tools_got() -> None:
+    """By the server's name, with arguments and result; differences to what the model asked for are told."""
+    got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
+    found = state(
+        wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)],
+        served=Served([got], frozenset({"look"}), frozenset({"look"}), seen=True),
+    )
+    assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
+    assert not found.server_calls("send").first
+    assert found.server_calls().first.source == "server"
+    assert found.server_differences() == [
+        'a model asked for mcp__shop__look({"n": 8}), and its server got look({"n": 9})'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"served": None}, "there is no proxy"),
+        ({"served": Served()}, "no server of tools was seen"),
+        ({"served": Served(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
+        ({"served": Served([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+        ({"served": Served(seen=True), "unattributed": 2}, "2 calls arrived"),
+    ],
+)
+def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:
+    """Never an empty list that looks as if nothing had been called."""
+    with pytest.raises(MachineError, match=said):
+        state(**given).server_calls()
+    with pytest.raises(MachineError, match=said):
+        state(**given).server_differences()

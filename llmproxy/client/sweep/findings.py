@@ -164,12 +164,15 @@ _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^\s+at .+\(.+:\d+|Unhandled|panicked at|Exception in thread", re.MULTILINE
 )
 """How Python, JavaScript, Rust and Java say that nobody caught an error."""
+_GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
+"""What stands before each line of a group of Python's exceptions."""
 
 
 def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     """Return with which message a command gave up, and whether that is an error that nobody caught."""
     crashed = _TRACE.search(stderr) is not None
-    lines = [line for line in (stderr.strip() or stdout.strip()).splitlines() if line.strip()]
+    text = _GROUP.sub("", stderr.strip() or stdout.strip())
+    lines = [line for line in text.splitlines() if line.strip()]
     plain = [line for line in lines if not line[0].isspace() and not line.startswith(("Node.js v", "}", "{"))]
     named = [line for line in plain if re.match(r"[\w.$ ]*(Error|Exception|panicked)\b", line)]
     said = (named if crashed and named else plain or lines or [f"exit code {code}"])[-1]

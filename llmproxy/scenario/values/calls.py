@@ -17,7 +17,7 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "said"]
+__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "said", "served"]
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -33,7 +33,7 @@ class ToolCall:
     """Its result; None where nobody saw one."""
     turn: int | None = None
     source: str | None = None
-    """``message`` or ``wire``; None for a call that was never made."""
+    """``message``, ``wire`` or ``server``; None for a call that was never made."""
 
     def __bool__(self) -> bool:
         return self.source is not None
@@ -106,6 +106,12 @@ def merged(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None
         found += _of_message(message, turn, outputs)
     found += [_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
     return _once(found)
+
+
+def served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
+    """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
+    chosen = [each for each in calls if name in {None, each.name}]
+    return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
 
 def said(message: Message) -> str:

@@ -10,6 +10,7 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.options import RunOptions
 
 if TYPE_CHECKING:
+    from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["Executor"]
@@ -65,6 +66,10 @@ class Executor(Protocol):
     @property
     def wire_calls(self) -> Sequence[ToolUse] | None:
         """The agent's tool calls as seen on the wire; None without a proxy."""
+
+    @property
+    def wire_served(self) -> Served | None:
+        """What servers of tools (MCP) got from the agent; None without a proxy."""
 
     @property
     def wire_unread(self) -> str:

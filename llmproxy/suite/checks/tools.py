@@ -11,17 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.checks.order import after, before, in_order
 from llmproxy.suite.matchers.table import check, check_input, plain, show
 from llmproxy.suite.matchers.variables import StepError
+from llmproxy.trace.observing.servers import find_differences
+from llmproxy.trace.observing.wire import Observed
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.schema.response import ToolExpect
+    from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
-    from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["check_order", "check_tools", "check_total", "passed", "unseen"]
+__all__ = ["check_order", "check_served", "check_tools", "check_total", "passed", "unseen"]
 
 _SHOWN = 6
 """Calls that a message lists."""
@@ -65,6 +68,54 @@ def check_tools(
     return made
 
 
+def check_served(
+    tools: Mapping[str, ToolExpect], asked: Observed, served: Served, scope: Scope, *, as_asked: bool = False
+) -> list[Assertion]:
+    """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
+    keys = [f"{_SERVED}.{name}" for name in tools]
+    if served.unknown:
+        return unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown)
+    step, made = Observed(tools=served.tools), list[Assertion]()
+    for name, wanted in tools.items():
+        if name != "*" and name not in served.names:
+            if meant := find_near(name, served.names):
+                there = ", ".join(sorted(served.names))
+                message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
+                made += unseen([f"{_SERVED}.{name}"], message)
+                continue
+            if not served.listed:
+                made += unseen(
+                    [f"{_SERVED}.{name}"], f"no server listed its tools, so whether one has {name} is not known"
+                )
+                continue
+        if wanted.offered is not None:
+            made.append(_check_listed(name, served, offered=wanted.offered))
+        calls = _chosen(name, tools, step, hosted=True)
+        found = _Calls(name, wanted, calls, step, scope, "its server's answer did not come whole").check()
+        made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
+    return [*made, _check_as_asked(asked, served)] if as_asked else made
+
+
+def _check_listed(name: str, served: Served, *, offered: bool) -> Assertion:
+    key, there = f"{_SERVED}.{name}.offered", name in served.listed
+    if not served.listed:
+        return unseen([key], "no server listed its tools in this run")[0]
+    message = "" if there is offered else f"the servers listed {', '.join(sorted(served.listed))}"
+    status = Status.PASSED if there is offered else Status.FAILED
+    return Assertion(name=key, status=status, expected=offered, actual=there, message=message)
+
+
+def _check_as_asked(asked: Observed, served: Served) -> Assertion:
+    if asked.unread:
+        return _unread(_AS_ASKED, asked)
+    differences = find_differences(asked.tools, served)
+    status = Status.FAILED if differences else Status.PASSED
+    return Assertion(name=_AS_ASKED, status=status, message="; ".join(differences[:_SHOWN]), where=_where(served.tools))
+
+
+_SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
+
+
 def check_order(names: Sequence[str], step: Observed) -> Assertion:
     """Check in which order tools were called."""
     return _unread("toolOrder", step) if step.unread else in_order(names, step.tools)
@@ -86,8 +137,17 @@ def _unread(name: str, step: Observed) -> Assertion:
 class _Calls:
     """The calls of one tool, and what is expected of them."""
 
-    def __init__(self, name: str, wanted: ToolExpect, calls: Sequence[ToolUse], step: Observed, scope: Scope) -> None:
+    def __init__(
+        self,
+        name: str,
+        wanted: ToolExpect,
+        calls: Sequence[ToolUse],
+        step: Observed,
+        scope: Scope,
+        no_result: str = "no result of it was seen in a later request",
+    ) -> None:
         self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
+        self.no_result = no_result
         self.one_is_enough = wanted.every is False
         self.none = _is_zero(wanted.count, scope)
         """Whether no call may be as the rest says."""
@@ -169,7 +229,7 @@ class _Calls:
     def _unseen(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of what depends on results that nobody has seen."""
         message = (
-            f"{self.name}: no result of it was seen in a later request, so it is not known whether it was executed, and what it "
+            f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
             f"returned: {_listed(uses)}"
         )
         name = f"tools.{self.name}{suffix}"

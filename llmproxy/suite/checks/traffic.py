@@ -14,7 +14,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.agent_says import said_by, with_agent
 from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.checks.tools import check_order, check_tools, check_total, unseen
+from llmproxy.suite.checks.tools import check_order, check_served, check_tools, check_total, unseen
 from llmproxy.suite.checks.update import check_tools_snapshot
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.core import MatchOutcome
@@ -75,6 +75,10 @@ def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tu
         made += [each for each in tools if not _is_below(each.name, wrong)] + names
     if step.tool_order is not None:
         made.append(check_order(step.tool_order, measured))
+    if step.server_tools or step.servers_as_asked:
+        served = stage.wire.served(window.after)
+        wanted = step.server_tools or {}
+        made += check_served(wanted, measured, served, stage.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None:
         made += check_total(step.total_tool_calls, measured, stage.scope, hosted=step.include_hosted)
     if step.tools_snapshot:
@@ -96,7 +100,8 @@ def _is_below(name: str, wrong: Sequence[str]) -> bool:
 def _names(step: Talk) -> list[str]:
     """Name every assertion about traffic."""
     names = [f"tools.{name}" for name in step.tools or ()]
-    return names + [key for key in step.about_wire if key != "tools"]
+    names += [f"serverTools.{name}" for name in step.server_tools or ()]
+    return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]
 
 
 def why_unseen(stage: CheckedStage, usage: Usage | None, measured: Observed) -> str:

@@ -12,13 +12,12 @@ from typing import Any
 
 from llmproxy.suite.matchers.table import REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
-from llmproxy.suite.schema.steps import STEPS
+from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.suite.yaml.places import Problems, YamlPlace, meant, place_of
 
 __all__ = ["Flow", "captures"]
 
 _TALKS = ("chat", "simulate")
-_WIRE = ("tools", "onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
 
 
 def captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
@@ -136,14 +135,14 @@ class Flow:
         self.conversation(step)
         self.talked = True
         if step.get("observe", observe) == "none":
-            for key in _WIRE:
+            for key in ABOUT_WIRE:
                 if key in step:
                     hint = "remove it, or `observe: none`"
                     at = place_of(step, key, key=True)
                     self.problems.add(
                         at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
                     )
-        for key in ("tools", "totalToolCalls", "usage", "messageProcessing"):
+        for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.expected(step.get(key), place_of(step, key))
         self.response(step.get("response"))
         rows = _maps(step.get("created"))

@@ -7,21 +7,12 @@ from collections.abc import Iterator
 from llmproxy.suite.matchers.table import COMPARISONS, search
 from llmproxy.suite.matchers.variables import StepError, bare_name
 from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, place_of
 
 __all__ = ["doubtful"]
 
-_ASSERTING = (
-    "tools",
-    "onlyTools",
-    "toolOrder",
-    "totalToolCalls",
-    "toolsSnapshot",
-    "response",
-    "created",
-    "usage",
-    "messageProcessing",
-)
+_ASSERTING = (*ABOUT_WIRE, "response", "created")
 
 
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})

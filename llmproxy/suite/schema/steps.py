@@ -44,6 +44,18 @@ def _snapshot(value: object) -> object:
     raise refuse(f"takes true, `names` or `arguments`, not {kind(value)} {show(value, 60)}")
 
 
+ABOUT_WIRE = (
+    "tools",
+    "onlyTools",
+    "toolOrder",
+    "serverTools",
+    "serversAsAsked",
+    "totalToolCalls",
+    "toolsSnapshot",
+    "usage",
+    "messageProcessing",
+)
+"""The keys of a talking step that assert something about the agent's traffic."""
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_snapshot)]
 """What of the calls is compared with what `--update` stored."""
 
@@ -65,6 +77,10 @@ class Talk(StepBase):
     """Whether tools that `tools` does not name must not be called."""
     tool_order: Annotated[tuple[Text, ...], Field(min_length=2)] | None = None
     """Tools that are called one after the other in this step; others may be called in between, calls of one answer are at once."""
+    server_tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
+    """Tool -> what its server (MCP) really got and returned in this step, by the server's name for it; `"*"` stands for every other."""
+    servers_as_asked: Literal[True] | None = None
+    """true: servers got what models asked for in this step, call by call with the same arguments, and nothing else."""
     total_tool_calls: Count | None = None
     """Calls of all tools in this step."""
     include_hosted: Flag = False
@@ -99,8 +115,7 @@ class Talk(StepBase):
     @property
     def about_wire(self) -> tuple[str, ...]:
         """The assertions that need the agent's traffic, as the file names them."""
-        wire = ("tools", "onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot", "usage", "messageProcessing")
-        return tuple(key for key in wire if key in self.given)
+        return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
 class ChatStep(Talk):

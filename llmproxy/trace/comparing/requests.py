@@ -18,6 +18,8 @@ from typing import Any, Literal
 from llmproxy.core.dialects.conversation import answered, asked
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.keys.mcp import is_call
+from llmproxy.core.mcp.texts import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.contents.rows import content_type
 from llmproxy.core.traffic.differences import Difference, changed, differences, shown
@@ -36,7 +38,7 @@ class Turn:
     operation: str
     model: str | None
     asked: str
-    """The last message of the user, or the last result of a tool."""
+    """The last message of the user, or the last result of a tool; of a server of tools the tool with its arguments."""
     status: int
     ending: str
     text: str
@@ -139,21 +141,27 @@ def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> Cas
 def turn_of(one: Interaction) -> Turn:
     """Return what a reviewer sees of an interaction."""
     family = family_of(one.provider, one.operation)
-    answer = answered(family, one.operation, content_type(one.response.headers), one.response.body)
+    kind = content_type(one.response.headers)
+    call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
+    answer = answered(family, one.operation, kind, one.response.body)
     said = [each.text for each in asked(family, one.operation, one.request.body) if each.role in ("user", "tool")]
     return Turn(
         provider=one.provider,
         operation=one.operation,
         model=one.model,
-        asked=said[-1] if said else "",
+        asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
         status=one.response.status,
         ending=one.response.ending.value,
-        text=_raw(one.response.body) if answer is None else answer.text,
+        text=_result(call) if call is not None else _raw(one.response.body) if answer is None else answer.text,
         calls=() if answer is None else answer.tool_calls,
         tokens_in=one.usage.input,
         tokens_out=one.usage.output,
         cost=cost_of(one.provider, one.model, one.usage),
     )
+
+
+def _result(call: ToolText) -> str:
+    return f"error: {call.result}" if call.failed else call.result
 
 
 def _raw(body: bytes) -> str:

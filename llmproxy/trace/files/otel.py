@@ -1,7 +1,7 @@
 """Spans -> OpenTelemetry's, as OTLP JSON.
 
 There a call of a model is one span: request and response become one CLIENT span ``chat <model>``, a tool call with its
-result one ``execute_tool <name>``, a conversation one ``invoke_agent``; user input and agent output are messages of the
+result one ``execute_tool <name>``, a message to a server of tools one CLIENT span ``tools/call <name>`` with ``mcp.*``, a conversation one ``invoke_agent``; user input and agent output are messages of the
 calls they belong to. Trace and span ids are digests of ours. Times that are not known are the start's, and the
 attribute ``llmproxy.unknown`` says so. Source: the OTLP specification 1.x (JSON: ids as hex, 64-bit numbers as text).
 """
@@ -104,20 +104,18 @@ class Converter:
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
         attributes |= span.metadata or {}
         if self._content:
-            said = span.tool_args if span.tool_args is not None else span.input
-            attributes |= {
-                "gen_ai.tool.call.arguments": _json(said),
-                "gen_ai.tool.call.result": _json(span.tool_result),
-            }
+            attributes |= _call_content(span)
         plain = self._plain(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _status(span)
 
     def _step(self, span: Span) -> Plain:
         metadata = span.metadata or {}
-        asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call")
+        asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
         attributes = metadata | _money(span)
         self._strip(attributes)
+        if self._content and span.tool_name:
+            attributes |= _call_content(span)
         plain = self._plain(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
@@ -186,6 +184,11 @@ def _json(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _call_content(span: Span) -> Plain:
+    said = span.tool_args if span.tool_args is not None else span.input
+    return {"gen_ai.tool.call.arguments": _json(said), "gen_ai.tool.call.result": _json(span.tool_result)}
 
 
 def _messages(asked: object, output: object, reasons: object) -> Plain:

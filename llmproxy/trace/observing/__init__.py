@@ -10,6 +10,7 @@ A request that was sent again counts once, if the wire shows that it was (`retri
     wire        everything of a run, in order of arrival, and what of it belongs to a stretch of time
     seen        one exchange, and what of it counts
     tools       the calls of tools: asked for, executed, with which result
+    servers     what servers of tools (MCP) really got and returned, and where that is not what models asked for
     pending     which call a result in a request is for
     retries     which answers were asked for again
     unread      answers that nobody can read, or only in part

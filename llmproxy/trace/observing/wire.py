@@ -23,6 +23,7 @@ from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.results import Result, results_of
 from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen, WireCall
+from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
 from llmproxy.trace.observing.tools import ToolUse
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
@@ -116,6 +117,8 @@ class Wire:
         """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes everybody's."""
         self._party = party
         self._fed: list[tuple[WireCall, Interaction | None]] = []
+        self._of_tools: list[tuple[WireCall, Interaction | None]] = []
+        """Messages to servers of tools."""
         self._opened: list[Seen] = []
         self._may_call = False
         self._history, self._conversations = History(), RecordedConversations()
@@ -132,6 +135,8 @@ class Wire:
         """Take calls that are new, and what was recorded of them if they do not bring it."""
         for call, interaction in calls:
             if call.operation.startswith(MCP_PREFIX):
+                if self._party in (None, call.party):
+                    self._of_tools.append((call, interaction))
                 continue  # a server of tools is no model: what was called is in the model's own words
             if self._party in (None, call.party):
                 self._fed.append((call, interaction))
@@ -155,6 +160,13 @@ class Wire:
             usage=usage_of(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
+
+    def served(self, after: int = 0, until: int | None = None) -> Served:
+        """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `seen`."""
+        for number, (call, made) in enumerate(self._of_tools):
+            if made is None and call.recording is not None:
+                self._of_tools[number] = call, next(iter(interactions([call])), None)
+        return read_served(self._of_tools, after, until)
 
     def tools(self) -> Sequence[ToolUse]:
         """Return every call of a tool so far that counts; results may have come with a later call. Raises as `seen`."""

@@ -11,6 +11,7 @@
 
 A failed answer that was asked for again is an `agent_step` named ``llm_attempt`` under the one request, so that nothing
 is counted twice. Calls of models that are no conversation (embeddings, reranking) are steps too, with tokens and cost.
+A message to a server of tools (MCP) is a step as well, `tools/call echo` (`mcp`): beside the model's own `tool_call`, so no call counts twice.
 Ids are derived from the recording, so the same recording gives the same spans. What the wire does not say is None.
 """
 
@@ -21,12 +22,14 @@ from dataclasses import dataclass
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
 from llmproxy.trace.reading.history import History, PlainMessages
 from llmproxy.trace.reading.lines import Entry, Line
+from llmproxy.trace.reading.mcp import is_carried_out, span_of_mcp
 from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage, tool_name
 from llmproxy.trace.values.model import Span, SpanKind
 
@@ -52,11 +55,15 @@ class Builder:
         self._history, self._plain = History(), PlainMessages()
         self._conversations = RecordedConversations()
         self._all: list[RecordedConversation] = []
+        self._carried: set[str] = set()
+        """Calls of models, by the ids of their spans, that a message to a server carries out."""
 
     def feed(self, interaction: Interaction) -> Iterator[Span]:
         """Take the next interaction; gives the spans that are complete now, in order."""
         if interaction.operation in CHAT:
             self._chat(opened(interaction, self._history))
+        elif interaction.operation.startswith(MCP_PREFIX):
+            self._served(interaction)
         elif interaction.usage != Usage():
             self._other(opened(interaction, self._history))
         yield from self._line.take()
@@ -196,6 +203,18 @@ class Builder:
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
             span.metadata = {"gen_ai.conversation.id": conversation.id}
             self._line.put(span)
+
+    def _served(self, interaction: Interaction) -> None:
+        """Add a message to a server of tools, under the model's call that it carries out where one like it waits."""
+        span = span_of_mcp(interaction)
+        if span is None:
+            return
+        waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
+        call = next((each for each in waiting if each.id not in self._carried and is_carried_out(each, span)), None)
+        if call is not None:
+            span.parent_id = call.id
+            self._carried.add(call.id)
+        self._line.put(span)
 
     # -- retries, and the rest
 

@@ -75,6 +75,11 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
         ("agent: giving up\n", "agent: giving up", False),
         ("", "out of ideas", False),
         ("   \n", "out of ideas", False),
+        (
+            "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: errors\n  +-+---- 1 ----\n    | McpError: Internal error\n    +-----\n",
+            "McpError: Internal error",
+            True,
+        ),
     ],
 )
 def test_last_words(err: str, said: str, crashed: bool) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import check_tools, check_total, passed, unseen
+from llmproxy.suite.checks.tools import check_served, check_tools, check_total, passed, unseen
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.response import ToolExpect
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.trace.observing.test_servers import Tools
 
 ERROR, FAILED, PASSED = Status.ENVIRONMENT_ERROR, Status.FAILED, Status.PASSED
 
@@ -189,3 +190,79 @@ def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
 def test_an_assertion_says_where_it_was_seen() -> None:
     """By the recorded interaction."""
     assert check_tools(wanted(createTask=0), step(CREATE), Scope())[0].where == "interaction 101"
+
+
+def served_step(*, listed: bool = True) -> Tools:
+    """Return a step in which a model asked for one call, and its server got that and another."""
+    chats = Tools()
+    if listed:
+        chats.lists("createTask", "deleteTask")
+    chats.chat([user("x")], asks(CREATE))
+    chats.serve("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, '{"id": 7}')
+    chats.serve("createTask", {"title": "Buy bread"}, "no room", failed=True)
+    return chats
+
+
+@pytest.mark.parametrize(
+    ("tool", "status", "message"),
+    [
+        ({"createTask": 2}, PASSED, ""),
+        ({"createTask": 1}, FAILED, "createTask was called 2 times"),
+        ({"createTask": {"input": {"title": "Buy bread"}}}, PASSED, ""),
+        ({"createTask": {"input": {"title": "Buy tea"}}}, FAILED, "none of 2 calls"),
+        ({"createTask": {"every": {"title": {"contains": "Buy"}}}}, PASSED, ""),
+        ({"createTask": {"output": {"contains": "7"}, "every": False}}, PASSED, ""),
+        ({"createTask": {"output": {"contains": "7"}}}, FAILED, "no room"),
+        ({"createTask": {"error": False}}, FAILED, "answered with an error"),
+        ({"createTask": {"error": {"contains": "room"}, "every": False}}, PASSED, ""),
+        ({"deleteTask": 0}, PASSED, ""),
+        ({"deleteTask": {"offered": True, "count": 0}}, PASSED, ""),
+        ({"deleteTask": {"offered": False}}, FAILED, "the servers listed createTask, deleteTask"),
+        ({"deletetask": 0}, ERROR, "did you mean 'deleteTask'"),
+        ({"*": 0}, FAILED, "2 times"),
+    ],
+)
+def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
+    tool: dict[str, object], status: Status, message: str
+) -> None:
+    """The same words; a misspelt tool passes nothing."""
+    chats = served_step()
+    found = check_served(wanted(**tool), chats.wire.step(0), chats.wire.served(), Scope())
+    worst = next((each for each in found if each.status is not PASSED), None)
+    assert found
+    assert (worst.status if worst else PASSED) is status, found
+    assert message in (worst.message if worst else "")
+    assert all(each.name.startswith("serverTools.") for each in found)
+
+
+def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
+    """No server was seen; none listed its tools; an answer did not come whole; nothing was recorded."""
+    none = Tools()
+    none.chat([user("x")], asks(CREATE))
+    unlisted, cut, lost = served_step(listed=False), served_step(), served_step()
+    cut.serve("deleteTask", {}, None)
+    lost.serve("createTask", {}, recorded=False, decision="PASS")
+    for chats, tool, said_of_it in (
+        (none, "createTask", "no server of tools was seen in this run"),
+        (unlisted, "deleteTask", "no server listed its tools"),
+        (cut, "deleteTask", "its server's answer did not come whole"),
+        (lost, "createTask", "nothing was recorded of call"),
+    ):
+        expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
+        found = check_served(wanted(**{tool: expected}), chats.wire.step(0), chats.wire.served(), Scope())
+        assert found[-1].status is ERROR, found
+        assert said_of_it in found[-1].message
+
+
+def test_servers_got_what_models_asked_for() -> None:
+    """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
+    chats = served_step()
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    assert (found.name, found.status) == ("serversAsAsked", FAILED)
+    assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
+    chats.chat([user("y")], asks(OTHER))
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    assert found.status is PASSED
+    chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    assert found.status is ERROR

@@ -11,6 +11,7 @@ from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.comparing.requests import CassetteDiff, cassette_diff
+from tests.trace.observing.test_servers import Tools
 
 JSON = (("content-type", "application/json"),)
 URL = "https://api.openai.com/v1/chat/completions"
@@ -153,3 +154,18 @@ def test_odd_bodies() -> None:
         Recorded("GET", "https://api.openai.com/x", (), b"\xff", 200, "", (), body) for body in (b"\xff\x00", b"[[[")
     )
     assert changes(cassette_diff(side(one), side(two))) == [("text", '"\\\\xff\\u0000"', '"[[["')]
+
+
+def test_calls_of_servers_of_tools_are_told_as_such() -> None:
+    """Arguments and result, not the JSON around them; that it failed is told."""
+    sides = []
+    for text, failed in (("a", False), ("b", True)):
+        chats = Tools()
+        chats.serve("echo", {"text": text}, f"echo: {text}", failed=failed)
+        sides.append([made for _, made in chats.calls if made is not None])
+    diff = cassette_diff(*sides)
+    assert [(what, old) for what, old, _ in changes(diff)] == [
+        ("asked", '"echo({\\"text\\": \\"a\\"})"'),
+        ("text", '"echo: a"'),
+    ]
+    assert changes(diff)[1][2] == '"error: echo: b"'

@@ -29,6 +29,7 @@ from llmproxy.scenario.values.messages import messages_of, not_awaitable
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
     from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.observing.wire import Wire
 
@@ -186,6 +187,10 @@ class Caller:
     def wire(self) -> Sequence[ToolUse]:
         """Return the tool calls of the agent on the wire, of the whole run; results may have come with a later call."""
         return self.read().tools() if self.exchanges else ()
+
+    def served(self) -> Served:
+        """Return what servers of tools got from the agent, of the whole run."""
+        return self.read().served()
 
     def unread(self) -> str:
         """Say which answer to the agent is not known, and why; empty if all are."""

@@ -29,6 +29,7 @@ from llmproxy.scenario.values.naming import thread_id, traceparent
 from llmproxy.scenario.values.options import RunOptions
 
 if TYPE_CHECKING:
+    from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["TurnEngine", "settled", "undecided"]
@@ -96,6 +97,14 @@ class TurnEngine:
             return None
         self._looked = True
         return self._caller.wire()
+
+    @property
+    def wire_served(self) -> Served | None:
+        """What servers of tools (MCP) got from the agent; None without a proxy."""
+        if self._caller.session is None:
+            return None
+        self._looked = True
+        return self._caller.served()
 
     @property
     def wire_unread(self) -> str:

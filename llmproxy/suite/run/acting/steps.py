@@ -34,6 +34,7 @@ from llmproxy.suite.schema.steps import (
     VerifyStep,
     WaitStep,
 )
+from llmproxy.trace.observing.servers import find_differences
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion
@@ -113,6 +114,8 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
             stage.labels.append(
                 f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
+    if step.observe != "none" and (differing := _differing(stage, window)):
+        stage.labels.append(f"step {stage.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
         done.rest += check_response(stage, step, answer.text)
         if step.response.judge is not None:
@@ -125,6 +128,18 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
         wanted = [_created(item) for item in step.created or ()]
         done.rest += await asyncio.to_thread(stage.entities.created, before, wanted)
     return done
+
+
+def _differing(stage: Stage, window: Window) -> list[str]:
+    """Say where servers of tools got something else than models asked for; the first few."""
+    served = stage.wire.served(window.after)
+    if served.unknown or (measured := stage.wire.step(window.after)).unread:
+        return []
+    return find_differences(measured.tools, served)[:_TOLD]
+
+
+_TOLD = 3
+"""Differences that a label lists."""
 
 
 def _claims(answer: str) -> bool:
