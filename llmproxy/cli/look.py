@@ -61,7 +61,9 @@ def ls(
     from llmproxy.core.store.varying import list_declared, slots_of
 
     with opened(store) as database:
-        infos = [info for info in database.cassettes() if cassette in (None, info.name)]
+        few = limit if limit and cassette is None and not as_json else None
+        infos = database.cassettes(cassette, latest=few)
+        total = database.count(cassette, superseded=superseded)
         rows = database.summaries(cassette, superseded=superseded, limit=limit or None, channel=channel)
         bound = {
             (info.name, info.sample): (list_declared(database, info.name, info.sample), slots_of(database, info.name))
@@ -119,13 +121,12 @@ def ls(
         alike=("operation", "party", "channel", "model"),
         measures=("ms", "in", "out"),
     )
-    total = (
-        len(rows)
-        if channel and len(rows) < (limit or len(rows) + 1)
-        else sum(info.stored if superseded else info.live for info in infos)
-    )
+    if channel and len(rows) < (limit or len(rows) + 1):
+        total = len(rows)
     if len(rows) < total:
         typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
+    if few == len(infos):
+        typer.echo(f"(the last {few} cassettes; --limit 0 shows all)", err=True)
 
 
 def _state(info: CassetteInfo, fork: Fork | None) -> str:

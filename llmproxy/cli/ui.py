@@ -170,7 +170,7 @@ def _cassette(path: Path, name: str) -> str:
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has(cassette, sample):
-            names = ", ".join(dict.fromkeys(info.name for info in database.cassettes())) or "none"
+            names = ", ".join(database.names(20)) or "none"
             raise CassetteNotFound(
                 f"there is no file and no cassette {name}; {shown(path)} holds: {names}.", hint=look("ls", path)
             )

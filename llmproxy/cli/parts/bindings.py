@@ -85,9 +85,7 @@ def merges_of(
     from llmproxy.core.store.varying import slots_of
 
     found = {}
-    for name in dict.fromkeys(
-        info.name for info in database.cassettes() if info.live and cassette in (None, info.name)
-    ):
+    for name in database.names() if cassette is None else [cassette]:
         merges = find_merges(database, name, (), rules, upstreams)
         if merges or slots_of(database, name):
             found[name] = merges

@@ -36,10 +36,10 @@ def find(store: Reading, typed: str) -> Named:
     """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what it could be."""
     from llmproxy.core.sessions.session import split_name
 
+    if store.cassettes(typed):
+        return Named(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    if typed in names:
-        return Named(typed, None)
     name, sample = split_name(typed)
     if (name, sample) in known:
         return Named(name, sample)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from llmproxy.core.keys.normalize import Rules
     from llmproxy.core.store.rederive import Rekeyed
-    from llmproxy.core.store.store import Store
-    from llmproxy.core.store.upkeep import Damage
 
 _SHOWN = 20
 """Groups of changed keys that are listed one by one."""
@@ -42,11 +40,14 @@ class Verifier:
         from llmproxy.core.store.upkeep import damages
 
         with opened(path) as database, Working(f"verifying {shown(path)}", "interaction") as working:
-            damaged = self._chosen(database, list(damages(database, working.through)))
+            damaged = list(damages(database, working.through, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
-            live = sum(info.live for info in database.cassettes()) if readable else 0
-            found = list(working.through(rekeyed(database, self.rules, self.upstreams), live)) if readable else []
-            found = [each for each in found if self.cassette in (None, database.load(each.id).cassette)]
+            live = database.count(self.cassette) if readable else 0
+            found = (
+                list(working.through(rekeyed(database, self.rules, self.upstreams, self.cassette), live))
+                if readable
+                else []
+            )
             merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
@@ -77,12 +78,6 @@ class Verifier:
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
         say(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
-
-    def _chosen(self, database: Store, damaged: list[Damage]) -> list[Damage]:
-        if self.cassette is None:
-            return damaged
-        ids = {row.id for row in database.summaries(self.cassette, superseded=True)}
-        return [each for each in damaged if each.interaction is None or each.interaction in ids]
 
     def _other_keys(self, path: Path, found: list[Rekeyed]) -> int:
         """Say which recordings have another key under the rules of today; returns how many replay will not find."""

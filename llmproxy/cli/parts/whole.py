@@ -38,11 +38,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
                 hint=f"Its numbers: {look(f'ls --cassette {quoted(named.cassette)}', database.path)}",
             )
-        samples = [
-            info.sample
-            for info in database.cassettes()
-            if info.name == named.cassette and named.sample in (None, info.sample)
-        ]
+        samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
             dump([_plain(database, named.cassette, sample) for sample in samples])
             return

@@ -247,7 +247,7 @@ def _written(store: Reading, cassette: str) -> bytes | None:
 
 
 def _is_open(store: Reading, cassette: str) -> bool:
-    return not all(info.closed_cleanly for info in store.cassettes() if info.name == cassette and info.live)
+    return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
 def _digest(data: bytes) -> bytes:
@@ -305,7 +305,7 @@ def _replace(
 ) -> int:
     """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings were set aside."""
     new, fork = read.interactions, read.fork
-    samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes() if info.name == name})
+    samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
     begun: list[int] = []
     clean = False
     try:

@@ -928,8 +928,8 @@ class Engine:
             record = self.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
         self._make_ready(store, cassette, 1)
-        if not store.has(cassette, 1) and (others := sorted({each.name for each in store.cassettes()})):
-            return [f"cassette {cassette} is empty; {shown} has: {', '.join(others[:10])}"]
+        if not store.has(cassette, 1) and (others := store.names(10)):
+            return [f"cassette {cassette} is empty; {shown} has: {', '.join(others)}"]
         if "coding-agents" in self.config.rules.packs:
             return [
                 f"the pack coding-agents stays as it is; `{self.config.learn_command(cassette)}` does more, and needs no rule"

@@ -63,7 +63,24 @@ _CASSETTES = """
 SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(started_at), max(started_at),
     sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL), c.closed_cleanly, c.holder
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
-GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
+{where} GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
+"""
+_LATEST = """
+SELECT name, sample FROM cassettes AS c ORDER BY (
+    SELECT max(started_at) FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
+) DESC, (
+    SELECT id FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
+    ORDER BY started_at DESC, id DESC LIMIT 1
+) DESC LIMIT ?
+"""
+"""Asks the index of each cassette for its last row: of a million rows in 10,000 cassettes 10,000."""
+_NAMES = """
+SELECT DISTINCT name FROM cassettes AS c WHERE EXISTS (
+    SELECT 1 FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
+) ORDER BY name LIMIT ?
+"""
+_OF_PLACE = """
+SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at DESC, id DESC LIMIT ?
 """
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
 
@@ -384,7 +401,11 @@ class Reading:
         channel: Channel | None = None,
     ) -> list[RowSummary]:
         """Return rows in the order they were requested; of more than `limit` the last ones."""
-        where, values = self._where(cassette, sample, superseded=superseded)
+        if limit is not None and cassette is None and sample is None and not superseded and channel is None:
+            ids = self._latest_ids(limit)
+            where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
+        else:
+            where, values = self._where(cassette, sample, superseded=superseded)
         where = where if channel is None else f"({where}) AND {rows.OF_CHANNEL[channel]}"
         found = self._all(
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
@@ -410,12 +431,32 @@ class Reading:
         row = self._maybe("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
         return None if row is None else FileSeen(*row)
 
-    def cassettes(self) -> list[CassetteInfo]:
-        """Return every cassette and sample that holds something."""
+    def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
+        """Return every cassette and sample that holds something; those of one name, or the `latest` so many that were recorded."""
+        asked: list[tuple[str, Sequence[object]]] = (
+            [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
+        )
+        if latest is not None:  # one by one: a list of them would be looked for in every row
+            places = sorted(self._all(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
+            asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
+        found = [row for where, values in asked for row in self._all(_CASSETTES.format(where=where), values)]
         return [
             CassetteInfo(from_sql(name), sample, stored, live, first, last, tokens_in, tokens_out, bool(clean), holder)
-            for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in self._all(_CASSETTES)
+            for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in found
         ]
+
+    def count(self, cassette: str | None = None, *, superseded: bool = False) -> int:
+        """Count the live interactions of a cassette, or of all; with those that newer recordings replaced."""
+        where, values = self._where(cassette, None, superseded=superseded)
+        return int(self._all(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants
+
+    def names(self, limit: int = -1) -> list[str]:
+        """Return the names of the cassettes in which something is live, at most `limit`."""
+        return [from_sql(name) for (name,) in self._all(_NAMES, (limit,))]
+
+    def _latest_ids(self, limit: int) -> list[int]:
+        """Return the live interactions that were requested last: they stand in the `limit` cassettes that were recorded last."""
+        return [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
 
     def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         try:

@@ -111,11 +111,11 @@ def _today(store: Store, each: Older, place: tuple[str, int], rules: Rules, upst
     return key_of(canonicalize(request, where, rules, lambda made: store.made_by(*place, made)))
 
 
-def rekeyed(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[Rekeyed]:
-    """Derive the key of each live interaction anew; what cannot be read is left to `upkeep.damages`."""
-    for info in store.cassettes():
+def rekeyed(store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None) -> Iterator[Rekeyed]:
+    """Derive the key of each live interaction anew, of one cassette or of all; what cannot be read is left to `upkeep.damages`."""
+    for info in store.cassettes(cassette):
         derive(store, info.name, info.sample, rules, upstreams)
-    for summary in store.summaries():
+    for summary in store.summaries(cassette):
         try:
             each = store.load(summary.id)
         except CassetteError:

@@ -44,14 +44,21 @@ class Pruned:
 
 
 def damages(
-    store: Store, through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids
+    store: Store,
+    through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
+    cassette: str | None = None,
 ) -> Iterator[Damage]:
-    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and how many there are."""
+    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and how many there are.
+
+    Of one `cassette` its interactions are read, and the structure is left to a check of the whole.
+    """
     try:
-        for (finding,) in store.conn.execute("PRAGMA integrity_check(20)").fetchall():
-            if finding != "ok":
-                yield Damage(None, str(finding))
-        ids = [row[0] for row in store.conn.execute("SELECT id FROM interactions ORDER BY id")]
+        if cassette is None:
+            for (finding,) in store.conn.execute("PRAGMA integrity_check(20)").fetchall():
+                if finding != "ok":
+                    yield Damage(None, str(finding))
+        only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
+        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]  # noqa: S608
     except sqlite3.Error as error:
         yield Damage(None, translate(error, store.path, writing=False).message)
         return
@@ -60,6 +67,8 @@ def damages(
             store.load(id_)
         except CassetteError as error:
             yield Damage(id_, error.message)
+    if cassette is not None:
+        return
     try:
         broken = store.conn.execute("PRAGMA foreign_key_check").fetchall()
     except sqlite3.Error as error:

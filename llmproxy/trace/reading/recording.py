@@ -46,7 +46,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
     # The clock is for writing; what is open for reading never asks it.
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251
         if not store.has(cassette, sample):
-            names = ", ".join(sorted({info.name for info in store.cassettes()})) or "none"
+            names = ", ".join(store.names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=look("ls", path),

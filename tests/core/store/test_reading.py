@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -183,3 +184,31 @@ def test_a_store_that_is_half_copied_is_an_error_until_it_is_whole(tmp_path: Pat
         path.write_bytes(whole)
         assert store.slots("default", 1, "agent", key(1)) == ()
         assert store.slots("default", 1, "agent", key(101))
+
+
+def test_what_is_latest_is_found_without_reading_all(tmp_path: Path) -> None:
+    """The last interactions and the cassettes recorded last are those that a look at everything would give."""
+    chance = random.Random(7)
+    with reopened(tmp_path / "s.db", writable=True) as store:
+        for n in range(120):
+            one = interaction(
+                n % 9,
+                cassette=f"c{chance.randrange(12)}",
+                sample=chance.choice((1, 1, 2)),
+                started_at=NOW + chance.randrange(40),
+            )
+            store.add(one, supersede=chance.random() < 0.4)
+        live = store.summaries()
+        for limit in (1, 5, 30, 500):
+            assert store.summaries(limit=limit) == live[-limit:]
+        last = {(row.cassette, row.sample): row.started_at for row in live}
+        everything = store.cassettes()
+        for latest in (1, 3, 100):
+            some = store.cassettes(latest=latest)
+            assert [info for info in everything if info in some] == some
+            assert len(some) == min(latest, len(everything))
+            least = min(last[info.name, info.sample] for info in some if info.live)
+            assert sum(at > least for at in last.values()) < latest
+        assert store.names() == sorted({row.cassette for row in live})
+        assert store.count() == len(live)
+        assert store.count("c1", superseded=True) == len(store.summaries("c1", superseded=True))
