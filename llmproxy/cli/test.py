@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.cli.parts.live_runs import LiveTests
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.sharding import CutPart, cut, tell_empty
 from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE
@@ -104,7 +105,7 @@ def run_tests(
         "", "--entity-store", metavar="URL|YAML", help="Where entities are, instead of the suites' own."
     ),
     as_json: Path | None = typer.Option(
-        None, "--json", metavar="FILE", help="Of --faults sweep: write the findings there, for a program."
+        None, "--json", metavar="FILE", help="Of --faults sweep and --live: write the findings there, for a program."
     ),
     init: bool = typer.Option(
         False, "--init", help="Write a first suite that runs; asks how to reach the agent, unless --agent says so."
@@ -227,14 +228,19 @@ class TestAsked:
         cases = cases if part is None else part.cases
         if self.rejudge is not None and settings.settings.faults:
             raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
+        if settings.settings.live:
+            self._may_be_live(settings, env)
         if settings.settings.faults.partition(":")[0] == "sweep":
             return self.sweep(cases, settings, env)
         against = self.against([case.id for case in cases])
         shown = console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
         last = None if self.rejudge is not None else last_report()
+        lived = (
+            [LiveTests(settings, store_of(settings), self.baseline, self._tell_live)] if settings.settings.live else []
+        )
         try:
-            heard = [shown, *against, *kept, *([last] if last else []), *reports]
+            heard = [shown, *against, *lived, *kept, *([last] if last else []), *reports]
             tested = self.run(cases, settings, heard, env, part)
         finally:
             shown.close()
@@ -243,6 +249,29 @@ class TestAsked:
         if self.rejudge is None:
             remember(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
+
+    def _may_be_live(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
+        """Refuse what makes no sense with live channels. Raises SettingsError."""
+        from llmproxy.client.process.attach import running_at
+
+        if self.rejudge is not None:
+            raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
+        if settings.settings.faults:
+            raise SettingsError("--live and --faults exclude each other.")
+        if running_at(env):
+            hint = "Start that one with --live, or unset LLMPROXY_URL."
+            raise SettingsError(
+                "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
+            )
+
+    def _tell_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
+        """Say what a live model did otherwise."""
+        from llmproxy.cli.run import write_result
+
+        for text in lines:
+            typer.echo(text)
+        if self.as_json is not None:
+            write_result(self.as_json, told)
 
     def trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
@@ -354,6 +383,7 @@ class TestAsked:
         from llmproxy.suite.run.runner import run_cases
 
         world = self._world(proxy, handlers, mode)
+        world.options = replace(world.options, live="llm" in settings.settings.live)
         if part is not None:
             world.options = replace(world.options, title=part.title, shard=part.told)
         if self.rejudge is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CASSETTE_DIR",
     "DEBUG",
+    "LIVE",
     "MODE",
     "REJUDGE",
     "REPORT",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
+LIVE = "--llmproxy-live"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 REJUDGE = "--scenario-rejudge"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
@@ -66,6 +68,8 @@ def add_options(parser: pytest.Parser) -> None:
     for flag, (metavar, text) in _TEXTS.items():
         add(flag, metavar=metavar, default=None, help=text)
         parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
+    lives = "with the fixture `llmproxy`: channels that go to real providers or tools in mode replay, as `llmproxy run --live`"
+    add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
         add(DEBUG, action="store_true", default=False, help=debug)

@@ -40,7 +40,16 @@ from llmproxy.pytest.options import (
     report_handlers,
 )
 from llmproxy.pytest.scenario_runs import MARKER as AGENT_TEST, Scenarios
-from llmproxy.pytest.shared import PluginAsked, Shared, SharedWalk, cassette_name, choose_mode, download_notice
+from llmproxy.pytest.shared import (
+    LIVE_MEMBERS,
+    PluginAsked,
+    Shared,
+    SharedWalk,
+    cassette_name,
+    choose_mode,
+    download_notice,
+    live_of,
+)
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -51,12 +60,12 @@ __all__ = ["SharedWalk", "choose_mode", "llmproxy", "scenario_reporter"]
 
 FIXTURE = "llmproxy"
 MARKER = (
-    "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None): "
+    "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None, live=None): "
     "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
 )
 FAULTS = "faults"
 FAULTS_MARKER = "faults(*rules, seed=0): let this test's LLM calls meet faults on purpose: a preset, http-429@2, {'kind': 'reset', 'call': 2}"
-_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind")
+_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_MEMBERS)
 
 
 @dataclass(slots=True)
@@ -281,7 +290,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            run.shared.start(live=any(_asked(item).mode not in OFFLINE for item in users))
+            asked = [_asked(item) for item in users]
+            run.shared.start(live=any(each.mode not in OFFLINE or each.live for each in asked))
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -340,7 +350,12 @@ def _asked(item: pytest.Item) -> PluginAsked:
         raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
     mode = _mode(item.config, str(given.pop("mode", None) or ""))
     cassette = str(given.pop("cassette", None) or cassette_name(item.nodeid))
-    return PluginAsked(cassette, mode, faults=_faults_of(item), **given)
+    live = live_of(
+        {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
+        str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
+        ci=in_ci(os.environ),
+    )
+    return PluginAsked(cassette, mode, faults=_faults_of(item), live=live, **given)
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:

@@ -26,8 +26,18 @@ from llmproxy.client.process.command import Command, find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
+from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
-__all__ = ["PluginAsked", "Shared", "SharedWalk", "cassette_name", "choose_mode", "download_notice"]
+__all__ = [
+    "LIVE_MEMBERS",
+    "PluginAsked",
+    "Shared",
+    "SharedWalk",
+    "cassette_name",
+    "choose_mode",
+    "download_notice",
+    "live_of",
+]
 
 SLUG = 90
 """Characters of a generated name before its hash."""
@@ -65,6 +75,25 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
 
+LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
+
+
+def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
+    """Return which channels of a test are live, as a session takes it: the command line's, else the marker's; None for the proxy's.
+
+    In CI a marker cannot make a test go live, as with modes. Raises ValueError.
+    """
+    live = option or ("" if ci else marker.get("live") or "")
+    if not live:
+        return None
+    told: dict[str, Any] = {"live": [str(each) for each in read_channels(live)]}
+    if marker.get("unknown_tool") is not None:
+        told["unknown_tool"] = str(read_unknown_tool(marker["unknown_tool"]))
+    if marker.get("read_only") is not None:
+        told["read_only"] = list(read_patterns(marker["read_only"]))
+    return told
+
+
 def download_notice(env: Mapping[str, str]) -> str:
     """Return what is to be read before the proxy of this run starts: that it may be downloaded first; mostly nothing."""
     with suppress(MachineError):
@@ -87,6 +116,8 @@ class PluginAsked:
     """What of it counts: all, paths, none."""
     faults: Mapping[str, Any] | None = None
     """Faults on purpose."""
+    live: Mapping[str, Any] | None = None
+    """Channels that go to real providers or tools, as a session takes them."""
 
 
 @dataclass(slots=True)
@@ -218,6 +249,7 @@ class Shared:
             circumstances=self._declared(asked),
             bind=asked.bind,
             faults=asked.faults,
+            live=asked.live,
             patience=BUSY,
         )
         try:

@@ -219,6 +219,8 @@ class Finished:
     """What went wrong, when something did, in the words of the error."""
     labels: Sequence[str] = ()
     """Marks: ``open-loop from turn 3``, ``unattributed traffic``."""
+    live: Mapping[str, Any] | None = None
+    """Which channels were live, in which cassette that is kept and which calls of tools no recording could answer; None for a run without."""
     at: float = 0.0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.client.control.client import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared import PluginAsked, Shared, cassette_name, choose_mode
+from llmproxy.pytest.shared import PluginAsked, Shared, cassette_name, choose_mode, live_of
 from tests.client.control.test_client import ask
 from tests.support.process import clean_env
 from tests.support.proxy import Proxy
@@ -127,3 +127,15 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
 def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode: str) -> None:
     """Command line, marker, variable, ini file; in CI only the command line and the variable make a test go live."""
     assert choose_mode(**given) == mode  # type: ignore[arg-type]
+
+
+def test_a_marker_says_which_channels_are_live() -> None:
+    """As a session takes it; the command line is nearer, and in CI it alone may spend money."""
+    marker = {"live": "llm", "unknown_tool": "fail", "read_only": ["get_*"]}
+    assert live_of(marker, "", ci=False) == {"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]}
+    assert live_of(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
+    assert live_of(marker, "", ci=True) is None
+    assert live_of({}, "llm", ci=True) == {"live": ["llm"]}
+    assert live_of({}, "", ci=False) is None
+    with pytest.raises(ValueError, match="not one of llm, mcp, http"):
+        live_of({"live": ["model"]}, "", ci=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.living.channels import LiveChannels
@@ -156,7 +157,7 @@ class Bench:
             now=self.now,
             clock=Clock(0.0),
         )
-        self._model, self._tools = model, tools
+        self.model, self._tools = model, tools
         self._answers = itertools.count()
 
     def __enter__(self) -> Self:
@@ -169,7 +170,9 @@ class Bench:
     def ask(self, session: str, target: str, body: bytes, live: Callable[[bytes], bytes]) -> tuple[bytes | None, str]:
         """Send a request as a client would: (answer, ""), or (None, why not)."""
         engine = self.engine
-        exchange = engine.arrive("POST", f"/s/{session}{target}", None, (("content-type", "application/json"),))
+        exchange = engine.arrive(
+            "POST", f"/s/{quote(session, safe='')}{target}", None, (("content-type", "application/json"),)
+        )
         engine.identify(exchange, body)
         status, answer, why = 200, None, ""
         match exchange.decision:
@@ -203,8 +206,8 @@ class Bench:
         return json.dumps(self._tools.answer(json.loads(body))).encode()
 
     def _say(self, body: bytes) -> bytes:
-        assert self._model is not None, "a model was really asked"
-        return written(self._model(json.loads(body)), number=next(self._answers))
+        assert self.model is not None, "a model was really asked"
+        return written(self.model(json.loads(body)), number=next(self._answers))
 
     def run(self, task: str, session: str = "x", *, model: str = "gpt-4o", close: bool = True) -> Ran:
         """Let an agent do a task: ask its model, call the tools that it names, until it has said its last words."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
+    from llmproxy.report.events import Event
     from llmproxy.scenario.repeats.models import ModelComparison
     from llmproxy.settings import Loaded
 
@@ -20,6 +22,8 @@ class LiveRun:
 
     live: Mapping[str, Any]
     verdict: str
+    kept: bool = True
+    """Whether anything came, so that there is a cassette of it."""
 
 
 def check_recorded(loaded: Loaded) -> None:
@@ -44,7 +48,7 @@ class LiveRuns:
     def add(self, report: Report | None, code: int) -> None:
         """Hear what a run came to."""
         if report is not None and report.live is not None:
-            self.runs.append(LiveRun(report.live, f"exit {code}"))
+            self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
     def compared(self) -> ModelComparison | None:
         """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our store."""
@@ -58,14 +62,15 @@ class LiveRuns:
 
     def tell(self) -> list[str]:
         """Say where the runs are kept, and how they differ."""
-        if not self.runs:
+        kept_runs = [each for each in self.runs if each.kept]
+        if not kept_runs:
             return []
         from llmproxy.cli.parts.printing import line
         from llmproxy.core.traffic.advice import look, quoted
         from llmproxy.settings import shown_path
 
-        store, last = shown_path(self.loaded.settings.store), self.runs[-1].live
-        names = [str(each.live["cassette"]) for each in self.runs]
+        store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
+        names = [str(each.live["cassette"]) for each in kept_runs]
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         lines = [
             f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}, tools served from {last['parent']}"
@@ -78,8 +83,67 @@ class LiveRuns:
         return [*lines, f"  request by request: {compared}"]
 
 
-def compare_runs(loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "") -> ModelComparison | None:
-    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is nothing to compare."""
+class LiveTests:
+    """Hears how runs of scenarios with live channels ended, and says at the end how their models differ from the recorded ones."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        store: Path,
+        baseline: Path | None,
+        tell: Callable[[list[str], Mapping[str, object]], None],
+    ) -> None:
+        """Read recordings from `store`; verdicts of the recorded runs are those of the report `baseline`. `tell` takes lines and plain values."""
+        self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
+        self._runs: dict[str, list[LiveRun]] = {}
+
+    def handle(self, event: Event) -> None:
+        """Keep what a run came to; compare at the end."""
+        from llmproxy.report.events import Completed, Finished
+
+        if isinstance(event, Finished) and event.live is not None:
+            self._runs.setdefault(event.scenario, []).append(LiveRun(event.live, str(event.status)))
+        elif isinstance(event, Completed) and self._runs:
+            self._tell(*self._compared())
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def _compared(self) -> tuple[list[str], dict[str, object]]:
+        from llmproxy.cli.parts.printing import line
+
+        before = self._verdicts()
+        lines, told = [], dict[str, object]()
+        for name, runs in self._runs.items():
+            found = compare_runs(self._loaded, runs, before.get(name, ""), self._store)
+            if found is None:
+                lines.append(f"{line(name)}: live {', '.join(runs[0].live['channels'])}")
+                continue
+            first, *rest = found.lines()
+            lines += [f"{line(name)}: {line(first)}", *(f"  {line(text.strip())}" for text in rest)]
+            told[name] = found.to_json()
+        return lines, told
+
+    def _verdicts(self) -> dict[str, str]:
+        """Return how the recorded runs were judged, as far as that is known."""
+        if self._baseline is None:
+            return {}
+        from llmproxy.report.baseline import read_baseline
+
+        try:
+            rows = read_baseline(self._baseline, list(self._runs))
+        except LLMProxyError:  # it knows other scenarios; whoever compares with it has said so
+            return {}
+        return {name: str(row.get("status")) for name, row in rows.items()}
+
+
+def compare_runs(
+    loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
+) -> ModelComparison | None:
+    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is nothing to compare.
+
+    `path` is the store, the settings' unless it is given.
+    """
     from llmproxy.cli.exchange import rules_of
     from llmproxy.core.bindings.learning.shipped import list_shipped
     from llmproxy.core.engine.likening import liken
@@ -93,7 +157,7 @@ def compare_runs(loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "") -> 
         return None
     parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
     try:
-        with open_store(loaded.settings.store, writable=False, now=lambda: 0.0) as store:
+        with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.interactions(parent, sample))
             slots = (*slots_of(store, parent), *list_shipped())
             made = []

@@ -37,6 +37,11 @@ class ModelRun:
     unknown: tuple[str, ...] = ()
     """Calls of tools that no recording could answer."""
 
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended in the middle (a provider that failed, Ctrl-C): what it did not do says nothing of its model."""
+        return not self.policy.requests or (self.recorded.ended and not self.policy.ended)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelComparison:
@@ -50,10 +55,15 @@ class ModelComparison:
     """Of the recorded run; empty where it is not known."""
 
     @property
+    def whole(self) -> tuple[ModelRun, ...]:
+        """The runs that came to an end of their own: those that are compared."""
+        return tuple(run for run in self.runs if not run.broke_off)
+
+    @property
     def changes(self) -> list[tuple[PolicyChange, int]]:
         """Every difference and in how many runs it was, the most frequent first."""
         found: Counter[PolicyChange] = Counter()
-        for run in self.runs:
+        for run in self.whole:
             changes = set(compare_policies(run.recorded, run.policy))
             if self.verdict and run.verdict and run.verdict != self.verdict:
                 changes.add(PolicyChange("verdict", old=self.verdict, new=run.verdict))
@@ -62,8 +72,8 @@ class ModelComparison:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How the runs were judged."""
-        return Counter(run.verdict for run in self.runs if run.verdict)
+        """How the runs were judged that came to an end."""
+        return Counter(run.verdict for run in self.whole if run.verdict)
 
     @property
     def unknown(self) -> Counter[str]:
@@ -72,8 +82,9 @@ class ModelComparison:
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
-        many = len(self.runs)
+        many = len(self.whole)
         return {
+            "compared": many,
             "cassette": self.parent,
             "recorded": {**self.recorded.to_json(), "verdict": self.verdict or None},
             "runs": [
@@ -82,6 +93,7 @@ class ModelComparison:
                     "cassette": run.name,
                     "verdict": run.verdict or None,
                     "unknown": list(run.unknown),
+                    "broke_off": run.broke_off,
                 }
                 for run in self.runs
             ],
@@ -103,16 +115,18 @@ class ModelComparison:
 
     def lines(self) -> Iterator[str]:
         """Yield lines for people."""
-        many = len(self.runs)
+        many = len(self.whole)
         models = ", ".join(dict.fromkeys(name for run in self.runs for name in run.policy.models)) or "a model"
         before = ", ".join(self.recorded.models) or "a model"
         yield f"{models} in {counted(many, 'run')} against {before} in cassette {self.parent}:"
+        if broken := len(self.runs) - many:
+            yield f"  {counted(broken, 'run')} broke off before the model had said its last words: not compared"
         changes = self.changes
-        if not changes:
+        if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
             yield f"  {_share(times, many)}  {change.describe()}"
-        for name, recorded, found in self._used():
+        for name, recorded, found in self._used() if many else ():
             shown = dollars if name == "cost_usd" else _count
             told = "unknown" if not found else shown(mean(found) or 0) + _between(_interval(found), shown)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {'unknown' if recorded is None else shown(recorded)} -> {told}"
@@ -120,18 +134,18 @@ class ModelComparison:
             yield f"  {_share(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
         if self.unknown:
             names = ", ".join(f"{name} {times}x" for name, times in self.unknown.most_common())
-            yield f"  told that they failed, since no recording holds there: {names}"
+            yield f"  calls that no recording answers there: {names}"
 
     def _tools(self) -> Iterator[tuple[str, int, float]]:
         before = count_tools(self.recorded.calls)
-        after = [count_tools(run.policy.calls) for run in self.runs]
+        after = [count_tools(run.policy.calls) for run in self.whole]
         for tool in sorted(before.keys() | {name for each in after for name in each}):
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
     def _used(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
         """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
         for name, of in _USED:
-            found = [of(run.policy) for run in self.runs]
+            found = [of(run.policy) for run in self.whole]
             known = [] if any(each is None for each in found) else [float(each) for each in found if each is not None]
             yield name, of(self.recorded), known
 

@@ -64,7 +64,7 @@ def refuse_costs(store: Path, cases: Sequence[Case], options: Options) -> list[s
         SuiteError: the estimate is above the limit.
 
     """
-    if options.max_cost is None or options.mode is None or options.mode in OFFLINE:
+    if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
     found = estimate(store, cases, options.runs)
     if found.usd > options.max_cost:

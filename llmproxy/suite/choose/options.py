@@ -28,6 +28,8 @@ class Options:
     """Whether `wait` looks as often as it can."""
     update: bool = False
     """Whether expectations that are snapshots are written anew."""
+    live: bool = False
+    """Whether models are asked although the mode is replay."""
     max_cost: Decimal | None = None
     """US dollars that may be spent."""
     command: str = "llmproxy test"

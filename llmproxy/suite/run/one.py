@@ -173,6 +173,8 @@ class _Run:
         silent = self.case.scenario.observe == "none"
         if report is None or report.mode not in OFFLINE or report.unused != () or not talks or silent:
             return
+        if report.live is not None:  # there is something; only what is live is not among the unused
+            return
         again, flag = self.begun.rerun, self.world.options.mode_flag
         raise nothing_recorded(self.case.id, again, self.begun.sample, self.begun.runs, flag=flag)
 
@@ -288,6 +290,7 @@ class _Run:
                 replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
                 bound=None if report is None else report.bound,
                 bound_names=() if report is None else report.bound_names,
+                live=None if report is None else report.live,
                 misses=() if stage is None else tuple(stage.misses),
                 unrecorded=isinstance(error, NothingRecorded),
                 error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",

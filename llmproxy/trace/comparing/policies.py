@@ -24,11 +24,13 @@ from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.contents.rows import content_type
 from llmproxy.core.traffic.differences import differences, fingerprint, printable
+from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import AGENT, Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Interaction
 
+_FAILED = 400
 _PLACES = 20
 """Places of one call's arguments that are told."""
 _SHOWN = 80
@@ -95,6 +97,8 @@ class PolicyRun:
     cost: Decimal | None = Decimal(0)
     """US dollars; None where a price is not known."""
     models: tuple[str, ...] = ()
+    ended: bool = True
+    """Whether its last answer was whole, good and called nothing: it came to its own end."""
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
@@ -112,22 +116,22 @@ class PolicyRun:
 def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
     """Return what the agent's model did in a recording, in the order of its requests. Failed answers asked for nothing and used nothing."""
     calls: list[PolicyCall] = []
-    answer, requests, models = "", 0, dict[str, None]()
+    answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0
     tokens_out: int | None = 0
     cost: Decimal | None = Decimal(0)
     for one in interactions:
-        if (
-            one.party != AGENT
-            or channel_of(one.provider, one.operation) is not Channel.LLM
-            or one.response.status >= 400
-        ):
+        if one.party != AGENT or channel_of(one.provider, one.operation) is not Channel.LLM:
+            continue
+        if one.response.status >= _FAILED:
+            ended = False
             continue
         family = family_of(one.provider, one.operation)
         said = answered(family, one.operation, content_type(one.response.headers), one.response.body)
         if said is None:
             continue
         requests += 1
+        ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
         calls += [PolicyCall(call.name, _value(call.arguments)) for call in said.tool_calls]
         answer = said.text or answer
         models |= dict.fromkeys([one.model] if one.model else [])
@@ -135,7 +139,7 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
         tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
         price = cost_of(one.provider, one.model, one.usage)
         cost = None if cost is None or price is None else cost + price
-    return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models))
+    return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
 
 
 def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]:
@@ -168,14 +172,10 @@ def _paired(old: Sequence[PolicyCall], new: Sequence[PolicyCall]) -> tuple[list[
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
-    by_place = _zipped(old, new, left, right, pairs, placed=True)
-    pairs += by_place
-    left = [i for i in left if i not in {i for i, _ in by_place}]
-    right = [j for j in right if j not in {j for _, j in by_place}]
-    rest = _zipped(old, new, left, right, pairs, placed=False)
-    pairs += rest
-    gone = [i for i in left if i not in {i for i, _ in rest}]
-    return sorted(pairs), gone, [j for j in right if j not in {j for _, j in rest}]
+    same_place = _zipped(old, new, left, right, pairs)
+    gone = [i for i in left if i not in {i for i, _ in same_place}]
+    added = [j for j in right if j not in {j for _, j in same_place}]
+    return sorted(pairs + same_place), gone, added
 
 
 def _in_common(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
@@ -206,18 +206,12 @@ def _zipped(
     left: Sequence[int],
     right: Sequence[int],
     pairs: Sequence[tuple[int, int]],
-    *,
-    placed: bool,
 ) -> list[tuple[int, int]]:
-    """Pair what is left of one tool, in order; where `placed`, only what has as many of the paired calls before it."""
+    """Pair what is left of one tool at one place: with as many of the paired calls before it, in order."""
     waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
     for j in right:
-        waiting[new[j].tool, sum(n < j for _, n in pairs) if placed else 0].append(j)
-    return [
-        (i, queue.popleft())
-        for i in left
-        if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs) if placed else 0)))
-    ]
+        waiting[new[j].tool, sum(n < j for _, n in pairs)].append(j)
+    return [(i, queue.popleft()) for i in left if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs))))]
 
 
 def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:

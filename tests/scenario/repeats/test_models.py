@@ -1,0 +1,160 @@
+"""Another model on recorded tools: the differences that are told are exactly those that were planted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
+from llmproxy.trace.comparing.policies import PolicyCall, PolicyChange, PolicyRun, compare_policies, read_policy
+from tests.support.live import Bench, Turn, Wish, World, scripted
+
+OLD = [Wish(f"tool_{n % 4}", {"n": n, "deep": {"list": [n]}}) for n in range(14)]
+"""Each call is its own; tools come again."""
+
+
+class Planted(NamedTuple):
+    """A policy, and how it differs from the old one."""
+
+    turns: list[Turn]
+    changes: set[PolicyChange]
+    calls: list[Wish]
+
+
+def text(wish: Wish) -> str:
+    """Write a call as a report does."""
+    return str(PolicyCall(wish.tool, wish.arguments))
+
+
+def plant(seed: int) -> Planted:
+    """Change the old policy in up to four places that do not touch."""
+    chance = random.Random(seed)
+    places = chance.sample(range(0, len(OLD) - 1, 3), chance.randint(0, 4))
+    new: list[Wish] = []
+    changes: set[PolicyChange] = set()
+    at = 0
+    while at < len(OLD):
+        wish = OLD[at]
+        match chance.choice(("drop", "add", "change", "swap")) if at in places else "":
+            case "drop":
+                changes.add(PolicyChange("gone", wish.tool, old=text(wish)))
+            case "add":
+                more = Wish(chance.choice(["tool_1", "other"]), {"fresh": at})
+                new += [wish, more]
+                changes.add(PolicyChange("new", more.tool, new=text(more)))
+            case "change":
+                new.append(Wish(wish.tool, {"n": 100 + at, "deep": {"list": [at]}}))
+                changes.add(PolicyChange("arguments", wish.tool, "$.n", str(at), str(100 + at)))
+            case "swap":
+                new += [OLD[at + 1], wish]
+                changes.add(PolicyChange("order", OLD[at + 1].tool, old=text(wish), new=text(OLD[at + 1])))
+                at += 1
+            case _:
+                new.append(wish)
+        at += 1
+    last = chance.choice(["done", "all done"])
+    if last != "done":
+        changes.add(PolicyChange("answer", old="done", new=last))
+    turns = []
+    rest = list(new)
+    while rest:
+        size = chance.randint(3, 6)
+        turns.append(Turn(tuple(rest[:size]), tokens=(chance.randint(1, 99), chance.randint(1, 99))))
+        rest = rest[size:]
+    return Planted([*turns, Turn(text=last, tokens=(7, 3))], changes, new)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Return recorded tools, open for other models."""
+    store = tmp_path_factory.mktemp("models") / "x.db"
+    old = [Turn(tuple(OLD[n : n + 5]), tokens=(11, 2)) for n in range(0, len(OLD), 5)]
+    with Bench(store, "record", model=scripted([*old, Turn(text="done")]), tools=World()) as made:
+        made.run("do it")
+    with Bench(store, live=["llm"]) as made:
+        yield made
+
+
+def run(bench: Bench, seed: int) -> tuple[Planted, ModelRun]:
+    """Let a planted policy meet the recorded tools."""
+    planted = plant(seed)
+    bench.model = scripted(planted.turns)
+    ran = bench.run("do it")
+    name = ran.report["live"]["cassette"]
+    recorded, policy = (read_policy(bench.interactions(each)) for each in ("x", name))
+    return planted, ModelRun(name, policy, recorded, chance_of(seed), tuple(ran.report["live"]["unknown"]))
+
+
+def chance_of(seed: int) -> str:
+    """Return how a run was judged."""
+    return "pass" if seed % 3 else "fail"
+
+
+def check(bench: Bench, seeds: range) -> None:
+    """See that each run tells what was planted in it, and all together how often."""
+    expected: Counter[PolicyChange] = Counter()
+    runs: list[ModelRun] = []
+    for seed in seeds:
+        planted, made = run(bench, seed)
+        assert set(compare_policies(made.recorded, made.policy)) == planted.changes, seed
+        assert made.policy.tokens_in == sum(turn.tokens[0] for turn in planted.turns)
+        assert made.policy.tokens_out == sum(turn.tokens[1] for turn in planted.turns)
+        assert [(call.tool, call.arguments) for call in made.policy.calls] == [tuple(each) for each in planted.calls]
+        expected.update(planted.changes)
+        expected.update([PolicyChange("verdict", old="pass", new="fail")] * (made.verdict == "fail"))
+        runs.append(made)
+    found = ModelComparison("x", runs[0].recorded, tuple(runs), "pass")
+    assert dict(found.changes) == dict(expected)
+    told: dict[str, Any] = found.to_json()
+    assert [row["runs"] for row in told["changes"]] == sorted(expected.values(), reverse=True)
+    assert told["used"]["tokens_in"]["recorded"] == 43
+    for row in told["changes"]:
+        low, high = row["interval"]
+        assert low <= row["runs"] / len(seeds) <= high
+    assert "\n".join(found.lines())
+
+
+def test_what_is_told_is_what_was_planted(bench: Bench) -> None:
+    """Calls gone, new, changed, swapped, other last words, tokens, verdicts: exactly those, in each run and in all."""
+    check(bench, range(12))
+
+
+@pytest.mark.slow
+def test_what_is_told_is_what_was_planted_in_two_hundred_runs(bench: Bench) -> None:
+    """The same for many policies."""
+    check(bench, range(12, 212))
+
+
+def test_the_same_policy_differs_in_nothing() -> None:
+    """Nothing is told where nothing is different."""
+    same = PolicyRun((PolicyCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    found = ModelComparison("x", same, (ModelRun("x@live-1", same, same),))
+    assert found.changes == []
+    assert "the same calls in the same order" in "\n".join(found.lines())
+    assert "cost: unknown -> unknown" in "\n".join(found.lines())
+
+
+def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
+    """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
+    call = PolicyCall("a", {"b": 1})
+    whole, cut = PolicyRun((call, call), "done", 3), PolicyRun((call,), "", 1, ended=False)
+    found = ModelComparison(
+        "x", whole, (ModelRun("x@live-1", cut, whole, "exit 1"), ModelRun("x@live-2", PolicyRun(), whole))
+    )
+    assert (found.changes, found.verdicts) == ([], {})
+    assert found.to_json()["compared"] == 0
+    lines = list(found.lines())
+    assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]
+    ends_with_a_call = PolicyRun((call,), "", 1, ended=False)
+    assert not ModelRun("x@live-3", cut, ends_with_a_call).broke_off
+
+
+def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
+    """Equal calls stand for each other in order as far as that goes."""
+    calls = [PolicyCall(name, {}) for name in ("get", "set", "get")]
+    changes = compare_policies(PolicyRun(tuple(calls)), PolicyRun(tuple(calls[1:])))
+    assert changes == (PolicyChange("gone", "get", old="get({})"),)
