@@ -93,7 +93,9 @@ class Clerk:
             self.act()
             moment.states.append(self.copy())
             moment.made.append(set(self.made))
-        moment.same = self.same
+        # Also one that was changed before it was deleted, where the new one is what it was when the step began.
+        alike = (before.get(key) == s[key] for s, made in zip(moment.states, moment.made, strict=True) for key in made)
+        moment.same = self.same or any(alike)
         others = any(
             state[key]["owner"] != ME for state, made in zip(moment.states, moment.made, strict=True) for key in made
         )
