@@ -1,6 +1,6 @@
 """Whole lines to the client, each when it can be heard.
 
-A recorded answer is there at once, its progress too. The SDK for Node drops what it is told of a call's progress if the call's result comes in the same
+A recorded answer is there at once, its progress too; a real server's last progress may come a moment before the result. The SDK for Node drops what it is told of a call's progress if the call's result comes in the same
 read: it hears notifications a step later than answers. So a notification that is followed by something else goes out alone, and the rest when the client
 has read it.
 """
@@ -38,18 +38,20 @@ def cut(data: bytes) -> list[bytes]:
     return parts
 
 
-def to_stdout(fd: int = 1) -> Callable[[bytes], None]:
+def to_stdout(fd: int = 1, patience: float = PATIENCE) -> Callable[[bytes], None]:
     """Return what writes whole lines to a descriptor from any thread; a client that is gone is no error."""
     guard = threading.Lock()
+    last = b""
 
     def write(data: bytes) -> None:
-        first, *rest = cut(data)
+        nonlocal last
         with guard:
             try:
-                _write(fd, first)
-                for part in rest:
-                    wait_until_read(fd)
+                for part in cut(data):
+                    if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
+                        wait_until_read(fd, patience)
                     _write(fd, part)
+                    last = part[part.rfind(b"\n", 0, -1) + 1 :]
             except OSError:
                 return
 
@@ -62,9 +64,9 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def wait_until_read(fd: int) -> None:
+def wait_until_read(fd: int, patience: float) -> None:
     """Wait until the other side has read what was written, or has had its time."""
-    for _ in range(int(PATIENCE / LOOK)):
+    for _ in range(int(patience / LOOK)):
         if (left := _unread(fd)) is None:
             sleep(BLIND)
             return

@@ -61,10 +61,13 @@ def test_a_result_waits_until_its_progress_was_read(
 ) -> None:
     """Whoever reads all that is there gets the one, then the other."""
     fd, read, close = made()
-    writer = threading.Thread(target=to_stdout(fd), args=(PROGRESS + RESULT,))
-    writer.start()
-    assert [read(), read()] == [PROGRESS, RESULT]
-    writer.join(20)
+    write = to_stdout(fd, patience=60)
+    for before, at_once in ((b"", PROGRESS + RESULT), (PROGRESS, RESULT)):
+        write(before)
+        writer = threading.Thread(target=write, args=(at_once,))
+        writer.start()
+        assert [read(), read()] == [PROGRESS, RESULT]
+        writer.join(20)
     close()
 
 
