@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -55,15 +56,17 @@ def diff(
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
-    with opened(store) as database:
-        if old.isdecimal() and new.isdecimal():
+    if old.isdecimal() and new.isdecimal():
+        with opened(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _interactions(*pair, _fit(database, *pair), as_json=form == "json")
-            failed = changed and fail_on is not None
-        else:
-            found = compared(database, old, new)
+        failed = changed and fail_on is not None
+    else:
+        files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
+        with nullcontext() if files else opened(store) as looked_into:
+            found = compared(looked_into, old, new)
             _print(found, form)
-            failed = found.diff.fails(cast("FailOn | None", fail_on))
+        failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
         raise typer.Exit(Exit.FAILED)
 
@@ -103,8 +106,8 @@ class Compared:
         return lines
 
 
-def compared(database: Store, old: str, new: str) -> Compared:
-    """Compare two cassettes of a store, or files. Raises CassetteError."""
+def compared(database: Store | None, old: str, new: str) -> Compared:
+    """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.importer import cassette_of
     from llmproxy.cli.parts.options import gather
@@ -118,10 +121,11 @@ def compared(database: Store, old: str, new: str) -> Compared:
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
-    slots = [() if Path(name).is_file() else slots_of(database, split_name(name)[0]) for name in (old, new)]
+    kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
+    slots = [slots_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.circumstances for each in side)))) for side in sides]
     sides[0], exchanged = liken(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
-    found = (fork_of(database, *split_name(name)) for name in (old, new) if not Path(name).is_file())
+    found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return Compared(
         (old, new),
         RecordingDiff.compute(*sides, names=(old, new)),

@@ -63,6 +63,8 @@ class Offered:
     """Seconds that it waited for others before it could begin."""
     notes: Sequence[str] = ()
     """What is told with the run."""
+    silence: str = ""
+    """What may be the cause where it gives no answer at all; empty for nothing that is known."""
     turn_at: str | None = None
     """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.cli import main
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
 from tests.support.chats import NOW, chat, fill, run
 
@@ -125,3 +126,19 @@ def test_a_form_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     fill(path, chat())
     code, out = run(capsys, path, "diff", "default", "default", "--format", "xml")
     assert (code, "text, json, markdown" in out) == (2, True)
+
+
+def test_two_files_need_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a clone there may be cassette files alone."""
+    for name, answer in (("old", "Fine."), ("new", "Very well.")):
+        fill(tmp_path / f"{name}.db", chat("hi", answer, cassette="default"))
+        file = str(tmp_path / f"{name}.yaml")
+        assert (
+            run(capsys, tmp_path / f"{name}.db", "export", file, "--cassette", "default", "--format", "review")[0] == 0
+        )
+    monkeypatch.chdir(tmp_path)
+    assert main(["diff", "old.yaml", "new.yaml", "--fail-on", "any"]) == 1
+    assert "Very well." in capsys.readouterr().out
+    assert main(["diff", "old.yaml", "gone.yaml"]) == 3

@@ -18,6 +18,7 @@ from llmproxy.cli import main
 from llmproxy.settings import options
 from tests.support.chats import chat, fill
 from tests.support.process import ROOT, clean_env
+from tests.ui.samples import call, says, uses
 
 ACTION = ROOT / ".github/actions/llmproxy"
 ASK = f"""{sys.executable} -c "
@@ -138,6 +139,32 @@ def test_without_a_command_it_looks_at_recordings_only(repository: Repository) -
     assert (done.returncode, "cannot be told" in summary) == (0, True)
     done, _ = Repository(repository.path, "0" * 40).act(fail_on="contract")
     assert "names no commit" in done.stdout
+
+
+def test_a_changed_contract_shuts_the_gate(tmp_path: Path) -> None:
+    """A tool that is called with something else ends the job, and the summary shows it; other words of an answer do not."""
+    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
+    found = Repository(tmp_path / "repo", "")
+    asked = [{"role": "user", "content": "Mend it."}]
+
+    def commit(path: str, text: str) -> str:
+        blocks = says(uses("write_file", "toolu_1", path=path), text=text)
+        _export(found.path, call(1, asked, blocks, at=0, cassette="default"), "cassettes/weather.yaml")
+        git(found.path, "add", ".")
+        git(found.path, "commit", "-qm", text)
+        return git(found.path, "rev-parse", "HEAD")
+
+    git(found.path, "init", "-q")
+    found.base = commit("calc.py", "base")
+    commit("calc.py", "other words")
+    done, summary = found.act(fail_on="contract")
+    assert (done.returncode, "other words" in summary) == (0, True), done.stdout + done.stderr
+    commit("secrets.py", "head")
+    done, summary = found.act(fail_on="contract")
+    assert done.returncode == 1
+    assert done.stdout == "::error title=llmproxy::contract: tools, their arguments or their order changed\n"
+    assert "secrets.py" in summary
+    assert json.loads((tmp_path / "llmproxy-report.json").read_text())["contract_changed"]
 
 
 @pytest.mark.parametrize(

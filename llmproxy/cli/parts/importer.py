@@ -143,8 +143,8 @@ def _recognised(source: Source) -> Format:
     return found
 
 
-def cassette_of(what: str, database: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
-    """Return a cassette that is named like a file, or like one in the store (``name`` or ``name~sample``).
+def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
+    """Return a cassette that is named like a file, or like one in the store, if there is one (``name`` or ``name~sample``).
 
     Raises:
         CassetteNotFound: there is neither.
@@ -158,6 +158,8 @@ def cassette_of(what: str, database: Store, rules: Rules, upstreams: Mapping[str
         recorded = read_pieces([ImportedPiece(Path(what), None)])
         adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
+    if database is None:
+        raise CassetteNotFound(f"there is no file {what}.")
     name, tilde, sample = what.rpartition("~")
     found = list(database.interactions(what))
     if not found and tilde and sample.isdecimal():

@@ -88,6 +88,17 @@ class CommandAgent(AgentAdapter):
         """What the last answer said about the agent's history, as ``processors``; None for nothing."""
         self._children: dict[str, Child] = {}
         self._asked = 0
+        self._heard = False
+
+    @property
+    def silence(self) -> str:
+        """What keeps a program that was written for something else from answering even once."""
+        if self._heard or not self.lines:
+            return ""
+        return (
+            "It was given a line of JSON and its input stays open; it answers with a line of JSON (docs/agents.md). "
+            "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
+        )
 
     @property
     def who(self) -> str:
@@ -133,6 +144,7 @@ class CommandAgent(AgentAdapter):
         if user := getattr(input.scenario_state, "user_id", ""):
             frame["userId"] = user
         said = await asyncio.to_thread(self._ask, name, frame, input.llm)
+        self._heard = True
         self.declared = said.get("processors")
         return answer(said, self.who)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.llm import LLM
 from llmproxy.scenario.proxy.session import RunSession
@@ -300,3 +301,13 @@ def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
     process = asyncio.run(run())
     gc.collect()
     assert (complaints, running(process)) == ([], False)
+
+
+def test_who_never_answered_is_told_what_it_is_given() -> None:
+    """A program that reads to the end waits for ever; one that has answered knows the form."""
+    waits = CommandAgent(["cat"])
+    assert "lines: false" in Offered.by(waits).silence
+    assert Offered.by(CommandAgent(["cat"], lines=False)).silence == ""
+    answers = faulty("echo")
+    ask(answers, given())
+    assert Offered.by(answers).silence == ""

@@ -167,7 +167,8 @@ async def _limited(agent: AgentAdapter, given: AgentInput, limit: float | None) 
             return await agent.call(given)
     except TimeoutError as error:
         if scope.expired():
-            hint = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
+            more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
+            hint = "\n".join(filter(None, [Offered.by(agent).silence, more]))
             raise AgentError(f"{_name(agent)} gave no answer within {limit:g} s.", hint=hint) from error
         raise AgentError(f"{_name(agent)} raised TimeoutError: {error}") from error
     except LLMProxyError:
