@@ -160,6 +160,19 @@ def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, tmp_p
     assert [(row.response.status, b"rather long" in row.response.body) for row in rows][-2:] == [(200, True)] * 2
 
 
+def test_a_live_session_takes_no_faults_later_either(questions: Path, tmp_path: Path) -> None:
+    """They would strike nothing of what goes live: refused, as at its beginning; none is what it has."""
+    store = tmp_path / "x.db"
+    store.write_bytes(questions.read_bytes())
+    with Rig("replay", store, allow_live=True) as rig, rig.client() as c:
+        control(rig, "sessions", {"name": "default", "live": ["llm"]})
+        control(rig, "sessions/default/faults", {"faults": []})
+        data = b'{"faults": "http-429"}'
+        head = b"POST /_llmproxy/sessions/default/faults HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n"
+        refused = c.ask(head % len(data) + data)
+        assert (refused.status, "exclude each other" in refused.message) == (400, True)
+
+
 def test_once_records_what_came_after_the_fault_and_nothing_else(tmp_path: Path) -> None:
     """A first run under faults leaves what one without would have left."""
     steps = (Step(Reply("well"), times=None),)

@@ -250,7 +250,8 @@ class Sessions:
         if forking is not None and not forking.mocks:
             msg = f"llmproxy: {named} and overrides or forks exclude each other."
             raise RefusedError(msg, hint="Give the session either.")
-        if faults is not None and faults.rules:
+        met = self.defaults.faults if faults is None else faults
+        if met is not None and met.rules:
             raise RefusedError(f"llmproxy: {named} and faults on purpose exclude each other.", hint="Give either.")
         if chosen != self.defaults.live and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
@@ -264,6 +265,9 @@ class Sessions:
         """
         if session.faulting is not None:
             session.aside = [*session.aside[-MOST_ASIDE:], session.faulting]
+        if session.living is not None and faults is not None and faults.rules:
+            msg = "llmproxy: live channels and faults on purpose exclude each other."
+            raise RefusedError(msg, hint="Give either.")
         before = next((each for each in session.aside[::-1] if again and each.faults == faults), None)
         if faults is None or not faults.rules:
             session.faulting = None

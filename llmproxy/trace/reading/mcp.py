@@ -1,8 +1,8 @@
 """Messages to servers of tools as spans, by the names of OpenTelemetry's conventions for MCP (1.40, read 2026-11).
 
-    tools/call echo     gen_ai.operation.name execute_tool, gen_ai.tool.name, mcp.method.name, mcp.session.id, network.transport, error.type
+    tools/call echo     gen_ai.operation.name execute_tool, gen_ai.tool.name, mcp.method.name, network.transport, error.type
 
-Notifications, streams and answers of the client are no operations of a server, and have none.
+The session's id is no part of a recording (it is a credential), so there is no mcp.session.id. Notifications, streams and answers of the client are no operations of a server, and have none.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ def _attributes(interaction: Interaction) -> dict[str, Any]:
     found = {
         "mcp.method.name": asked.get("method"),
         "mcp.resource.uri": params.get("uri") if isinstance(params, dict) else None,
-        "mcp.session.id": header(interaction.request.headers, "mcp-session-id"),
         "mcp.protocol.version": header(interaction.request.headers, "mcp-protocol-version"),
         "jsonrpc.request.id": None if asked.get("id") is None else str(asked["id"]),
         "network.transport": "pipe" if over_pipe else "tcp",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.mitm.test_mcp_faults import tools
@@ -64,9 +63,7 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
         assert 'a model asked for mcp__t__echo({"text": "milk"})' in twisted.why
         said = run(tmp_path, px.url, '{chat: "twist: say it", tools: {mcp__t__echo: 1}}')
         assert said.statuses == ["passed"]
-        assert 'and its server got echo({"text": "MILK"})' in json.dumps(list(said.told.finished[0].labels)).replace(
-            '\\\\"', '"'
-        ).replace('\\"', '"')
+        assert 'and its server got echo({"text": "MILK"})' in "".join(said.told.finished[0].labels)
     with (
         Provider([step(user="hi", say="hello", times=None)], check=False) as p,
         near("auto", tmp_path / "y.db", upstreams={"openai": p.url}) as px,

@@ -35,9 +35,7 @@ def test_a_call_of_a_tool_stands_under_the_model_s_call() -> None:
     chats = Tools()
     chats.lists("echo")
     chats.chat([user("x")], asks(call("mcp__t__echo", {"text": "a"}, "c1")), tools=("mcp__t__echo",))
-    chats.serve(
-        "echo", {"text": "a"}, "echo: a", headers={"mcp-session-id": "s1", "mcp-protocol-version": "2025-06-18"}
-    )
+    chats.serve("echo", {"text": "a"}, "echo: a", headers={"mcp-protocol-version": "2025-06-18"})
     chats.chat([user("x"), asks(call("mcp__t__echo", {"text": "a"}, "c1")), result("echo: a", "c1")], said("done"))
     spans = list(build(made(chats)))
     asked, served = (
@@ -56,7 +54,7 @@ def test_a_call_of_a_tool_stands_under_the_model_s_call() -> None:
     assert (told["kind"], told["parentSpanId"]) == (3, found["execute_tool mcp__t__echo"]["spanId"])
     assert told["is"] | {
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "echo", "mcp.method.name": "tools/call", "jsonrpc.request.id": "7",
-        "mcp.session.id": "s1", "mcp.protocol.version": "2025-06-18", "network.transport": "tcp",
+        "mcp.protocol.version": "2025-06-18", "network.transport": "tcp",
         "gen_ai.tool.call.arguments": '{"text": "a"}', "gen_ai.tool.call.result": "echo: a",
     } == told["is"]  # fmt: skip
     assert found["tools/list"]["is"]["mcp.method.name"] == "tools/list"
