@@ -99,6 +99,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
             store=shown_path(settings.store),
             cassette=settings.cassette,
             upstreams=loaded.upstreams,
+            live=settings.live,
             ca=shell.ca,
             ca_bundle=shell.ca_bundle,
         )

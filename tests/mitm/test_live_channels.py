@@ -178,6 +178,32 @@ def test_a_second_run_of_an_agent_is_kept_apart(tape: Path, service: CountingSer
     assert len(service.asked) == 3
 
 
+def test_ids_of_a_live_run_are_its_own(tmp_path: Path) -> None:
+    """Two runs without any tool, each naming answers of its own: each replays whole from its cassette."""
+    store = tmp_path / "x.db"
+    answer = '{"id": "resp_%032x", "object": "response", "status": "completed", "model": "gpt-4o", "output": []}'
+    steps = [step(path="/v1/responses", json=json.loads(answer % number)) for number in range(1, 7)]
+
+    def talk(rig: Rig, session: str) -> list[str]:
+        named: list[str] = []
+        with rig.client() as c:
+            for text in ("first", "second"):
+                body = {"model": "gpt-4o", "input": text, **({"previous_response_id": named[-1]} if named else {})}
+                got = c.ask(request(json.dumps(body).encode(), f"/s/{session}/v1/responses"))
+                assert got.status == 200, got.body
+                named.append(got.json["id"])
+        return named
+
+    with Provider(steps) as p:
+        with Rig("record", store, {"openai": p.url}) as rig:
+            runs = {"x": talk(rig, "x")}
+        with Rig("replay", store, {"openai": p.url}, live=["llm"]) as rig:
+            runs |= {f"x%40live-{number}": talk(rig, "x") for number in (1, 2)}
+    assert len({each for named in runs.values() for each in named}) == 6
+    with Rig("replay", store, {"openai": "http://127.0.0.1:9"}) as rig:
+        assert {name: talk(rig, name) for name in runs} == runs
+
+
 def test_a_real_server_of_tools_is_not_asked(tmp_path: Path) -> None:
     """The official SDK's client and server: recorded, then dead; in order each call is answered, out of order it is an error of the tool."""
     store, log = tmp_path / "x.db", tmp_path / "log"

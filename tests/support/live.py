@@ -146,7 +146,10 @@ class Bench:
         unknown: str = "error",
         read_only: Sequence[str] = (),
         began: float = 1_800_000_000.0,
+        lasting: int = 20,
     ) -> None:
+        """`lasting` is how many microseconds a real answer takes; every look at the clock takes a second."""
+        self._lasting = lasting
         self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
         channels = LiveChannels(frozenset(map(Channel, live)), UnknownTool(unknown), tuple(read_only)) if live else None
         self.now = Clock(began)
@@ -181,7 +184,7 @@ class Bench:
                 exchange.recording.head(
                     10, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
                 )
-                exchange.recording.data(20, answer)
+                exchange.recording.data(self._lasting, answer)
                 engine.stored(exchange, proper=True)
             case Decision.REPLAY:
                 answer = engine.answer(exchange).body

@@ -408,9 +408,9 @@ class Engine:
             return
         self.sessions.renew(exchange.session)
         exchange.into = living.child, 1
-        usage = self._store.load(exchange.slot.id).usage
+        recorded = self._store.load(exchange.slot.id)
         living.served += 1
-        living.waiting.append(self._interaction(exchange, response, usage, redacted=False))
+        living.waiting.append(self._interaction(exchange, response, recorded.usage, redacted=recorded.redacted))
         announce(exchange, living, response)
 
     def _keep_waiting(self, living: Living) -> None:

@@ -6,7 +6,7 @@ too, as the agent saw it, so that the run replays whole.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -63,13 +63,15 @@ class Living:
     """The call that went to a real tool and may have changed something: from there on no recorded state holds."""
     made: dict[int, Interaction] = field(default_factory=dict)
     """By number of the call in the session: answers of ours to calls without one."""
-    waiting: list[Interaction] = field(default_factory=list)
+    waiting: deque[Interaction] = field(default_factory=deque)
     """What is to be put into the child with the next answer that is stored there."""
     announced: tuple[AskedCall, ...] = ()
     """The calls that the model asked for last."""
     served: int = 0
     unknown: list[str] = field(default_factory=list)
     """Names of calls that could not be answered."""
+    begun: bool = False
+    """Something of it belongs into its child."""
     again: bool = False
     """It starts again: what comes now belongs into another child."""
     _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
@@ -80,7 +82,7 @@ class Living:
 
     def restart(self) -> None:
         """Begin anew: tools are in their first state."""
-        self.again = self.again or bool(self.served or self.waiting or self.done or self.announced or self._read)
+        self.again = self.again or self.begun
         self.done.clear()
         self.parted = ""
         self.announced = ()
@@ -146,8 +148,10 @@ class Living:
             self.unknown.append(name)
 
     def take(self) -> list[Interaction]:
-        """Return what waits to be stored, once."""
-        taken, self.waiting = self.waiting, []
+        """Return what waits to be stored, once; more may come meanwhile, from another thread."""
+        taken = []
+        while self.waiting:
+            taken.append(self.waiting.popleft())
         return taken
 
     def to_json(self) -> dict[str, object]:

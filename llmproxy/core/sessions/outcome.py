@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.traffic.interaction import Key, Usage
-from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision, Mode
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Mode
 
 __all__ = ["Outcome", "ProxyStarted", "Reporter", "Summary", "Totals"]
 
@@ -82,6 +82,8 @@ class ProxyStarted:
     cassette: str
     upstreams: tuple[tuple[str, str, str], ...] = ()
     """Providers that are not where their table says: name, base URL, who set it."""
+    live: tuple[Channel, ...] = ()
+    """Channels that go to their real providers or tools although the mode is replay."""
     ca: str = ""
     """Certificate of the authority that signs what intercepted clients see; empty where nothing is intercepted."""
     ca_bundle: str = ""

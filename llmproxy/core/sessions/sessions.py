@@ -342,13 +342,15 @@ class Sessions:
         living.child = reserve(store, living.parent[0], None, self.holder, taken, kind="live")
         fork = Fork(living.child, living.parent[0], 1, why=f"live: {', '.join(sorted(living.asked.channels))}")
         put(store, replace(fork, parent_sample=living.parent[1], created_at=self.now()))
-        living.again = False
+        living.again = living.begun = False
 
     def renew(self, session: Session) -> None:
-        """Let a session that started again record another child than before; it blocks for a few short transactions."""
+        """Begin to keep something: in another child than before if the session started again; that blocks for a few short transactions."""
         if session.living is not None and session.living.again:
             self._end(session)
             self._new_child(session.living)
+        if session.living is not None:
+            session.living.begun = True
 
     def _begin(
         self, name: str, mode: Mode, speed: float, exhausted: Exhausted, live: LiveChannels | None = None

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
 from llmproxy.core.traffic.advice import look
-from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Decision
+from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
 from llmproxy.report.amounts import counted, dollars
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
 
@@ -119,7 +119,10 @@ def started_lines(info: ProxyStarted) -> list[str]:
             words = (f"{name}={quote(clean(value, None))}" for name, value in variables.items())
             lines.append(f"  export {' '.join(words)}")
         lines.append(f'  or all of them, Java\'s and NO_PROXY too: eval "$(llmproxy env --intercept --url {info.url})"')
-    if info.mode in OFFLINE:
+    if info.live:
+        served = ", ".join(channel for channel in Channel if channel not in info.live) or "nothing"
+        lines.append(f"  live: {', '.join(info.live)}; served from the recording: {served}")
+    if info.mode in OFFLINE and Channel.LLM not in info.live:
         lines.append("  No API key is needed; where an SDK insists on one, any text will do.")
     return lines
 

@@ -349,7 +349,8 @@ class _Run:
             error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
         spent = None if report is None else report.cost_spent
-        since = None if self.open is None else recorded_at(self.open.stage.calls)
+        beside_live = report is not None and report.live is not None
+        since = None if self.open is None or beside_live else recorded_at(self.open.stage.calls)
         live, calls = 0 if report is None else report.live_calls, () if self.open is None else self.open.stage.calls
         return Ran(status, error, reasoning, spent, live, report, since, calls)
 

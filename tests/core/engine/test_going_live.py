@@ -81,6 +81,16 @@ def test_what_is_declared_read_only_needs_no_order(tmp_path: Path) -> None:
     assert replayed(store, other, read_only=["ge*"]) == ["0", "0", "0"]
 
 
+def test_what_ran_at_once_is_served_when_it_is_asked_for_at_once(tmp_path: Path) -> None:
+    """Parallel calls of tools that may change something: in any order if the model wants both again, else nobody knows their state."""
+    store, turns = tmp_path / "x.db", [Turn((TOGGLE, COUNT)), Turn(text="x")]
+    with Bench(store, "record", model=scripted(turns), tools=World(), lasting=60_000_000) as bench:
+        assert [got for _, got in bench.run("do it").calls] == ["started", "1"]
+    assert replayed(store, turns) == ["started", "1"]
+    assert replayed(store, [Turn((COUNT, TOGGLE)), Turn(text="x")]) == ["1", "started"]
+    assert replayed(store, [Turn((COUNT,)), Turn((TOGGLE,)), Turn(text="x")]) == [None, None]
+
+
 SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 200))]
 
 

@@ -506,3 +506,16 @@ def test_mocked_results_are_refused_over_a_websocket(store: Path, mode: str) -> 
             assert client.status == 400
             assert "mocks results of tools" in json.loads(client.body)["error"]["message"]
         assert not upstream.upgrades
+
+
+def test_a_live_model_is_asked_over_its_websocket(tmp_path: Path) -> None:
+    """Beside recorded tools: the conversation is a new one, and is kept in a cassette of its own."""
+    store = tmp_path / "x.db"
+    record(store, ("hi",))
+    with Upstream(counting) as upstream, Rig("replay", store, {"openai": upstream.url}, live=["llm"]) as rig:
+        with Client(rig.port) as client:
+            client.hear()
+            assert [each["of"] for each in ask(client, "new")[:-1]] == ["new"] * 3
+        rig.wait_outcomes(1)
+    with Store.open(store, writable=False, now=time.time) as opened:
+        assert [len(opened.summaries(name)) for name in ("default", "default@live-1")] == [1, 1]
