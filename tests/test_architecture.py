@@ -27,7 +27,7 @@ NO_MIRROR = {
 }
 """Folders without tests of their own, each with its reason."""
 
-HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_utils", "rich")
+HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_utils", "rich", "ray")
 
 
 def imported(code: str) -> set[str]:
@@ -116,6 +116,13 @@ def test_there_is_one_version() -> None:
     newest = re.search(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest
     assert (llmproxy.__version__, newest[1]) == (project, project)
+
+
+def test_ray_is_imported_in_one_place() -> None:
+    """Whoever runs nothing on a cluster never loads it, nor needs it installed."""
+    wanted = re.compile(r"^\s*(?:import|from) ray\b|import_module\(.ray", re.MULTILINE)
+    found = [path for path in PACKAGE.rglob("*.py") if wanted.search(path.read_text(encoding="utf-8"))]
+    assert found == [PACKAGE / "suite/run/cluster/driver.py"]
 
 
 def test_nothing_imports_in_a_circle() -> None:

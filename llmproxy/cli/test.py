@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,20 @@ def run_tests(
     step: str = typer.Option("", "--step", metavar="LABEL", help="Run up to this step."),
     runs: int = typer.Option(None, "--runs", min=1, metavar="N", help="Executions of each scenario."),
     parallel: int = typer.Option(
-        1, "--parallel", min=1, metavar="N", help="Runs at the same time, where they do not disturb each other."
+        None,
+        "--parallel",
+        min=1,
+        metavar="N",
+        help="Runs at the same time, where they do not disturb each other; default 1, on a cluster all.",
+    ),
+    on: str = typer.Option(
+        "", "--on", metavar="ray|ray://HOST:PORT", help="Run on a Ray cluster; `ray` alone starts one here."
+    ),
+    send: list[str] = typer.Option(
+        [], "--send", metavar="FILE", help="With --on: send these files to the nodes too; patterns, may be repeated."
+    ),
+    send_env: list[str] = typer.Option(
+        [], "--send-env", metavar="NAME", help="With --on: send this variable to the nodes; may be repeated."
     ),
     last_failed: bool = typer.Option(
         False, "--last-failed", help="Only the scenarios that did not pass the last time."
@@ -118,9 +132,9 @@ def run_tests(
         raise typer.Exit(write_first(paths or [], agent))
     asked = TestAsked(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
-        parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
+        parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
         max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
-        shard=shard, shard_times=shard_times,
+        shard=shard, shard_times=shard_times, on=on, side_by_side=parallel, send=tuple(send), send_env=tuple(send_env),
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.trend())
@@ -164,6 +178,11 @@ class TestAsked:
     as_json: Path | None = None
     shard: str = ""
     shard_times: Path | None = None
+    on: str = ""
+    side_by_side: int | None = None
+    """What was typed as --parallel."""
+    send: tuple[str, ...] = ()
+    send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select, run; return the exit code.
@@ -226,6 +245,7 @@ class TestAsked:
             typer.echo(f"llmproxy: {tell_empty(part, reports, str(settings.settings.mode), time.time())}", err=True)
             return Exit.OK
         cases = cases if part is None else part.cases
+        self._check_on(settings)
         if self.rejudge is not None and settings.settings.faults:
             raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
         if settings.settings.live:
@@ -240,8 +260,11 @@ class TestAsked:
             [LiveTests(settings, store_of(settings), self.baseline, self._tell_live)] if settings.settings.live else []
         )
         try:
-            heard = [shown, *against, *lived, *kept, *([last] if last else []), *reports]
-            tested = self.run(cases, settings, heard, env, part)
+            heard = [*against, *lived, *kept, *([last] if last else []), *reports]
+            if self.on:
+                tested = self.run_on(cases, settings, shown, heard, env, part)
+            else:
+                tested = self.run(cases, settings, [shown, *heard], env, part)
         finally:
             shown.close()
             if last is not None:
@@ -335,6 +358,63 @@ class TestAsked:
             mode = mode or proxy.control.health().mode
             return self.at(proxy, cases, handlers, mode, settings, part)
 
+    def _check_on(self, settings: LoadedSettings) -> None:
+        """Refuse what does not go together with a cluster. Raises SettingsError."""
+        if not self.on:
+            if self.send or self.send_env:
+                raise SettingsError(
+                    "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."
+                )
+            return
+        for flag, given in (
+            ("--rejudge", self.rejudge),
+            ("--update", self.update),
+            ("--live", settings.settings.live),
+            ("--faults sweep", settings.settings.faults.startswith("sweep")),
+        ):
+            if given:
+                raise SettingsError(f"{flag} runs here: leave --on {self.on} out.")
+
+    def run_on(
+        self,
+        cases: Sequence[Case],
+        settings: LoadedSettings,
+        shown: Handler,
+        handlers: Sequence[Handler],
+        env: Mapping[str, str],
+        part: CutPart | None = None,
+    ) -> Tested:
+        """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
+        from llmproxy.cli.parts.cluster import bring_home, describe_baggage, pack
+        from llmproxy.cli.run import start_options
+        from llmproxy.suite.choose.cost import refuse_costs
+        from llmproxy.suite.run.cluster.driver import on_ray
+        from llmproxy.suite.run.cluster.numbers import known_in, renumbered
+        from llmproxy.suite.run.cluster.order import InOrder
+        from llmproxy.suite.run.runner import run_cases
+
+        order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
+        mode = str(settings.settings.mode)
+        world = replace(self, parallel=self.side_by_side or max(len(order), 1))._world(  # noqa: SLF001 - our own
+            None, [shown, InOrder(handlers, order)], mode
+        )
+        if part is not None:
+            world.options = replace(world.options, title=part.title, shard=part.told)
+        flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
+        baggage = pack(
+            world, cases, self.paths, settings, start_options(flags), files=self.send, variables=self.send_env, env=env
+        )
+        notes = refuse_costs(store_of(settings), cases, world.options)
+        typer.echo(f"llmproxy: {describe_baggage(baggage, self.on)}", err=True)
+        with closing(world), on_ray(self.on, baggage) as cluster:
+            world.execute = cluster.execute
+            cluster.told = partial(renumbered, known=known_in(store_of(settings)))
+            try:
+                return asyncio.run(_until_signal(run_cases(world, cases, notes, cluster.notes)))
+            finally:
+                if home := bring_home(cluster.recorded, settings):
+                    typer.echo(f"llmproxy: {home}", err=True)
+
     def sweep(self, cases: Sequence[Case], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
         import tempfile
@@ -398,7 +478,7 @@ class TestAsked:
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             world.close()
 
-    def _world(self, proxy: Attached, handlers: Sequence[Handler], mode: str) -> World:
+    def _world(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> World:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.choose.options import Options
         from llmproxy.suite.choose.project import described, project
@@ -412,7 +492,7 @@ class TestAsked:
         )  # fmt: skip
         return World(
             options=options,
-            proxy=proxy.url,
+            proxy=None if proxy is None else proxy.url,
             handlers=handlers,
             agent=described(self.agent, "--agent") if self.agent else None,
             store=described(self.store, "--entity-store") if self.store else None,

@@ -9,7 +9,7 @@ Ctrl-C lets every run that has begun clean up, tells how far it came, and ends w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -63,8 +63,10 @@ class _Job:
     runs: int
 
 
-async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = ()) -> Tested:
-    """Run cases and tell the handlers everything; `notes` go into the end."""
+async def run_cases(
+    world: World, cases: Sequence[Case], notes: Sequence[str] = (), remarks: Callable[[], Sequence[str]] = tuple
+) -> Tested:
+    """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
     since = world.clock()
     jobs = [_Job(case, n + 1, runs) for case in cases for runs in [world.samples(case)] for n in range(runs)]
     title = world.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
@@ -90,6 +92,7 @@ async def run_cases(world: World, cases: Sequence[Case], notes: Sequence[str] = 
         raise
     finally:
         batch.note_unrecorded([case.id for case in cases])
+        batch.notes += remarks()
         rows = [
             row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | _axes(case)
             for case in cases
@@ -238,7 +241,8 @@ class _Batch:
         if limit is not None and (why := self._over(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
         since = self.world.clock()
-        ran = await run_once(world, job.case, job.sample, job.runs, alone=alone)
+        execute = world.execute or run_once
+        ran = await execute(world, job.case, job.sample, job.runs, alone=alone)
         self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.world.clock() - since
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +83,8 @@ class World:
     """Runs to judge again; None where agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
+    execute: Callable[..., Awaitable[Any]] | None = None
+    """Runs a case somewhere else, called as `run_once` is and returning what that returns; None: here."""
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to end early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)

@@ -204,6 +204,8 @@ class Scenario(Node):
     """How long the agent's traffic must be quiet after its answer before anything is judged."""
     observe: Observe = "wire"
     """Whether the agent's LLM traffic passes the proxy."""
+    resources: dict[Text, Annotated[float, Field(gt=0)]] | None = None
+    """What it needs on a cluster (`--on ray`): `cpu`, `gpu`, `memory` in megabytes, or a name that its nodes have; else one cpu."""
     skip: Reason = False
     """True or a reason: it is not run."""
     xfail: Reason = False

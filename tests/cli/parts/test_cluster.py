@@ -1,0 +1,89 @@
+"""What `llmproxy test --on ray` sends to nodes, and what it brings home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+from llmproxy.cli.parts.cluster import bring_home, describe_baggage, pack
+from llmproxy.cli.parts.options import gather
+from llmproxy.errors import SettingsError
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.reading.load import load
+from llmproxy.suite.run.cluster.baggage import Baggage
+from llmproxy.suite.run.world import World
+
+SUITE = """
+name: t
+agent: {python: "agent.py:answer"}
+scenarios:
+  - {id: a, steps: [{chat: "hi ${env:PLACE}"}]}
+  - {id: b, steps: [{chat: hi}]}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with more in it than should travel."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "agent.py": "", "t.suite.yaml": SUITE, ".env": "KEY=1", "notes.txt": "", "lib/x.py": "", ".llmproxy/llmproxy.db": "",
+        "tests/cassettes/t/a.yaml": "llmproxy-cassette: 1\ncassette: t/a\n", "tests/cassettes/t/b.yaml": "llmproxy-cassette: 1\ncassette: t/b\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> Baggage:
+    """Pack scenario a."""
+    cases = [case for case in load(["."]).scenarios if case.id == "a"]
+    world = World(options=Options(mode=mode), proxy=None)
+    return pack(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
+
+
+def test_only_what_is_named_travels(project: Path) -> None:
+    """The suite, the agent's file, the selected scenario's cassette; of the environment what the suite names, and no key."""
+    made = packed("replay", PLACE="Oslo", OPENAI_API_KEY="sk-secret", HOME="/home")
+    assert list(made.files) == ["agent.py", "t.suite.yaml"]
+    assert list(made.cassettes) == ["t/a.yaml"]
+    assert made.env == {"OPENAI_API_KEY": "none", "PLACE": "Oslo"}
+    assert describe_baggage(made, "ray").startswith(
+        "to ray: agent.py, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
+    )
+    live = packed("record", ("lib/*.py",), ("OPENAI_API_KEY",), OPENAI_API_KEY="sk-1", ANTHROPIC_API_KEY="sk-2")
+    assert list(live.files) == ["agent.py", "lib/x.py", "t.suite.yaml"]
+    assert live.env == {"OPENAI_API_KEY": "sk-1"}
+    with pytest.raises(SettingsError, match="--send-env NONE: it is not set"):
+        packed("replay", variables=("NONE",))
+
+
+def test_recordings_are_brought_into_the_folder(project: Path) -> None:
+    """What nobody recorded is said to nobody."""
+    settings = gather({})
+    assert bring_home([], settings) == ""
+    assert "0 cassette files came home to tests/cassettes" in bring_home(
+        [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--send", "x"], "they go with --on ray"),
+        (["--on", "ray", "--update"], "--update runs here"),
+        (["--on", "ray", "--faults", "sweep"], "--faults sweep runs here"),
+        (["--on", "ray", "--send", "none.py"], "--send 'none.py': there is no such file"),
+        (["--on", "dask"], "it can be `ray`"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    words: list[str], said: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a cluster is looked for."""
+    monkeypatch.delenv("CI", raising=False)
+    assert main(["test", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""Suites on a real Ray cluster of two nodes on this machine: the same report, whatever dies; recordings come home.
+
+Ray is in no other environment of the tests: `scripts/test cluster` makes one with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.provider import Provider, load
+from tests.support.process import ROOT, clean_env
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "300"}
+os.environ |= QUIET  # read when it is imported
+pytest.importorskip("ray", reason="Ray is not installed here: `scripts/test cluster` brings it")
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{each}")
+    for each in ("pytest.PytestUnraisableExceptionWarning", "ResourceWarning", "DeprecationWarning", "FutureWarning")
+]
+"""What Ray leaves open is Ray's."""
+MANY = 54
+AGENT = """
+import json, os, sys, time, urllib.request
+from pathlib import Path
+
+def answer(message):
+    stop(message)
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+
+def stop(message):
+    '''On the second node each message is held once, until somebody opens the gate.'''
+    gate = os.environ.get("GATE", "")
+    if not gate or os.environ["HEAD"] == sys.modules["ray"].get_runtime_context().get_node_id():
+        return
+    held = Path(gate, message)
+    if not held.exists():
+        held.with_suffix(".part").write_text(str(os.getpid()))
+        held.with_suffix(".part").replace(held)
+        while not Path(gate, "open").exists():
+            time.sleep(0.02)
+"""
+SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
+    f"  - {{id: s{n}, runs: {2 if n % 10 == 3 else 1}, steps: [{{chat: 'hi {n}', response: {{contains: {'nope' if n == 5 else 'hi'}}}}}]}}\n"
+    for n in range(MANY)
+)
+TIMES = ("at", "ms", "seconds", "total_seconds", "agent_seconds", "waited_seconds", "times", "run_id", "notes")
+PATIENCE = 300.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Return a cluster of two nodes of two processors each, with a port for clients."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    head = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
+    made = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=head)
+    made.client_port = port
+    made.second = made.add_node(num_cpus=2)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project whose 60 runs are recorded."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "t.suite.yaml").write_text(SUITE)
+    with provider() as upstream:
+        done = run(folder, "--mode", "record", "--upstream", f"openai={upstream.url}", "--report", "json=recorded.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return folder
+
+
+def provider() -> Provider:
+    """Return a provider that answers everything."""
+    return Provider(
+        load({"ordered": False, "steps": [{"user": f"hi {n}", "say": "hi there", "times": None} for n in range(MANY)]})
+    )
+
+
+def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Start `llmproxy test`; what it says goes to out.txt."""
+    known = clean_env({"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "RAY_raylet_start_wait_time_s": "300", **env})
+    with (folder / "out.txt").open("w") as out:
+        return subprocess.Popen([sys.executable, "-m", "llmproxy", "test", *words], cwd=folder, env=known, stdout=out, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+
+
+def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `llmproxy test` to its end."""
+    code = start(folder, *words, **env).wait(PATIENCE)
+    return subprocess.CompletedProcess(words, code, (folder / "out.txt").read_text(), "")
+
+
+def until(holds: Callable[[], Any], said: Path) -> Any:  # noqa: ANN401 - what it found
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := holds()):
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.05)
+    return found
+
+
+def bare(tree: Any) -> Any:  # noqa: ANN401 - JSON
+    """Leave out times, run ids and notes."""
+    if isinstance(tree, dict):
+        return {name: bare(value) for name, value in tree.items() if name not in TIMES}
+    return [bare(each) for each in tree] if isinstance(tree, list) else tree
+
+
+def differences(one: Any, other: Any, at: str = "$") -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield where two reports differ."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for name in one:
+            yield from differences(one[name], other[name], f"{at}.{name}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for n, (mine, its) in enumerate(zip(one, other, strict=True)):
+            yield from differences(mine, its, f"{at}[{n}]")
+    elif one != other:
+        yield f"{at}: {one!r} {other!r}"
+
+
+def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:  # noqa: ANN401 - Ray has no types
+    """What died ran again, once, and is named; nothing of the recordings changed."""
+    before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
+    assert run(project, "--report", "json=local.json").returncode == 1
+    gate, out = project / "gate", project / "out.txt"
+    gate.mkdir()
+    env = {"RAY_ADDRESS": cluster.address, "GATE": str(gate), "HEAD": cluster.head_node.node_id}
+    sent = ("--send-env", "GATE", "--send-env", "HEAD")
+    test = start(project, "--on", "ray", "--report", "json=ray.json", *sent, **env)
+    first = until(lambda: next((path for path in gate.iterdir() if path.suffix != ".part"), None), out)
+    os.kill(int(first.read_text()), signal.SIGKILL)
+    killed = f"s{first.name.partition(' ')[2]}"
+    until(lambda: re.search(rf"^\w+  {killed} ", out.read_text(), re.MULTILINE), out)
+    others = until(lambda: [path.name for path in gate.iterdir() if path.suffix != ".part" and path != first], out)
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    (gate / "open").touch()
+    assert test.wait(PATIENCE) == 1, out.read_text()
+    local, made = (json.loads((project / f"{name}.json").read_text()) for name in ("local", "ray"))
+    assert list(differences(bare(local), bare(made))) == []
+    note = next(each for each in made["notes"] if each.startswith("run again, because a worker or a node died: "))
+    assert {killed, f"s{others[0].partition(' ')[2]}"} <= set(note.partition(": ")[2].split(", "))
+    assert local["notes"] == []
+    said = out.read_text()
+    assert f"llmproxy: to ray: agent.py, t.suite.yaml, {MANY} cassettes; variables: GATE, HEAD" in said
+    assert before == {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
+
+
+def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+    """Made on a node, in this folder afterwards; then they replay here."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    rows = [f"  - {{id: s{n}, runs: 2, steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)]
+    (tmp_path / "t.suite.yaml").write_text("name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(rows))
+    where = f"ray://127.0.0.1:{cluster.client_port}"
+    with provider() as upstream:
+        done = run(tmp_path, "--on", where, "--mode", "record", "--upstream", f"openai={upstream.url}")
+    assert done.returncode == 0, done.stdout
+    assert "cassette files came home to tests/cassettes" in done.stdout
+    again = run(tmp_path, "--mode", "replay", "--runs", "2")
+    assert again.returncode == 0, again.stdout

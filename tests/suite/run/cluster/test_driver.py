@@ -1,0 +1,193 @@
+"""What is asked of Ray, and what is said when it cannot: with a Ray of our own making, which dies when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import MachineError, MissError, SettingsError
+from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.suite.choose.options import Options
+from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.run.cluster.baggage import Baggage
+from llmproxy.suite.run.cluster.driver import Cluster, address_of, on_ray, options_of, refused
+from llmproxy.suite.run.cluster.node import Returned, _portable
+from llmproxy.suite.run.one import Ran
+from llmproxy.suite.run.world import World
+
+
+class Died(Exception):
+    """A worker is gone."""
+
+
+class Cancelled(Exception):
+    """A task was cancelled."""
+
+
+class Ref:
+    """What stands for a task."""
+
+    def __init__(self, done: Future[object]) -> None:
+        self.future = lambda: done
+
+
+class Ray:
+    """Answers tasks with what it is given."""
+
+    exceptions = SimpleNamespace(WorkerCrashedError=Died, TaskCancelledError=Cancelled)
+
+    def __init__(self, *answers: object, cpus: float = 2.0) -> None:
+        self.answers, self.asked = list(answers), list[dict[str, Any]]()
+        self.cpus = cpus
+        self.done = Future[object]()
+
+    def put(self, value: object) -> object:
+        return value
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": self.cpus}}, {"Alive": False, "Resources": {"CPU": 99.0}}]
+
+    def remote(self, *_: object, **_options: object) -> Any:  # noqa: ANN401 - as Ray's: of a function, of its arguments
+        return (lambda _function: self) if _options else Ref(self.done)
+
+    def options(self, **options: object) -> Ray:
+        self.asked.append(options)
+        answer, self.done = self.answers.pop(0), Future[object]()
+        if isinstance(answer, Exception):
+            self.done.set_exception(answer)
+        else:
+            self.done.set_result(answer)
+        return self
+
+    def wait(self, *_: object, **__: object) -> None:
+        """Nothing is open."""
+
+
+class Heard:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def baggage() -> Baggage:
+    """Return an empty one."""
+    return Baggage(batch="b", version="1", files={}, cassettes={}, paths=(), options=Options(), proxy=())
+
+
+def case_of(folder: Path, more: str = "") -> Case:
+    """Return a case."""
+    path = folder / "t.suite.yaml"
+    path.write_text(f"name: t\nagent: {{command: [x]}}\nscenarios: [{{id: a, {more}steps: [{{chat: hi}}]}}]\n")
+    return load([path]).scenarios[0]
+
+
+def execute(ray: Ray, case: Case) -> tuple[Ran, list[Event], Cluster]:
+    """Run a case on a cluster."""
+    heard, cluster = Heard(), Cluster(ray, baggage())
+    world = World(options=Options(mode="replay"), proxy=None, handlers=[heard])
+    ran = asyncio.run(cluster.execute(world, case, 1, 1, alone=True))
+    cluster.close()
+    return ran, heard.events, cluster
+
+
+def back() -> Returned:
+    """Return a run that passed."""
+    begun = Started(run_id="r", scenario="a", name="a")
+    done = Finished(run_id="r", scenario="a", status=Status.PASSED)
+    return Returned(Ran(Status.PASSED), [begun, done], {"a.yaml": b"x"}, 0.1)
+
+
+def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
+    """Nothing of the first is told but that it was."""
+    ray = Ray(Died("gone"), back())
+    ran, events, cluster = execute(ray, case_of(tmp_path))
+    assert (ran.status, len(events), cluster.recorded) == (Status.PASSED, 2, [{"a.yaml": b"x"}])
+    assert cluster.notes() == ["run again, because a worker or a node died: a"]
+    assert ray.asked == [{"name": "a", "num_cpus": 1.0}] * 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ((Died("gone"), Died("gone too")), "its worker or node died twice: gone too"),
+        ((ModuleNotFoundError("No module named 'llmproxy'"),), "a node could not run it: No module named 'llmproxy'"),
+        ((MachineError("a node has llmproxy 1"),), "a node has llmproxy 1"),
+    ],
+)
+def test_what_cannot_be_run_is_an_error_of_the_environment(
+    answers: tuple[Exception, ...], said: str, tmp_path: Path
+) -> None:
+    """Told as a run, so that no report misses it."""
+    ran, events, _ = execute(Ray(*answers), case_of(tmp_path))
+    assert ran.status is Status.ENVIRONMENT_ERROR
+    assert isinstance(events[0], Started)
+    assert isinstance(events[1], Finished)
+    assert said in events[1].error
+
+
+def test_what_no_node_has_is_not_waited_for(tmp_path: Path) -> None:
+    """Ray would wait for a node that has it."""
+    ray = Ray()
+    _, events, _ = execute(ray, case_of(tmp_path, "resources: {cpu: 4}, "))
+    assert "a wants cpu: 4, and no node has more than 2" in getattr(events[1], "error", "")
+    assert ray.asked == []
+
+
+def test_what_a_scenario_needs_is_said_in_the_words_of_ray() -> None:
+    """One processor if nothing else is said."""
+    assert options_of(None) == {"num_cpus": 1.0}
+    assert options_of({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
+        "num_cpus": 2, "num_gpus": 1, "memory": 3 << 20, "resources": {"tpu": 1},
+    }  # fmt: skip
+
+
+def test_where_a_cluster_is() -> None:
+    """Named, asked for by the environment, or started here."""
+    assert address_of("ray", {}) == "local"
+    assert address_of("ray", {"RAY_ADDRESS": "10.0.0.1:6379"}) == "10.0.0.1:6379"
+    assert address_of("ray://h:10001", {}) == "ray://h:10001"
+    for wrong in ("dask", "ray://", "http://h"):
+        with pytest.raises(SettingsError, match="it can be `ray`"):
+            address_of(wrong, {})
+
+
+def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
+    """In Ray's own words, without a traceback."""
+    text = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1"
+    found = refused("ray://h:1", RuntimeError(text))
+    assert "is of another Ray or Python than this one" in str(found)
+    assert "3.12.1" in str(found)
+    assert str(refused("ray", ConnectionError("no route\nmore"))) == "the cluster at ray cannot be used: no route"
+
+
+def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is imported otherwise."""
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MachineError, match=r"llmproxy-replay\[ray\]"), on_ray("ray", baggage()):
+        pass
+
+
+def test_errors_travel() -> None:
+    """With their kind and code; one that cannot, by its text."""
+
+    class Odd(MissError):
+        def __init__(self, one: str, two: str) -> None:
+            super().__init__(one + two)
+
+    kept = _portable(Ran(Status.ENVIRONMENT_ERROR, MissError("never recorded", hint="record it")))
+    assert str(kept.error) == "never recorded\nrecord it"
+    made = _portable(Ran(Status.ENVIRONMENT_ERROR, Odd("a", "b")))
+    assert (type(made.error), str(made.error)) == (MissError, "ab")

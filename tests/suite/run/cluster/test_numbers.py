@@ -1,0 +1,41 @@
+"""Numbers of a node's store do not stand in a report of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmproxy.report.events import Assertion, Event, Started, Status, Step
+from llmproxy.suite.run.cluster.numbers import known_in, renumbered
+from tests.support.recordings import interaction, key, reopened
+
+
+def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str = "") -> list[Event]:
+    """Return a run with one step."""
+    said = Assertion(name="tools.a", status=Status.PASSED, where=where)
+    step = Step(run_id="r", index=0, kind="chat", interactions=interactions, recordings=recordings, assertions=(said,))
+    return [Started(run_id="r", scenario="a", name="a", cassette="t/a", sample=2), step]
+
+
+def test_numbers_become_those_of_the_store_here() -> None:
+    """By what a recording is called in every store; also where an assertion names it."""
+    made = renumbered(run((14, 15), ("x", "", "y"), "interactions 14 to 15"), lambda cassette, n: {"x": 3, "y": n})[1]
+    assert isinstance(made, Step)
+    assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
+
+
+def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
+    """Of one cassette and sample."""
+    with reopened(tmp_path / "x.db", writable=True) as store:
+        for n in (1, 2):
+            store.add(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
+    found = known_in(tmp_path / "x.db")("t/a", 1)
+    assert [(name.partition("#")[0], number) for name, number in found.items()] == [(key(2), 2)]
+
+
+def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
+    """Neither without a store, nor where it was recorded anew."""
+    made = renumbered(run((14,), ("x",), "interaction 14"), known_in(tmp_path / "none.db"))[1]
+    assert isinstance(made, Step)
+    assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
+    plain = run((), ())
+    assert renumbered(plain, known_in(tmp_path / "none.db")) == plain

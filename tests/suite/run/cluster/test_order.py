@@ -1,0 +1,63 @@
+"""Reports of a cluster are in the order of the suites."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
+from llmproxy.suite.run.cluster.order import InOrder
+
+
+class Heard:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def handle(self, event: Event) -> None:
+        """Keep its kind and run."""
+        self.names.append(f"{type(event).__name__} {getattr(event, 'run_id', '')}".strip())
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def run(name: str, sample: int = 1) -> list[Event]:
+    """Return the events of a run."""
+    id_ = f"{name}{sample}"
+    return [
+        Started(run_id=id_, scenario=name, name=name, sample=sample),
+        Finished(run_id=id_, scenario=name, status=Status.PASSED),
+    ]
+
+
+def test_a_run_is_told_when_all_before_it_were() -> None:
+    """What ends first waits; at the end everything is told, what nobody expected last."""
+    heard = Heard()
+    order = InOrder([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
+    order.handle(Selected(title="", scenarios=3, runs=4))
+    for event in [*run("b"), *run("a", 2)]:
+        order.handle(event)
+    assert heard.names == ["Selected"]
+    for event in run("a"):
+        order.handle(event)
+    assert heard.names[1:] == [f"{kind} {each}" for each in ("a1", "a2", "b1") for kind in ("Started", "Finished")]
+    for event in [*run("x"), run("c")[0]]:
+        order.handle(event)
+    order.handle(Completed(exit_code=0, seconds=1.0))
+    assert heard.names[7:] == ["Started c1", "Started x1", "Finished x1", "Completed"]
+
+
+def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """As without a cluster."""
+
+    class Broken(Heard):
+        def handle(self, event: Event) -> None:
+            raise RuntimeError("full")
+
+    heard = Heard()
+    order = InOrder([Broken(), heard], [("a", 1)])
+    for event in run("a"):
+        order.handle(event)
+    assert heard.names == ["Started a1", "Finished a1"]
+    assert "the report handler Broken failed at Started" in caplog.text
