@@ -1,23 +1,31 @@
 """Calls that come after the end of the test that made them: of a thread that it started and did not wait for.
 
 All tests of a process share one base URL, so what arrives belongs to the test that runs. A thread that outlives its test would ask in
-the name of the next one, and land in its cassette. Which thread opens a connection is known here, and nowhere else: to the proxy, those
-of ended tests may open none any more. Such a call belongs to nobody; its thread gets an error that says so, and so does the report.
-A worker that waits for work when its test ends (of a pool, of an event loop) is nobody's: the next test may use it.
-(A connection that was opened before and is kept alive tells no threads apart: join your threads.)
+the name of the next one, and land in its cassette. Which thread opens a connection, and which one sends over it, is known here and
+nowhere else: to the proxy, those of ended tests may do neither any more. Such a call belongs to nobody; its thread gets an error that says
+so, and so does the report. A worker that waits for work when its test ends (of a pool, of an event loop) is nobody's: the next test may
+use it; what an event loop of a thread of its own still had to do is the ended test's.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import PurePath
 from types import FrameType
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
 
 SHOWN = 5
 _STARTED = ("_thread.start_new_thread", "_thread.start_joinable_thread")
+_SENDS = ("send", "sendall", "sendmsg")
+"""Of a socket: no audit event tells of them, and a kept-alive connection is opened once."""
 _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py", "multiprocessing/pool.py"})
 """Ends of the files in which a worker waits for what it is given next."""
 
@@ -30,13 +38,19 @@ class LateThreads:
         self.refused: list[str] = []
         """What to say about calls that were refused, one line each."""
         self._of: WeakKeyDictionary[threading.Thread, str] = WeakKeyDictionary()
+        self._tasks: WeakKeyDictionary[Task[Any], str] = WeakKeyDictionary()
         self._before: frozenset[threading.Thread] = frozenset()
+        self._tasks_before: WeakSet[Task[Any]] = WeakSet()
+        self._guarded: list[str] = []
+        """What was put into `socket.socket`, while there is somebody late."""
         self._address: Callable[[], tuple[str, int] | None] = lambda: None
         self._hooked = False
 
     def begin(self) -> None:
         """Hear that a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
+        self._tasks_before = WeakSet(_unfinished(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
+        self._guard()
 
     def end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Hear that a test ended; `address` says where the proxy listens."""
@@ -45,8 +59,13 @@ class LateThreads:
         late = [each for each in new if not waits_for_work(frames.get(each.ident or 0))]
         for thread in late:
             self._of.setdefault(thread, test)
+        others = [frame for ident, frame in frames.items() if ident != threading.get_ident()]
+        for task in _unfinished(others):
+            if task not in self._tasks_before:
+                self._tasks.setdefault(task, test)
         self._address = address
-        if late and not self._hooked:  # never taken out again, so put in only where it is needed
+        self._guard()
+        if (late or self._tasks) and not self._hooked:  # never taken out again, so put in only where it is needed
             self._hooked = True
             sys.addaudithook(self._audit)
 
@@ -63,15 +82,86 @@ class LateThreads:
             return
         where = arguments[1]
         if isinstance(where, tuple) and tuple(where[:2]) == self._address():
-            said = f"a thread of {test} asked after its end; its call belongs to no test and was refused"
-            if len(self.refused) < SHOWN:
-                self.refused.append(said)
-            raise ConnectionRefusedError(f"llmproxy: {said}. Wait for your threads before the test returns.")
+            self._refuse(test)
+
+    def _refuse(self, test: str) -> None:
+        said = f"a thread of {test} asked after its end; its call belongs to no test and was refused"
+        if len(self.refused) < SHOWN and said not in self.refused:
+            self.refused.append(said)
+        raise ConnectionRefusedError(f"llmproxy: {said}. Wait for your threads before the test returns.")
 
     def _test_of(self, ident: int) -> str | None:
+        if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
+            return test
         return next(
             (test for thread, test in list(self._of.items()) if thread.ident == ident and thread.is_alive()), None
         )
+
+    # -- sending ------------------------------------------------------------------------------------------------------------
+
+    def _guard(self) -> None:
+        """Watch what is sent while somebody is late, and no longer."""
+        wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
+        if wanted and not self._guarded:
+            self._guarded = [
+                name for name in _SENDS if name not in vars(socket.socket) and hasattr(socket.socket, name)
+            ]
+            for name in self._guarded:
+                setattr(socket.socket, name, self._guarding(getattr(socket.socket, name)))
+        elif not wanted and self._guarded:
+            for name in self._guarded:
+                delattr(socket.socket, name)
+            self._guarded = []
+
+    def _guarding(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        def guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
+            test = self._test_of(threading.get_ident())
+            if test is not None and _peer(connection) == self._address():
+                self._refuse(test)
+            return send(connection, *given, **named)
+
+        return guarded
+
+    def close(self) -> None:
+        """Give `socket.socket` back."""
+        self._of.clear()
+        self._tasks.clear()
+        self._guard()
+
+
+def _peer(connection: socket.socket) -> tuple[Any, ...] | None:
+    try:
+        where = connection.getpeername()
+    except OSError:
+        return None
+    return tuple(where[:2]) if isinstance(where, tuple) else None
+
+
+def _unfinished(frames: Iterable[FrameType]) -> list[Task[Any]]:
+    """Return what the event loops have still to do that run in these threads."""
+    if (asyncio := sys.modules.get("asyncio")) is None:
+        return []
+    found: list[Task[Any]] = []
+    for each in frames:
+        frame: FrameType | None = each
+        while frame is not None:
+            loop: AbstractEventLoop | None = (
+                frame.f_locals.get("self") if frame.f_code.co_name == "run_forever" else None
+            )
+            if isinstance(loop, asyncio.AbstractEventLoop):
+                found += asyncio.all_tasks(loop)
+                break
+            frame = frame.f_back
+    return found
+
+
+def _current_task() -> Task[Any] | None:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:
+        return None  # no loop runs in this thread
 
 
 def waits_for_work(frame: FrameType | None) -> bool:

@@ -218,6 +218,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_RUN, None)
     if run is None:
         return
+    run.late.close()
     HOST.listener = HOST.ready = HOST.place = None
     if run.bench is not None:
         run.bench.close()
