@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 LONG = 4 << 20
 """Bytes of an answer from which on it is read this way."""
+MOST_WEIGHT = 32 << 20
+"""Bytes that parsed values may take, by `weight`, before they are read this way as well: of tiny ones a body makes forty times its size."""
 _STRING = 2048
 """Bytes of a string that are kept."""
 _LIST = 1 << 20
 """Bytes of a list or an object, its long strings shortened, above which it is left out."""
 
+_ALL = 2 << 20
+"""Bytes of all that is kept, above which nothing is."""
+_PIECES = 200_000
+"""Strings and brackets of it, likewise: parsed, each is worth many bytes."""
 _DEEPEST = 500
 """Lists in lists, which nobody reads."""
 _MOST = 3_000_000
@@ -31,6 +37,19 @@ _UNITS = re.compile(
 """What stands in a string, up to half an escape or half a pair of them."""
 _MARK = re.compile(rb'["\[\]{}]')
 _STRING_HERE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+
+
+def is_long(body: bytes) -> bool:
+    """Tell whether a body is to be read this way."""
+    return len(body) > LONG or (len(body) > _SURELY_SHORT and weight(body) > MOST_WEIGHT)
+
+
+_SURELY_SHORT = MOST_WEIGHT // 256
+
+
+def weight(body: bytes) -> int:
+    """Return about how many bytes the JSON in a body takes when it is parsed: objects, lists, strings, members."""
+    return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
 def _tokens(body: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -95,7 +114,8 @@ class _Kept:
 
     def is_lost(self) -> bool:
         """Tell whether nothing will be left, whatever comes."""
-        return self._size > LONG or len(self._open) + self._left_out > _DEEPEST
+        too_much = self._size > _ALL or len(self._parts) > _PIECES
+        return too_much or len(self._open) + self._left_out > _DEEPEST
 
     def document(self) -> bytes:
         """Return it all."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.core.dialects.aws_eventstream import frames, iter_frames
-from llmproxy.core.dialects.long import LONG, elements, shortened
+from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, elements, is_long, shortened, weight
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
 
@@ -91,7 +91,9 @@ class SSEParser:
         name, _, value = line.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            self._data = [*self._data, value] if self._data else [value]
+            if self._data is None:
+                self._data = []
+            self._data.append(value)  # in place: an event may have any number of lines
         elif name == "event":
             self._event = value or None
 
@@ -115,13 +117,13 @@ def _aws_events(body: bytes) -> Iterator[object]:
     """Yield ``{event type: payload}`` as boto does; of a ``chunk`` the model's own event that is inside."""
     try:
         for headers, payload in iter_frames(body):
-            value = parsed(payload)
+            value = _short(payload)
             kind = headers.get(":event-type") or ""
             if headers.get(":message-type", "event") != "event":
                 name = headers.get(":exception-type") or headers.get(":error-code") or "error"
                 yield {"exception": {"type": name, "body": value}}
             elif kind == "chunk" and isinstance(value, dict) and isinstance(value.get("bytes"), str):
-                yield parsed(base64.b64decode(value["bytes"]))
+                yield _short(base64.b64decode(value["bytes"]))
             else:
                 yield {kind: value}
     except ValueError:  # damaged from here on; what came before still counts
@@ -181,8 +183,6 @@ def events_of(content_type: str, body: bytes) -> list[object]:
 
 
 _remembered = threading.local()
-LONGEST_REMEMBERED = LONG
-"""Bytes of the bodies, all together, whose values are remembered."""
 BEGINNING = 1 << 20
 """Bytes of a stream that are read for its first words: parsed they take many times as much."""
 MOST_REMEMBERED = 32
@@ -194,13 +194,13 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
     Of a body that is too long for that what `events_in` gives.
     """
-    if len(body) > LONG:
+    if is_long(body):
         return events_in(content_type, body)
     known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})
     if (values := known.get((content_type, body))) is None:
         values = events_of(content_type, body)
         known[content_type, body] = values
-        while len(known) > MOST_REMEMBERED or sum(len(each) for _, each in known) > LONGEST_REMEMBERED:
+        while len(known) > MOST_REMEMBERED or sum(weight(each) for _, each in known) > MOST_WEIGHT:
             del known[next(iter(known))]
     return values
 
@@ -211,13 +211,13 @@ def events_in(content_type: str, body: bytes) -> Iterator[object]:
     if content_type.startswith(CONTENT_TYPE):
         values: Iterable[object] = server_events(body)
     elif kind == "sse":
-        values = (parsed(event.data) for event in _sse_in(body))
+        values = (_short(event.data.encode()) for event in _sse_in(body))
     elif kind == "ndjson":
-        values = (parsed(line) for line in _lines(body))
+        values = (_short(line) for line in _lines(body))
     elif kind == "aws":
         values = _aws_events(body)
     elif kind == "array":
-        values = (parsed(element) for element in elements(body))
+        values = (_short(element) for element in elements(body))
     else:
         values = _document(kind, body)
     return (value for value in values if value is not None)
@@ -227,8 +227,13 @@ def _document(kind: Framing, body: bytes) -> Iterator[object]:
     """Yield the one value of a long document, or those of its lines where it has many."""
     whole = parsed(shortened(body)) if kind == "json" else None
     if whole is None and kind == "json":  # NDJSON under a wrong name
-        yield from (parsed(line) for line in _lines(body))
+        yield from (_short(line) for line in _lines(body))
     yield whole
+
+
+def _short(document: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return the value of one document of a stream; of a long one without what fills it."""
+    return parsed(shortened(document) if is_long(document) else document)
 
 
 def _lines(body: bytes) -> Iterator[bytes]:
@@ -248,7 +253,10 @@ def _sse_in(body: bytes) -> Iterator[Event]:
     while at < len(body):
         end = body.find(b"\n\n", min(at + _TAIL, len(body)))
         end = len(body) if end < 0 else end + 2
-        yield from _sse(body[at:end])
+        if end - at > LONG and body.startswith(b"data: ", at) and body.find(b"\n", at, end - 2) < 0:
+            yield Event(None, shortened(body[at + 6 : end].rstrip(b"\n")).decode("utf-8", "replace"))
+        else:
+            yield from _sse(body[at:end])
         at = end
 
 
@@ -335,18 +343,20 @@ def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     if kind == "sse":
         tail = _last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
-        return [parsed(event.data) or ({"type": "error"} if event.event == "error" else None) for event in tail], done
+        return [
+            _short(event.data.encode()) or ({"type": "error"} if event.event == "error" else None) for event in tail
+        ], done
     if kind == "ndjson":
         lines = body[-LONG:].rstrip().splitlines()
         whole = len(body) <= LONG or len(lines) > _LOOK_BACK
-        return [parsed(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
+        return [_short(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
     return list(deque((value for value in _aws_events(body) if value is not None), _LOOK_BACK)), False
 
 
 def _gemini(content_type: str, body: bytes, *, http_ended: bool) -> Ending:
     """Decide for a stream that has no terminator but the end of HTTP after a `finishReason`."""
     finished = False
-    for value in events_of(content_type, body) if len(body) <= LONG else events_in(content_type, body):
+    for value in events_of(content_type, body) if not is_long(body) else events_in(content_type, body):
         if _is_error(value):
             return Ending.COMPLETE
         if isinstance(value, dict):

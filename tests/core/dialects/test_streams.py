@@ -6,16 +6,18 @@ import base64
 import binascii
 import json
 import struct
+import tracemalloc
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, weight
 from llmproxy.core.dialects.streams import (
     BEGINNING,
-    LONGEST_REMEMBERED,
     MOST_REMEMBERED,
     Event,
     SSEParser,
@@ -147,12 +149,49 @@ def test_events_once_makes_the_values_of_a_body_once() -> None:
 
 def test_events_once_holds_little() -> None:
     """However long the bodies are, what is remembered of them is bounded; one that is longer than that is not kept at all."""
-    bodies = [b'"%d%s"' % (number, b"x" * (LONGEST_REMEMBERED // 3)) for number in range(4)]
+    bodies = [b"[%d%s]" % (number, b",[]" * (MOST_WEIGHT // 3 // weight(b",[]"))) for number in range(4)]
     made = [events_once(JSON, body) for body in bodies]
     assert [events_once(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [True] * 2
     assert events_once(JSON, bodies[0]) is not made[0]
-    long = b'"%s"' % (b"x" * LONGEST_REMEMBERED)
-    assert events_once(JSON, long) is not events_once(JSON, long)
+    for long in (b'"%s"' % (b"x" * LONG), b"[1%s]" % (b",[]" * (MOST_WEIGHT // weight(b",[]") + 1))):
+        assert events_once(JSON, long) is not events_once(JSON, long)
+
+
+def _filled(unit: bytes, size: int, head: bytes = b"", tail: bytes = b"") -> bytes:
+    return head + unit * (size // len(unit)) + tail
+
+
+HEAVY = {
+    "tiny events": (SSE, partial(_filled, b"data: {}\n\n")),
+    "deep events": (SSE, partial(_filled, b"data: " + b"[" * 400 + b"]" * 400 + b"\n\n")),
+    "one event of lists": (SSE, partial(_filled, b"[],", head=b"data: [", tail=b"1]\n\n")),
+    "one event of objects": (SSE, partial(_filled, b'{"a":1},', head=b"data: [", tail=b"1]\n\n")),
+    "one long word": (SSE, partial(_filled, b"x", head=b'data: "', tail=b'"\n\n')),
+    "lines of data": (SSE, partial(_filled, b"data: [],\n", tail=b"\n")),
+    "one line of lists": ("application/x-ndjson", partial(_filled, b"[],", head=b"[", tail=b"1]\n")),
+    "tiny lines": ("application/x-ndjson", partial(_filled, b"[]\n")),
+    "a list of lists": (JSON, partial(_filled, b"[],", head=b'{"data":[', tail=b"1]}")),
+    "members": (JSON, partial(_filled, b'"a":{},', head=b"{", tail=b'"b":1}')),
+    "deeper and deeper": (JSON, partial(_filled, b'{"a":')),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [MOST_WEIGHT // 16, LONG * 2])
+@pytest.mark.parametrize("kind", HEAVY)
+def test_no_answer_is_parsed_into_many_times_its_size(kind: str, size: int) -> None:
+    """Tiny events, deep and long ones, in each framing: what reading them holds at once is bounded, whatever they are made of."""
+    content_type, make = HEAVY[kind]
+    body = make(size)
+    tracemalloc.start()
+    try:
+        for _ in events_once(content_type, body):
+            pass
+        ending("openai", "chat.completions", True, 200, content_type, body, True)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * len(body) + MOST_WEIGHT * 2, f"{held / len(body):.1f} times the size"
 
 
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
