@@ -40,12 +40,19 @@ from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
     from llmproxy.scenario.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
-    from llmproxy.scenario.attacks.strategies import CrescendoStrategy, GoatStrategy, RedTeamStrategy
+    from llmproxy.scenario.attacks.strategies import (
+        DEFAULT_GOAT_TECHNIQUES,
+        CrescendoStrategy,
+        GoatStrategy,
+        RedTeamStrategy,
+        Technique,
+    )
     from llmproxy.scenario.judge_agent import JudgeAgent
     from llmproxy.scenario.red_team_agent import RedTeamAgent
     from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 
 __all__ = [
+    "DEFAULT_GOAT_TECHNIQUES",
     "DEFAULT_TECHNIQUES",
     "AgentAdapter",
     "AgentInput",
@@ -68,6 +75,7 @@ __all__ = [
     "ScenarioResult",
     "ScenarioState",
     "ScriptStep",
+    "Technique",
     "ToolCall",
     "ToolCalls",
     "UserSimulatorAgent",
@@ -101,7 +109,10 @@ default_config = ScenarioConfig.default_config
 
 _LATE = {
     **dict.fromkeys(("AttackTechnique", "DEFAULT_TECHNIQUES"), "attacks.encodings"),
-    **dict.fromkeys(("CrescendoStrategy", "GoatStrategy", "RedTeamStrategy"), "attacks.strategies"),
+    **dict.fromkeys(
+        ("DEFAULT_GOAT_TECHNIQUES", "CrescendoStrategy", "GoatStrategy", "RedTeamStrategy", "Technique"),
+        "attacks.strategies",
+    ),
     "JudgeAgent": "judge_agent",
     "RedTeamAgent": "red_team_agent",
     "UserSimulatorAgent": "user_simulator_agent",

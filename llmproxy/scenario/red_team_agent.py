@@ -23,8 +23,8 @@ from llmproxy.scenario.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechni
 from llmproxy.scenario.attacks.strategies import (
     CrescendoStrategy,
     GoatStrategy,
-    GoatTechnique,
     RedTeamStrategy,
+    Technique,
     unfenced,
 )
 from llmproxy.scenario.config import ModelConfig
@@ -164,7 +164,7 @@ class RedTeamAgent(AgentAdapter):
         cls,
         *,
         target: str,
-        goat_techniques: Sequence[GoatTechnique] | None = None,
+        goat_techniques: Sequence[Technique] | None = None,
         encoding_techniques: Sequence[AttackTechnique] | None = None,
         **more: Any,  # noqa: ANN401
     ) -> Self:

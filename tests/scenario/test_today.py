@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.scenario.today import CASES, played
+from llmproxy import scenario
+from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
+from tests.scenario.today import CASES, EVERY, played
 
 THERE: dict[str, Any] = {
     each["case"]: each["out"]
@@ -32,6 +34,11 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
         "an attack that reached its goal does not pass: the judge decides",
         [THERE["an_attack_that_reached_its_goal_ends_early"][0][:3], 3, 3, False, ["no password is told"], None],
     ),
+    "every_name": (
+        "what is voice, or needs LangWatch's servers, is not here",
+        [[name for name in THERE["every_name"][0] if name not in NAMES_ELSEWHERE], False],
+    ),
+    "a_judge_that_contradicts_itself": ("success with a criterion that failed is an error", [None, True]),
     "a_request_is_true": ("AgentInput(judgment_request=True), which was right before 1.6, still builds", [True, False, True]),
 }  # fmt: skip
 """Where ours differs on purpose: why, and what comes out here."""
@@ -49,6 +56,15 @@ def test_it_does_what_it_does_there(name: str, here: dict[str, Any]) -> None:
     _, wanted = DIFFERENCES.get(name, ("", THERE[name]))
     assert here[name] == wanted
     assert (name in DIFFERENCES) == (wanted != THERE[name])
+
+
+@pytest.mark.parametrize("name", sorted({*EVERY} & {*NAMES_ELSEWHERE}))
+def test_a_name_that_is_not_here_says_why(name: str) -> None:
+    """Voice, servers, or what stands in its place."""
+    with pytest.raises(
+        AttributeError, match=rf"scenario\.{name} (is part of voice|needs LangWatch's servers|belongs to)"
+    ):
+        getattr(scenario, name)
 
 
 def test_every_case_was_played_there() -> None:

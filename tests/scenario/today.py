@@ -54,6 +54,25 @@ NAMES = [
 ]
 
 
+EVERY = [
+    "AdapterCapabilities", "AgentAdapter", "AgentInput", "AgentReturnTypes", "AgentRole", "AgentStreamEndedError",
+    "AttackTechnique", "AttackerOutput", "AudioChunk", "AudioSegment", "ComposableVoiceAgent", "ConnectedAgentAdapter",
+    "ConnectedAgentCall", "CrescendoStrategy", "CriterionResult", "DEFAULT_GOAT_TECHNIQUES", "DEFAULT_TECHNIQUES",
+    "ElevenLabsAgentAdapter", "ElevenLabsSTTProvider", "ElevenLabsVoiceAgent", "EvaluationResult", "EvaluatorMapping",
+    "FirstChunkTimeoutError", "GeminiLiveAgentAdapter", "GoatStrategy", "InterruptionConfig", "JudgeAgent", "LatencyMetrics",
+    "LiveKitAgentAdapter", "ModalityNegotiationError", "OpenAIRealtimeAgentAdapter", "OpenAISTTProvider",
+    "PipecatAgentAdapter", "PipecatRecvError", "RedTeamAgent", "RedTeamStrategy", "STTProvider", "ScenarioConfig",
+    "ScenarioEvaluator", "ScenarioResult", "ScenarioState", "Technique", "TunnelNotReadyError", "TwilioAgentAdapter",
+    "UnsupportedCapabilityError", "UserSimulatorAgent", "VapiAgentAdapter", "VoiceAgentAdapter", "VoiceEvent",
+    "VoiceRecording", "WebRTCAgentAdapter", "WebSocketAgentAdapter", "WebSocketProtocol", "agent", "arun", "audio", "cache",
+    "configure", "conversation", "default_config", "dtmf", "effects", "evaluator", "fail", "field", "interrupt", "judge",
+    "message", "proceed", "realtime_langwatch_session", "register_tts_provider", "run", "scenario_only", "scenario_source",
+    "set_stt_provider", "setup_scenario_tracing", "silence", "sleep", "succeed", "trace", "user", "value",
+    "with_custom_scopes",
+]  # fmt: skip
+"""What langwatch-scenario 1.6.0 exports."""
+
+
 class Model:
     """A provider in OpenAI's dialect whose judge gives the statuses that it is told, one after the other, and goes on when they are out."""
 
@@ -211,6 +230,75 @@ def checkpoints(stage: Stage, statuses: list[str], *parts: Any, own: Any = None,
 @case
 def names(stage: Stage) -> Any:
     return [name for name in NAMES if hasattr(stage.scenario, name)]
+
+
+@case
+def every_name(stage: Stage) -> Any:
+    """Those that are there; here the others say why they are none."""
+    there = [name for name in EVERY if hasattr(stage.scenario, name)]
+    return [there, {*EVERY} <= {*getattr(stage.scenario, "__all__", ())}]
+
+
+@case
+def what_a_client_of_ones_own_sends(stage: Stage) -> Any:
+    """A client that blocks, with a header of its own."""
+    from openai import OpenAI
+
+    model = Model("passed")
+    with served(model) as url:
+        client = OpenAI(base_url=url, api_key="k", default_headers={"x-gateway": "g"})
+        user = stage.scenario.UserSimulatorAgent(model="gpt-4o-mini", client=client)
+        judge = stage.scenario.JudgeAgent(model="gpt-4o-mini", client=client, criteria=["a"])
+        script = [stage.scenario.user(), stage.scenario.agent(), stage.scenario.judge()]
+        out = stage.play(user, stage.agent(), judge, script=script)
+    return [out.get("success"), out.get("error")]
+
+
+@case
+def a_judge_of_ones_own(stage: Stage) -> Any:
+    """It passes or fails by criteria that it names."""
+    scenario, found = stage.scenario, []
+    for failed in ([], ["b"]):
+
+        class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+            role = scenario.AgentRole.JUDGE
+
+            async def call(self, input: Any, failed: list[str] = failed) -> Any:
+                told = {"passed_criteria": ["a"], "failed_criteria": failed}
+                return scenario.ScenarioResult(success=not failed, messages=[], reasoning="r", **told)
+
+        script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
+        found.append(stage.play(stage.user(), stage.agent(), Judge(), script=script))
+    return found
+
+
+@case
+def a_judge_that_contradicts_itself(stage: Stage) -> Any:
+    """It says success, and names a criterion that failed."""
+    scenario = stage.scenario
+
+    class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+        role = scenario.AgentRole.JUDGE
+
+        async def call(self, input: Any) -> Any:
+            return scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"])
+
+    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
+    out = stage.play(stage.user(), stage.agent(), Judge(), script=script)
+    return [out.get("success"), bool(out.get("error"))]
+
+
+@case
+def a_long_transcript(stage: Stage) -> Any:
+    """Which tools the judge is given to look it up, and whether it is sent whole."""
+    model = Model("passed")
+    with served(model) as url:
+        script = [stage.scenario.user("hi"), stage.scenario.agent(), stage.scenario.judge()]
+        long = "A word. " * 8000
+        out = stage.play(stage.user(), stage.agent(long), stage.judge(model, url, criteria=["a"]), script=script)
+    tools = {each["function"]["name"] for body in model.asked for each in body.get("tools") or ()}
+    looked = sorted(tools & {"expand_transcript", "grep_transcript"})
+    return [out.get("success"), looked, max(len(json.dumps(body)) for body in model.asked) < len(long)]
 
 
 @case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.scenario.attacks.strategies import Attack, CrescendoStrategy, GoatStrategy, GoatTechnique
+from llmproxy.scenario.attacks.strategies import Attack, CrescendoStrategy, GoatStrategy, Technique
 
 
 def test_crescendo_tells_goal_plan_and_phase() -> None:
@@ -18,7 +18,7 @@ def test_crescendo_tells_goal_plan_and_phase() -> None:
 
 def test_goat_tells_its_catalogue_and_makes_no_plan() -> None:
     """One of its own takes the place of the seven; none, or two of one id, is refused."""
-    own = GoatStrategy([GoatTechnique("a", "FLATTER", "say how good it is")])
+    own = GoatStrategy([Technique("a", "FLATTER", "say how good it is")])
     assert "- FLATTER: say how good it is" in own.build_system_prompt("x", 1, 4, "a bank")
     assert (own.needs_metaprompt_plan, len(GoatStrategy().techniques)) == (False, 7)
     for wrong in ([], [*own.techniques, *own.techniques]):
