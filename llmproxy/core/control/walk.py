@@ -11,6 +11,7 @@ from dataclasses import replace
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.traffic.interaction import Interaction
@@ -86,6 +87,7 @@ def _call(engine: Engine, session: Session, call: CallEnded) -> dict[str, Json]:
     interaction = engine.told(session, call)
     return {
         **call._asdict(),
+        "channel": channel_of(call.provider, call.operation),
         "note": engine.redactor.text(session.calls.text(call)),
         "recording": None if interaction is None else to_json(interaction),
     }

@@ -61,6 +61,7 @@ def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) 
     assert (told["arrived"], told["open"]) == (4, 0)
     calls: list[dict[str, Any]] = told["calls"]
     assert [call["seq"] for call in calls] == [1, 2, 3, 4]
+    assert {call["channel"] for call in calls} == {"llm"}
     assert [call["party"] for call in calls] == ["agent", "judge", "agent", "agent"]
     answers = [call["recording"] and call["recording"]["response_body"] for call in calls]
     assert ["one" in answers[0], "verdict" in answers[1], answers[2], "two" in answers[3]] == [True, True, None, True]
