@@ -168,7 +168,11 @@ def _one(
         if anew:
             _clear(local, head.place)
         after = (since, 1 << 62)
-        while some := conn.execute(_ROWS.encode(), (to_pg(name), sample, *after)).fetchall():
+        some: list[tuple[Any, ...]] = []
+        while not some or len(some) == AT_ONCE:
+            some = conn.execute(_ROWS.encode(), (to_pg(name), sample, *after)).fetchall()
+            if not some:
+                break
             _put(local, conn, some, known)
             after = (some[-1][_CHANGE], some[-1][0])
         local.execute(_CASSETTE, (name, sample, *map(from_pg, head.rest)))
@@ -178,6 +182,56 @@ def _one(
             "INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (name, sample, head.version, head.epoch)
         )
     return True
+
+
+class Stored(NamedTuple):
+    """One interaction that we wrote to the server, as its rows there are."""
+
+    place: tuple[str, int]
+    """As its columns on the server have it."""
+    row: tuple[Any, ...]
+    """The columns that are read for a copy."""
+    gone: frozenset[int]
+    """What it superseded."""
+    gone_at: float
+
+
+def note(
+    local: sqlite3.Connection,
+    conn: Conn,
+    counts: Mapping[tuple[str, int], tuple[int, int, int]],
+    stored: Sequence[Stored],
+    known: Mapping[bytes, Body],
+) -> bool:
+    """Write into the copy what was just committed; False, and nothing written, if others wrote beside us: then it must be read.
+
+    `counts` has, by place, how many were ever recorded, the version that we made, and the epoch.
+    """
+    with immediate(local):
+        copied = _copied_of(local, counts)
+        if any(copied[place] != (version - 1, epoch) for place, (_, version, epoch) in counts.items()):
+            return False
+        for each in stored:
+            local.executemany(
+                "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ?",
+                [(each.gone_at, each.row[0], id_) for id_ in each.gone],
+            )
+            _put(local, conn, [each.row], known)
+        for (name, sample), (recorded, version, epoch) in counts.items():
+            place = (from_pg(name), sample)
+            local.execute(
+                "UPDATE cassettes SET recorded = ?, closed_cleanly = 0 WHERE name = ? AND sample = ?",
+                (recorded, *place),
+            )
+            local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
+    return True
+
+
+def _copied_of(
+    local: sqlite3.Connection, places: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, int] | None]:
+    sql = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
+    return {(name, sample): local.execute(sql, (from_pg(name), sample)).fetchone() for name, sample in places}
 
 
 def _clear(local: sqlite3.Connection, place: Place) -> None:

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
 
 from llmproxy.core.store.contents import rows
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _COUNT = """
 UPDATE llmproxy.cassettes SET recorded = recorded + %s, version = version + 1, closed_cleanly = 0
-WHERE name = %s AND sample = %s RETURNING recorded, version, holder
+WHERE name = %s AND sample = %s RETURNING recorded, version, epoch, holder
 """
 _STORED = "SELECT token, id FROM llmproxy.interactions WHERE token = ANY(%s)"
 _BODY = """
@@ -84,6 +85,15 @@ class _Sent(NamedTuple):
     def place(self) -> tuple[str, int]:
         """Cassette, as a column on the server has it, and sample."""
         return in_column(self.given.interaction.cassette), self.given.interaction.sample
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a transaction wrote on the server."""
+
+    rows: list[copying.Stored] = field(default_factory=list)
+    counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
 
 
 class ServerStore(Store):
@@ -219,8 +229,9 @@ class ServerStore(Store):
         for number in attempts():
             try:
                 with self._writes.connected(writing=True) as conn:
-                    stored = self._send(conn, sent, bodies, instead_of, again=number > 0)
-                    self._after(conn, sent, bodies)
+                    made = _Made()
+                    stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
+                    self._after(conn, sent, bodies, made)
                     return stored
             except (Lost, Conflict) as error:
                 last = error
@@ -259,16 +270,22 @@ class ServerStore(Store):
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
     def _send(
-        self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], instead_of: str | None, *, again: bool
+        self,
+        conn: Conn,
+        sent: Sequence[_Sent],
+        bodies: dict[bytes, Body],
+        instead_of: str | None,
+        made: _Made,
+        *,
+        again: bool,
     ) -> list[int]:
-        """Store all in one transaction; `again`: the attempt before may have been committed."""
+        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been committed."""
         stored: list[int] = []
         with conn.transaction() as transaction:
             if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
-                conn.execute(
-                    "UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (in_column(instead_of),)
-                )
-                conn.execute(_SUPERSEDE_ALL, (self._now(), in_column(instead_of)))
+                name = in_column(instead_of)
+                conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
+                conn.execute(_SUPERSEDE_ALL, (self._now(), name))
             places = Counter(each.place for each in sent)
             # In one order: two who wait for each other would be a deadlock.
             counts = {place: self._count(conn, place, places[place]) for place in sorted(places, key=str)}
@@ -279,28 +296,32 @@ class ServerStore(Store):
                 if found:
                     stored = [found[each.token] for each in sent]
                     raise self._writes.rollback(transaction)
-            with conn.cursor() as cursor:
-                cursor.executemany(_BODY, list(bodies.values()))
+            if bodies:
+                with conn.cursor() as cursor:
+                    cursor.executemany(_BODY, list(bodies.values()))
             for each in sent:
-                recorded, version = counts[each.place]
+                recorded, version, _ = counts[each.place]
                 places[each.place] -= 1
                 before = stored[0] if stored else None
-                stored.append(self._insert_there(conn, each, recorded - places[each.place], version, before))
+                made.rows.append(self._insert_there(conn, each, recorded - places[each.place], version, before))
+                stored.append(made.rows[-1].row[0])
+            if instead_of is None:
+                made.counts = counts
         return stored
 
-    def _count(self, conn: Conn, place: tuple[str, int], number: int) -> tuple[int, int]:
-        """Count interactions of a cassette, whose row is locked from here on; returns the last position, and the version."""
+    def _count(self, conn: Conn, place: tuple[str, int], number: int) -> tuple[int, int, int]:
+        """Count interactions of a cassette, whose row is locked from here on; returns the last position, the version and the epoch."""
         if not (found := conn.execute(_COUNT, (number, *place)).fetchall()):
             leases.ensure(conn, place, self._now())
             found = conn.execute(_COUNT, (number, *place)).fetchall()
-        recorded, version, holder = found[0]
+        recorded, version, epoch, holder = found[0]
         if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
             raise CassetteBusy(
                 f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was away."
             )
-        return int(recorded), int(version)
+        return int(recorded), int(version), int(epoch)
 
-    def _insert_there(self, conn: Conn, each: _Sent, position: int, version: int, before: int | None) -> int:
+    def _insert_there(self, conn: Conn, each: _Sent, position: int, version: int, before: int | None) -> copying.Stored:
         one, now = each.given.interaction, self._now()
         slot = (*each.place, in_column(one.party), one.key)
         live = [
@@ -310,19 +331,22 @@ class ServerStore(Store):
         gone, nth = choose_slot(each.given, live, before)
         if gone:
             conn.execute(_SUPERSEDE, (now, version, list(gone)))
-        made = json.dumps(one.made_ids)
-        said = in_column(one.circumstances)
-        values = (each.token, version, position, nth, *each.bodies, made, said, *each.row)
+        said = json.dumps(one.made_ids), in_column(one.circumstances)
+        values = (each.token, version, position, nth, *each.bodies, *said, *each.row)
         new = int(conn.execute(_INSERT, values).fetchall()[0][0])
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, list(gone)))
-        return new
+        row = (new, position, nth, None, None, *said, *each.bodies, version, *each.row)
+        return copying.Stored(each.place, row, gone, now)
 
-    def _after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body]) -> None:
+    def _after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], made: _Made) -> None:
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
         try:
-            for name in {each.given.interaction.cassette for each in sent}:
-                self._follow(conn, name, bodies)
+            with self._local() as local:
+                noted = bool(made.counts) and copying.note(local, conn, made.counts, made.rows, bodies)
+            if not noted:
+                for name in {each.given.interaction.cassette for each in sent}:
+                    self._follow(conn, name, bodies)
             with self._local() as local:
                 for each in sent:
                     one = each.given.interaction
