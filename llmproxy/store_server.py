@@ -46,14 +46,10 @@ def is_server(typed: str) -> bool:
     return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
 
 
-def place(url: str, env: Mapping[str, str]) -> Path:
-    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the URL not repeated.
-
-    `env` says where caches are (XDG_CACHE_HOME, else ~/.cache).
-    """
-    url = url.strip()
+def without_secrets(url: str) -> str:
+    """Return the URL of a server as it may be shown. Raises ValueError, the URL not repeated."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
         raise ValueError(
@@ -64,10 +60,18 @@ def place(url: str, env: Mapping[str, str]) -> Path:
     where = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     user = f"{quote(unquote(parts.username))}@" if parts.username else ""
     query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in _SAYS], safe="/")
-    said = f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
+    return f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
+
+
+def place(url: str, env: Mapping[str, str]) -> Path:
+    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the URL not repeated.
+
+    `env` says where caches are (XDG_CACHE_HOME, else ~/.cache).
+    """
+    said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
-    _known[copy] = Server(url, said, copy)
+    _known[copy] = Server(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
     return copy
 
 

@@ -29,6 +29,7 @@ from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
+from llmproxy.store_server import is_server, server_of, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
@@ -513,7 +514,10 @@ class TestAsked:
 
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
-        proxy = start_options({name: value for name, value in self.flags.items() if name != "mode"})
+        said = {name: value for name, value in self.flags.items() if name != "mode"}
+        if is_server(str(said.get("store", ""))):
+            said["store"] = without_secrets(str(said["store"]))
+        proxy = start_options(said)
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
 
     def watch(self, env: Mapping[str, str]) -> int:
@@ -666,7 +670,7 @@ def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list
         store = Path.cwd() / STORE
         made_ignored(store.parent)
         words.append(f"--store={store}")
-    if settings.sources["cassette_dir"] == "default":
+    if settings.sources["cassette_dir"] == "default" and server_of(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         folder.mkdir(
             parents=True, exist_ok=True

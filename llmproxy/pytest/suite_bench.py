@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode
+from llmproxy.store_server import server_of
 
 __all__ = ["SuiteBench"]
 
@@ -70,14 +71,15 @@ class SuiteBench:
         """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
         from llmproxy.settings import load as settings
 
-        sources = settings({}, env, self.root).sources
+        known = settings({}, env, self.root)
+        sources, on_server = known.sources, server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE
         words += ["--allow-live"] if live else []
         if sources["store"] == "default":
             words.append(f"--store={self.store(env)}")
         folder = self.root / (self.cassette_dir or CASSETTES)
-        if self.cassette_dir or (sources["cassette_dir"] == "default" and (live or folder.is_dir())):
+        if self.cassette_dir or (sources["cassette_dir"] == "default" and not on_server and (live or folder.is_dir())):
             words.append(f"--cassette-dir={folder}")
         return words
 

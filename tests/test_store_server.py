@@ -1,0 +1,65 @@
+"""What a server's URL is to everybody but the store: a path, and a text without a password."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.client.process.command import Command
+from llmproxy.client.process.proxy import spawn
+from llmproxy.settings import load, shown_path
+from llmproxy.store_server import is_server, place, server_of, shown, without_secrets
+
+URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
+
+
+def test_what_is_shown_holds_no_secret() -> None:
+    """User, host, port, database and sslmode are said; every other member of the query is not."""
+    assert without_secrets(URL) == "postgresql://me@db.example:5433/team?sslmode=require"
+    assert without_secrets("postgres://[::1]/x?host=/tmp/y") == "postgresql://[::1]/x?host=/tmp/y"
+    with pytest.raises(ValueError, match="not repeated") as caught:
+        without_secrets("postgresql://me:s3/cret@db:x/y")
+    assert "cret" not in str(caught.value)
+
+
+def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
+    """The copy lies below the cache, the same for the same server whoever's password it was; what is printed is the URL."""
+    env = {"XDG_CACHE_HOME": str(tmp_path), "LLMPROXY_STORE": URL}
+    store = load({}, env, tmp_path).settings.store
+    assert store.is_relative_to(tmp_path)
+    assert store == place(URL.replace("s3cret%21", "other"), env)
+    assert shown(store) == shown_path(store) == without_secrets(URL)
+    assert server_of(tmp_path / "llmproxy.db") is None
+    place(URL, env)
+    server = server_of(store)
+    assert server is not None
+    assert set(server.secrets) == {"s3cret%21", "s3cret!"}
+    assert "s3cret" not in repr(server)
+
+
+def test_a_file_is_no_server() -> None:
+    """Only PostgreSQL's schemes are."""
+    assert [is_server(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:
+    """Everybody on the machine may read those: a proxy that is started gets the URL in its environment."""
+    program = "import os, sys; print(sys.argv, os.environ['LLMPROXY_STORE'], flush=True)"
+    said = tmp_path / "log"
+    proxy = spawn(
+        Command((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
+    )
+    proxy.popen.wait(60)
+    proxy.end()
+    typed, _, rest = said.read_text().partition("]")
+    assert "--mode=replay" in typed
+    assert "s3cret" not in typed
+    assert URL in rest
