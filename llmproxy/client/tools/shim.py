@@ -233,7 +233,8 @@ class Shim:
         with self._guard:
             waiting, self._pending = list(self._pending.values()), {}
         for each in waiting:
-            self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
+            if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
+                self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
             self._tell(lambda each=each: self._host.lost(each.number, why))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[], None]) -> None:

@@ -279,7 +279,8 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     client.host.faults = [Heard(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
-    assert (client.code, client.host.ended) == (Exit.FAILED, True)
+    assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
+    assert list(client.host.lost_ones) == [1]
     assert not Path(f"/proc/{int(pid.read_text())}").exists()
     client.close()
 
