@@ -22,6 +22,7 @@ from llmproxy.core.living.path import (
     tools_that_only_read,
 )
 from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.contents.rows import RowSummary
@@ -67,11 +68,9 @@ def choose_recorded(
 
 def changes_something(exchange: Exchange, living: Living) -> bool:
     """Tell whether a call that goes to the real tool may change something there."""
-    name = _name(exchange)
-    if living.asked.declares(name):
+    if exchange.channel is Channel.HTTP and exchange.method in SAFE:
         return False
-    safe = exchange.channel is Channel.HTTP and exchange.method in ("GET", "HEAD", "OPTIONS", "TRACE")
-    return depends(exchange.channel, exchange.operation) and not safe
+    return depends(exchange.channel, exchange.operation) and not living.asked.declares(_name(exchange))
 
 
 def told_unknown(exchange: Exchange, living: Living) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.keys.mcp import is_call
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.providers.channels import MCP_PREFIX, SAFE
 from llmproxy.protocol import Channel
@@ -22,7 +22,18 @@ from llmproxy.protocol import Channel
 LISTS = tuple(f"{MCP_PREFIX}{kind}/list" for kind in ("tools", "resources", "resources/templates", "prompts"))
 """What a server offers. It may change with its state, and seldom does."""
 TOOLS = LISTS[0]
-_READS = frozenset(f"{MCP_PREFIX}{name}" for name in ("resources/read", "prompts/get", "completion/complete"))
+_READS = frozenset(
+    f"{MCP_PREFIX}{name}"
+    for name in ("resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list")
+)
+_SETS_UP = frozenset(
+    {
+        *(f"{MCP_PREFIX}{name}" for name in ("initialize", "ping", "logging/setLevel")),
+        *(f"{MCP_PREFIX}resources/{name}" for name in ("subscribe", "unsubscribe")),
+        *(ANSWER, STREAM, END, DISCOVER),
+    }
+)
+"""What belongs to a connection, whatever the state."""
 _SECOND = 1000.0
 
 
@@ -84,8 +95,10 @@ class ToolPath:
 
 
 def depends(channel: Channel, operation: str) -> bool:
-    """Tell whether the answer to a request may depend on a state: not what sets a connection up."""
-    return channel is Channel.HTTP or is_call(operation) or operation in _READS
+    """Tell whether the answer to a request may depend on a state: not what sets a connection up, nor (see `LISTS`) what is offered."""
+    if channel is not Channel.MCP:
+        return channel is Channel.HTTP
+    return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
 def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
@@ -106,7 +119,10 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
 
 def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
     """Tell whether a recorded call may have changed something; `read_only_tools` are those of each server that says so."""
-    changing = row.method not in SAFE if row.channel is Channel.HTTP else is_call(row.operation)
+    if row.channel is Channel.HTTP:
+        changing = row.method not in SAFE
+    else:  # of a method that nobody knows, too
+        changing = depends(row.channel, row.operation) and row.operation not in _READS
     name = name_of_call(row.operation, row.provider, row.method, row.target)
     return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.living.channels import LiveChannels, asks_a_model, name_of_call
 from llmproxy.core.living.living import Living
-from llmproxy.core.living.path import may_change, read_path, same_call, tools_that_only_read
+from llmproxy.core.living.path import depends, may_change, read_path, same_call, tools_that_only_read
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Channel
 from tests.support.live import Wish, World
@@ -122,6 +122,35 @@ def test_a_restart_begins_in_the_first_state() -> None:
     first = [walk.ask(row.wish) for row in rows]
     walk.living.restart()
     assert [walk.ask(row.wish) for row in rows] == first == ["started", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "dependent", "changing"),
+    [
+        ("mcp:tools/call get", True, True),
+        ("mcp:resources/read", True, False),
+        ("mcp:tasks/get", True, False),
+        ("mcp:tasks/cancel", True, True),
+        ("mcp:vendor/whatever", True, True),
+        ("mcp:initialize", False, False),
+        ("mcp:ping", False, False),
+        ("mcp:answer", False, False),
+        ("mcp:stream", False, False),
+        ("mcp:notifications/cancelled", False, False),
+        ("mcp:tools/list", False, False),
+    ],
+)
+def test_a_method_that_nobody_knows_may_change_something(operation: str, dependent: bool, changing: bool) -> None:
+    """What sets a connection up depends on no state; all else does."""
+
+    @dataclass(frozen=True)
+    class Method(Row):
+        @property
+        def operation(self) -> str:
+            return operation
+
+    assert depends(Channel.MCP, operation) is dependent
+    assert may_change(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:
