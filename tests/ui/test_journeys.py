@@ -177,6 +177,8 @@ def test_it_fits(browser: Browser, viewer: str, tmp_path: Path, width: int, dark
         assert opened.js("document.documentElement.scrollWidth") <= width, at
         nameless = "[...document.querySelectorAll('button, a, input, select, [role=tab], [role=listbox]')].filter((each) => !(each.innerText || each.ariaLabel || each.title || each.labels?.length))"
         assert opened.js(f"{nameless}.length") == 0, at
+        inside = "document.querySelectorAll('summary button, summary a, button button, a button, [role=img] button')"
+        assert opened.js(f"{inside}.length") == 0, f"{at}: a control inside of another is not told by a screen reader"
     assert opened.js("getComputedStyle(document.body).backgroundColor") == (
         "rgb(21, 23, 26)" if dark else "rgb(255, 255, 255)"
     )

@@ -177,6 +177,8 @@ def test_a_report_fits(browser: Browser, tmp_path: Path, width: int, dark: bool)
         assert opened.js(f"{wide}.map((each) => each.outerHTML.slice(0, 120))") == [], at
         nameless = "[...document.querySelectorAll('button, a, input')].filter((each) => !(each.innerText || each.ariaLabel || each.labels?.length))"
         assert opened.js(f"{nameless}.length") == 0, at
+        inside = "document.querySelectorAll('summary button, summary a, button button, a button, [role=img] button')"
+        assert opened.js(f"{inside}.length") == 0, f"{at}: a control inside of another is not told by a screen reader"
     opened.close()
 
 

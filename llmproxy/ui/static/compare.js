@@ -104,9 +104,9 @@ function Pair({ row, sides, show, chosen = false, mark }) {
     ${step ? html`<p class="soft"><span>${HEADS[step.kind]}</span>${step.call && html` <button class="link" onClick=${() => show({ ...sides[n], id: step.call })}>#${step.call}</button>`}</p>
       <div class="text code">${parts ? parts.map((part, m) => html`<${Part} key=${m} part=${part} side=${n} />`) : same ? visible(textOf(step).slice(0, 600)) : html`<${n ? "ins" : "del"}>${visible(textOf(step).slice(0, 4000))}<//>`}</div>` : html`<p class="soft">nothing here</p>`}</div>`;
   const isPair = old?.call && now?.call && !same;
-  return html`<section class=${"pair" + (same ? " same" : " differs") + (chosen ? " chosen" : "")} ref=${mark} tabindex=${same ? undefined : -1} aria-label=${same ? "equal" : told(row)}>
+  return html`<div role="group" class=${"pair" + (same ? " same" : " differs") + (chosen ? " chosen" : "")} ref=${mark} tabindex=${same ? undefined : -1} aria-label=${same ? "equal" : told(row)}>
     ${side(old, 0)}${side(now, 1)}
-    ${isPair && html`<p class="wide">${asked ? html`<${Requests} old=${old.call} now=${now.call} />` : html`<button class="link" onClick=${() => ask(true)}>how the requests differ</button>`}</p>`}</section>`;
+    ${isPair && html`<p class="wide">${asked ? html`<${Requests} old=${old.call} now=${now.call} />` : html`<button class="link" onClick=${() => ask(true)}>how the requests differ</button>`}</p>`}</div>`;
 }
 
 const Part = ({ part, side }) => {

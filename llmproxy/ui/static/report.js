@@ -70,8 +70,8 @@ function rate(scenario, report) {
 function Head({ report }) {
   const runs = report.scenarios.reduce((sum, each) => sum + each.runs.length, 0);
   const about = [`${counted(report.scenarios.length, "scenario")}, ${counted(runs, "run")}`, report.at && when(report.at), report.mode && `mode ${report.mode}`, report.seconds === null ? "the test did not end" : duration(report.seconds * 1000), report.exit_code !== null && `exit code ${report.exit_code}`];
-  return html`<header class="head"><h1>${visible(report.title)}</h1><p class="soft">${about.filter(Boolean).map(visible).join(" · ")}</p></header>
-    ${report.notes.length > 0 && html`<ul class="notes">${report.notes.map((text, n) => html`<li key=${n}>${visible(text)}</li>`)}</ul>`}`;
+  return html`<header class="head"><h1>${visible(report.title)}</h1><p class="soft">${about.filter(Boolean).map(visible).join(" · ")}</p>
+    ${report.notes.length > 0 && html`<ul class="notes">${report.notes.map((text, n) => html`<li key=${n}>${visible(text)}</li>`)}</ul>`}</header>`;
 }
 
 // Cells of a matrix have names like "refund[gpt-4o, short]".
@@ -89,13 +89,13 @@ function Overview({ report, all, to }) {
   const cells = [...new Set(grids.flatMap(([, each]) => each.map(({ cell }) => cell)))];
   const bad = all.filter((each) => each.status !== "passed" && each.status !== "skipped");
   return html`<p>${bad.length ? `${counted(bad.length, "scenario")} need a look: they are first in the list.` : "Everything passed."}</p>
-    ${grids.length > 0 && html`<h3>Matrix</h3><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${cells.map((cell) => html`<th key=${cell}>${visible(cell)}</th>`)}</tr></thead>
+    ${grids.length > 0 && html`<h2 class="third">Matrix</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${cells.map((cell) => html`<th key=${cell}>${visible(cell)}</th>`)}</tr></thead>
       <tbody>${grids.map(([base, own]) => html`<tr key=${base}><th>${visible(base)}</th>${cells.map((cell) => {
         const one = own.find((each) => each.cell === cell);
         return html`<td key=${cell}>${one && html`<button class=${"link is-" + one.status} onClick=${() => to(one.n)}>${one.runs.length > 1 ? rate(one, report).replace(" passed", "") : NAMES[one.status]}</button>`}</td>`;
       })}</tr>`)}</tbody></table></div>`}
     ${report.trend?.length > 1 && html`<${Trend} tests=${report.trend} all=${all} to=${to} />`}
-    ${report.left?.length > 0 && html`<h3>Not in this file</h3>${report.left.map((each, n) => (each.command ? html`<${Command} key=${n} about=${each.told} text=${each.command} />` : html`<p key=${n}>${visible(each.told)}</p>`))}`}`;
+    ${report.left?.length > 0 && html`<h2 class="third">Not in this file</h2>${report.left.map((each, n) => (each.command ? html`<${Command} key=${n} about=${each.told} text=${each.command} />` : html`<p key=${n}>${visible(each.told)}</p>`))}`}`;
 }
 
 // The last tests side by side, the newest at the right; what got worse since the one before comes first.
@@ -104,7 +104,7 @@ function Trend({ tests, all, to }) {
   const [before, last] = tests.slice(-2).map((test) => test.statuses);
   const worse = (each) => (before[each.id] && last[each.id] ? bad(last[each.id]) - bad(before[each.id]) : 0);
   const rows = all.filter((each) => tests.some((test) => test.statuses[each.id])).sort((a, b) => worse(b) - worse(a) || bad(last[b.id]) - bad(last[a.id]));
-  return html`<h3>The last ${counted(tests.length, "test")}</h3><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<th></th></tr></thead>
+  return html`<h2 class="third">The last ${counted(tests.length, "test")}</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<th></th></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
       ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Status} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`;
 }

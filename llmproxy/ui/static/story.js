@@ -21,11 +21,11 @@ const HEADS = { user: "asked", answer: "answered", says: "said", failed: "failed
 function Step({ step, go }) {
   const inside = { marginInlineStart: `${Math.min(step.depth, 6) * 1.25}rem` };
   const to = step.call && html`<button class="link to" onClick=${() => go(step.call)} aria-label=${`open call ${step.call}`}>#${step.call}</button>`;
-  if (step.kind === "tool") return html`<details class="step tool" style=${inside}><summary>
+  if (step.kind === "tool") return html`<div class="step tool" style=${inside}><details><summary>
       <span class="does"><span class="name">${visible(step.name || "(no name)")}</span> <span class="soft">${line(given(step.given), 140)}</span></span>
       <span class="returns">${step.result === null ? html`<span class="soft">no result seen</span>` : line(step.result, 140)}</span>
-      <span class="soft">${duration(step.ms)}</span>${to}</summary>
-    <${Code} text=${step.given} /><p class="soft">returned</p><${Code} text=${step.result || ""} /></details>`;
+      <span class="soft">${duration(step.ms)}</span></summary>
+    <${Code} text=${step.given} /><p class="soft">returned</p><${Code} text=${step.result || ""} /></details>${to}</div>`;
   return html`<div class=${"step " + step.kind} style=${inside}><span class="head">${HEADS[step.kind]}</span>
     <${Text} text=${(step.text || "(nothing)") + (step.again ? " (asked again)" : "")} most=${1500} />${to}</div>`;
 }

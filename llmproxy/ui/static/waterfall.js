@@ -45,16 +45,16 @@ export function Strip({ strip, chosen, choose }) {
   const { position, pauses } = useMemo(() => scale(strip), [strip]);
   const lanes = useMemo(() => laned(strip), [strip]);
   const height = Math.max(1, lanes.count);
-  return html`<div class="strip" role="img" aria-label="The calls in time; long pauses are folded. The list below holds the same.">
+  return html`<section class="strip" aria-label="The calls in time; long pauses are folded. The list below holds the same.">
     ${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}></span>`)}
     ${strip.map(([id, at, ms, first, failed], n) => {
       const from = position(at * 1000);
       const width = position(at * 1000 + (ms || 0)) - from;
-      return html`<button key=${id} tabindex="-1" class=${"span" + (failed ? " failed" : "") + (id === chosen ? " chosen" : "")} title=${`call ${n + 1}: ${duration(ms)}`}
+      return html`<span key=${id} class=${"span" + (failed ? " failed" : "") + (id === chosen ? " chosen" : "")} title=${`call ${n + 1}: ${duration(ms)}`}
         style=${{ left: percent(from), width: `max(3px, ${percent(width)})`, top: percent(lanes.of[n] / height), height: `calc(${percent(1 / height)} - 1px)` }}
-        onClick=${() => choose(id)}></button>`;
+        onClick=${() => choose(id)}></span>`;
     })}
-  </div>`;
+  </section>`;
 }
 
 // Calls that ran at the same time stand below each other.
