@@ -227,13 +227,17 @@ class CassetteDir:
         return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
+_DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
+"""Names that Windows has for devices, whatever stands behind the point: a repository with such a file cannot be checked out there."""
+
+
 def slug(name: str, *, unique: bool = False) -> str:
     """Return `name` as one that stands in a URL and a path as it is; what is changed gets 8 hex digits: no two meet."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-").lstrip(".")
-    if plain == name and len(name) <= _NAME and not unique:
+    if plain == name and len(name) <= _NAME and not unique and not _DEVICE.match(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: _NAME - 9]}-{digest}"
+    return f"{_DEVICE.sub(r'\1-\2', plain)[: _NAME - 9]}-{digest}"
 
 
 # -- comparing

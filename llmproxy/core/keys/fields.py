@@ -99,13 +99,13 @@ IGNORED: dict[str, str] = {
     **_because(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
-        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
+        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data", "x-amz-decoded-content-length", "x-amz-trailer",
     ),
     **_because(
         _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id", "trace-id",
         "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id", "x-client-trace-id",
         "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id", "x-cloud-trace-context",
-        "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent", "traceloop-request-id",
+        "x-amzn-requestid", "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent", "traceloop-request-id",
         "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
         "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
     ),
@@ -119,7 +119,7 @@ IGNORED: dict[str, str] = {
     ),
     **_because(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
-        "amz-sdk-invocation-id", "amz-sdk-request", "x-server-timeout", "x-request-timeout", "request-timeout", "x-timeout",
+        "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout", "request-timeout", "x-timeout",
         "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
         "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
     ),
@@ -129,7 +129,7 @@ IGNORED: dict[str, str] = {
         "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id", "helicone-prompt-id",
     ),
     **_because(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
-               "x-amz-content-sha256", "x-timestamp"),
+               "x-amz-content-sha256", "x-amz-sdk-checksum-algorithm", "x-timestamp"),
     **_because(
         _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type", "x-ms-spillover-deployment",
     ),

@@ -261,6 +261,16 @@ def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None
     paths = [kept.save(store, "Trip"), kept.save(store, "trip")]
     assert len({str(path).lower() for path in paths}) == 2
     assert slug("trip") == "trip" != slug("trip", unique=True)
+    for device in (
+        "con",
+        "NUL",
+        "aux.yaml",
+        "com1",
+        "Lpt9.a.b",
+    ):  # no file on Windows, whatever stands behind the point
+        made = slug(device)
+        assert made.partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
+    assert [slug(name) for name in ("console", "silicon.1", "com10")] == ["console", "silicon.1", "com10"]
 
 
 def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
