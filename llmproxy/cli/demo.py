@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
 
 if TYPE_CHECKING:
@@ -40,8 +41,19 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     ui: bool = typer.Option(False, "--ui", help="Then look at it in the browser, until Ctrl-C."),
+    tools: bool = typer.Option(
+        False, "--tools", help="An agent with an MCP server instead: recorded, then all of it dead."
+    ),
 ) -> None:
     """See a recording replayed to a real SDK client: no key, no network, nothing left behind."""
+    if tools:
+        from llmproxy.cli.parts.demo_tools import show_tools
+
+        if ui:
+            raise SettingsError("--tools and --ui are two demos: one at a time.")
+        with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
+            show_tools(Path(folder), typer.echo)
+        return
     from llmproxy.cli.parts.demo_agent import talk
     from llmproxy.cli.parts.demo_client import Asker
     from llmproxy.client.process.command import find_command

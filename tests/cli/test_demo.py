@@ -15,11 +15,11 @@ from tests.support.process import ROOT, Process, clean_env
 from tests.support.proxy import DIRECT
 
 
-def run(folder: Path) -> tuple[int | None, str, str]:
+def run(folder: Path, *options: str) -> tuple[int | None, str, str]:
     """Run the demo in `folder`; returns exit code, output and complaints."""
     here = folder / "empty"
     here.mkdir()
-    child = Process([sys.executable, "-m", "llmproxy", "demo"], folder, "demo", clean_env(), cwd=here)
+    child = Process([sys.executable, "-m", "llmproxy", "demo", *options], folder, "demo", clean_env(), cwd=here)
     child.popen.wait(240)
     return child.exit_code, child.stdout, child.stderr
 
@@ -38,6 +38,17 @@ def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -
     assert "$.messages[0].content" in out
     assert "llmproxy start --mode record" in out
     assert "llmproxy start --mode replay" in out
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_with_tools_an_mcp_server_is_recorded_and_never_asked_again(tmp_path: Path) -> None:
+    """Model and server are gone in the second run, which says the same; the ticket was made once, and nothing is left behind."""
+    code, out, err = run(tmp_path, "--tools")
+    assert (code, err) == (0, "")
+    assert out.count("assistant  Done: ticket #1 created: Printer on floor 3 is broken.") == 2
+    assert "0 hits, 0 misses, 5 recorded" in out
+    assert "5 hits, 0 misses" in out
+    assert "tickets.txt has 1 line still" in out
     assert list((tmp_path / "empty").iterdir()) == []
 
 

@@ -1,0 +1,124 @@
+"""``llmproxy demo --tools``: an agent with an MCP server is recorded here and now; then model and server are gone, and it runs again.
+
+The model is a scripted one on this machine, so no key and no network is needed; agent and server are programs of the package, which know nothing of us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import MachineError
+
+SECONDS = 120
+_PROGRAMS = ("demo_tools_agent.py", "demo_tickets.py")
+_TITLE = "Printer on floor 3 is broken"
+
+
+def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the scripted model says to a conversation."""
+    last = messages[-1]
+    if last["role"] == "tool":
+        return {"role": "assistant", "content": f"Done: {last['content']}."}
+    call = {"name": "create_ticket", "arguments": json.dumps({"title": _TITLE})}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+    }
+
+
+class _Model(BaseHTTPRequestHandler):
+    """Speaks as much of OpenAI's chat completions as the agent hears."""
+
+    def do_POST(self) -> None:
+        """Answer."""
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        said = answer(asked["messages"])
+        why = "tool_calls" if said["content"] is None else "stop"
+        used = {"prompt_tokens": 60, "completion_tokens": 20, "total_tokens": 80}
+        choice = {"index": 0, "message": said, "finish_reason": why}
+        told = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": asked["model"]}
+        body = json.dumps({**told, "choices": [choice], "usage": used}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401 - the library's arguments
+        """Say nothing."""
+
+
+@contextmanager
+def _model() -> Iterator[str]:
+    """Run the model for the block; its base URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def show_tools(folder: Path, say: Callable[[str], None]) -> None:
+    """Do it all in an empty folder, and say what happens. Raises MachineError."""
+    for name in _PROGRAMS:
+        with as_file(files("llmproxy") / "data" / name) as path:
+            shutil.copyfile(path, folder / name)
+    agent, server = _PROGRAMS
+    tickets = folder / "tickets.txt"
+    config = {"mcpServers": {"tickets": {"command": sys.executable, "args": [server, tickets.name]}}}
+    (folder / "tools.json").write_text(json.dumps(config), encoding="utf-8")
+    say(
+        f"An agent with an MCP server, {server}, which writes each ticket into {tickets.name}. It is recorded now, with a\nscripted model on this machine:\n"
+    )
+    with _model() as url:
+        _run(folder, agent, say, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+    (folder / server).unlink()
+    say(
+        f"\n{tickets.name} has {_count(tickets)} line. Now the model is gone, and {server} is deleted. The same agent again:\n"
+    )
+    _run(folder, agent, say)
+    say(
+        f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n\n"
+        "Now with your own agent and its MCP configuration:\n\n"
+        "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
+        "  llmproxy run --mcp-config .mcp.json -- <your agent> .mcp.json                   # no server runs, nobody is asked\n"
+        "  llmproxy run -- claude -p '...'                                                 # Claude Code's and Codex's are found"
+    )
+
+
+def _count(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+
+
+def _run(folder: Path, agent: str, say: Callable[[str], None], *options: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY_", "OPENAI_"))}
+    words = ["run", *options, "--mcp-config", "tools.json", "--", "python", agent, "tools.json"]
+    say(f"  $ llmproxy {' '.join(words)}")
+    typed = [sys.executable if word == "python" else word for word in words]
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-m", "llmproxy", *typed],
+        cwd=folder,
+        env={**env, "OPENAI_API_KEY": "sk-demo"},
+        text=True,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise MachineError(f"the demo's agent ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
+    said = [*done.stdout.splitlines(), *(line for line in done.stderr.splitlines() if line.startswith("llmproxy:"))]
+    say("\n".join(f"  {line}" for line in said))
