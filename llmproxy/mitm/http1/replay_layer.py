@@ -44,6 +44,7 @@ from llmproxy.errors import CassetteError, LLMProxyError, MissError, RefusedErro
 from llmproxy.mitm.faster.forwarder import Forwarder
 from llmproxy.mitm.framing import FramingError, Head, HeadTooSlow, RequestReader, rewritten
 from llmproxy.mitm.http1.half_closed import has_gone
+from llmproxy.mitm.http1.told_lines import MOST_TOLD, is_told
 from llmproxy.mitm.https.intercept import is_loopback, meant, proxy_user
 from llmproxy.mitm.shell import Ahead, Shell, whole_response
 from llmproxy.mitm.websocket.replay import Socket
@@ -291,7 +292,7 @@ class ReplayLayer(layer.Layer):
             if self._refusal is None:
                 self._raw += raw if self._head.length is None else b""
                 self._body += decoded
-            if len(self._body) > self._shell.engine.config.max_request:
+            if len(self._body) > self._most(self._head):
                 yield from self._too_large()
             elif over:
                 yield from self._complete(bytes(self._body))
@@ -315,6 +316,12 @@ class ReplayLayer(layer.Layer):
             yield from self._limit_head()
         else:
             raise HeadTooSlow(self._shell.head_patience)
+
+    def _most(self, head: Head) -> int:
+        """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
+        peer, shell = self.context.client.peername[0], self._shell
+        own = is_told(head.raw) and is_loopback(peer) and not shell.exposed
+        return max(shell.engine.config.max_request, MOST_TOLD if own else 0)
 
     def _continue(self, head: Head) -> Commands:
         """Tell a client that waits for it to send the body; once."""

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _TOLD = re.compile(rb"POST " + re.escape(CONTROL_PREFIX.encode()) + rb"sessions/[^/? ]{1,400}/tools HTTP/1\.1\r\n")
 LONGEST_HEAD = 4096
+MOST_TOLD = 1 << 30
+"""Bytes of a call: the longest line that a shim passes on (`client.tools.server`), as JSON."""
 
 
 class Send(Protocol):
@@ -42,9 +44,14 @@ class ToldHead(NamedTuple):
     """Bytes of the body."""
 
 
+def is_told(head: bytes) -> bool:
+    """Tell whether a head is that of such a call."""
+    return _TOLD.match(head) is not None
+
+
 def find_head(data: bytes) -> ToldHead | None:
     """Return the head that bytes begin with; None if this is nothing for here, or more has to come."""
-    if _TOLD.match(data) is None or (end := data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4) < 4:
+    if not is_told(data) or (end := data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4) < 4:
         return None
     try:
         head = parse_head(data[:end])

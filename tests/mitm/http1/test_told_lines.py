@@ -61,9 +61,12 @@ def rows(store: Path) -> int:
 
 
 def test_an_answer_that_was_acknowledged_is_stored(tmp_path: Path, layer: type[Counting]) -> None:
-    """In front, and by the layer for a body that is too long: the shim hears of it when others can read it."""
+    """In front, and by the layer for a body that is too long: the shim hears of it when others can read it.
+
+    The limit of requests that are matched is none for what a server of tools answers.
+    """
     store = tmp_path / "x.db"
-    with Rig("record", store, layer=layer) as rig, rig.client() as client:
+    with Rig("record", store, layer=layer, max_request=1000) as rig, rig.client() as client:
         for number in (1, 2):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             assert post(client, answered(number)) == (200, {})
