@@ -188,6 +188,18 @@ def test_a_cassette_is_complete_if_its_last_session_says_so(open_: Opener, *, cl
         assert not store.closed_cleanly("default", 1)
 
 
+def test_a_session_that_wrote_nothing_says_nothing(open_: Opener) -> None:
+    """One that was left open stays so when it was only replayed."""
+    with open_() as store:
+        store.add(interaction(1), supersede=False)
+    with open_() as store:
+        store.refresh("default")
+        store.begin("default", 1, exclusive=False, holder="h")
+        store.end("default", 1, "h", clean=None)
+    with open_(writable=False) as store:
+        assert not store.closed_cleanly("default", 1)
+
+
 def test_a_recording_anew_starts_where_it_began(open_: Opener) -> None:
     """The first key is that of the latest recording; of one that adds, that of the first."""
     with open_() as store:

@@ -110,6 +110,10 @@ class ServerStore(Store):
         """Cassettes that were read from the server since it was opened."""
         self._held: dict[tuple[str, int], str] = {}
         """Our leases, by the server's name of the cassette and sample: the holder."""
+        self._wrote: set[tuple[str, int]] = set()
+        """Cassettes and samples, as the server names them, into which we recorded."""
+        self._away = False
+        """Whether the server stayed away when a session ended: the next ones do not wait for it again."""
         self._shared: set[tuple[str, int]] = set()
         """Those into which others may record beside us."""
 
@@ -231,6 +235,7 @@ class ServerStore(Store):
                 with self._writes.connected(writing=True) as conn:
                     made = _Made()
                     stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
+                    self._wrote.update(each.place for each in sent)
                     self._after(conn, sent, bodies, made)
                     return stored
             except (Lost, Conflict) as error:
@@ -376,9 +381,12 @@ class ServerStore(Store):
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Close a writing session, as `Store.end`."""
         self._require_writable()
+        self._shared.discard((cassette, sample))
         place = (in_column(cassette), sample)
+        if place not in self._held and place not in self._wrote:
+            return  # nothing was written, so there is nothing to say
         last: Exception = RecordingError("nothing was tried")
-        for _ in attempts():
+        for _ in (0,) if self._away else attempts():
             try:
                 with self._writes.connected(writing=True) as conn, conn.transaction():
                     if clean is None:
@@ -388,9 +396,10 @@ class ServerStore(Store):
             except (Lost, Conflict) as error:
                 last = error
         else:
+            self._away = True
             raise last
         self._held.pop(place, None)
-        self._shared.discard((cassette, sample))
+        self._away = False
 
     def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette, in place of those that it had."""
