@@ -69,13 +69,13 @@ export function Live({ show }) {
   return html`<div class="recording live">
     <header class="head"><h1>live</h1><p class="soft">${[state.mode && `mode ${state.mode}`, state.store && visible(state.store), counted(state.count, "call"), state.open.length && `${counted(state.open.length, "call")} open`].filter(Boolean).join(" · ")}</p>
       ${state.error && html`<p class="why" role="alert">${visible(state.error.message)}</p>`}</header>
-    <div class="tools wide">
+    <section class="tools wide" aria-label="what is shown">
       <input ref=${input} type="search" placeholder="find (/)" aria-label="find in sessions, models, prompts, answers" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
       <label><input type="checkbox" checked=${out} onChange=${() => onlyOut(!out)} /> what stands out</label>
       <label><input type="checkbox" checked=${beside} onChange=${() => lay(!beside)} /> sessions side by side</label>
       <button class="narrow" onClick=${() => { choose(null); list(!listed); }}>${listed ? "sessions" : "calls"}</button>
       <button onClick=${() => pause(!paused)} aria-pressed=${paused}>${paused ? `go on${state.late ? ` (${state.late} more)` : ""}` : "pause"}</button>
-    </div>
+    </section>
     <div class=${`split${listed ? " listed" : ""}${lists.length > 1 ? " beside" : ""}`}>
       <nav class="left columns" aria-label="calls">${rows.length === 0 && html`<p class="soft pad">${state.rows.length ? "Nothing is like that." : "Nothing has been asked yet. Point your agent's base URL here:"}${!state.rows.length && html`<code>${location.origin}/v1</code>`}</p>`}
         ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} follow=${!paused} />`)}</nav>
@@ -124,7 +124,7 @@ function InRecording({ id, show }) {
 }
 
 function Sessions({ sessions, seek, open, now }) {
-  return html`<section class="sessions"><h3>Sessions</h3>
+  return html`<section class="sessions"><h2 class="third">Sessions</h2>
     ${sessions.length === 0 && html`<p class="soft">None has begun.</p>`}
     ${sessions.length > 0 && html`<table><thead><tr><th>session</th><th>mode</th><th>replayed</th><th>misses</th><th>recorded</th><th>not spent</th><th>spent</th></tr></thead>
     <tbody>${sessions.map((each) => html`<tr key=${each.name}><td><button class="link" onClick=${() => seek(each.name)}>${visible(each.name)}</button></td><td>${each.mode}</td><td>${each.hits}${each.bound ? ` (${each.bound} bound)` : ""}</td><td class=${each.misses ? "why" : ""}>${each.misses}</td><td>${each.recorded}</td><td>${money(each.cost_not_spent)}</td><td>${money(each.cost_spent)}</td></tr>`)}</tbody></table>`}
