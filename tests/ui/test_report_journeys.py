@@ -122,6 +122,9 @@ def test_every_message_and_criterion_can_be_read(page: Page) -> None:
         page.wait("document.querySelector('.fold.run')")
         page.js("document.querySelectorAll('details:not([open]) > summary').forEach((each) => each.click())")
         page.wait("document.querySelectorAll('details:not([open])').length === 0")
+        page.wait(
+            "[...document.querySelectorAll('details')].every((each) => each.children.length > 1)"
+        )  # shown a moment later
         page.js("document.querySelectorAll('button.more').forEach((each) => each.click())")
         page.wait("document.querySelectorAll('button.more').length === 0")
         text += page.text("main")
