@@ -29,7 +29,7 @@ from llmproxy.suite.choose.project import project
 from llmproxy.suite.reading.files import shown
 from llmproxy.suite.reading.load import Case, load
 from llmproxy.suite.run.one import Ran, run_once
-from llmproxy.suite.run.verdicts import row
+from llmproxy.suite.run.verdicts import axes_of, row
 from llmproxy.suite.run.world import World
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class SuiteItem(pytest.Item):
         turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(world))
-        made = row(self.case.id, ran, self.case.scenario.min_pass_rate)
+        made = row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
         self.stash[PARCEL] = {
             "runs": [],
             "events": [plain(event) for event in heard.events] if bench.keep_events else [],

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.report.events import Completed, Finished, Selected, Started, Status
@@ -27,7 +27,7 @@ from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
 from llmproxy.suite.run.one import Ran, run_once
-from llmproxy.suite.run.verdicts import exit_code, row
+from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import Case
@@ -94,7 +94,7 @@ async def run_cases(
         batch.note_unrecorded([case.id for case in cases])
         batch.notes += remarks()
         rows = [
-            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | _axes(case)
+            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
             for case in cases
             if batch.ran.get(case.id)
         ]
@@ -106,12 +106,6 @@ async def run_cases(
         times = {case.id: round(batch.seconds[case.id] * 1000) for case in cases if case.id in batch.seconds}
         world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows, times=times))
     return Tested(code, batch.ran, batch.spent)
-
-
-def _axes(case: Case) -> dict[str, Any]:
-    """Return where a case stands in its matrix, as texts; nothing where it has none."""
-    axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
-    return {"axes": axes} if axes else {}
 
 
 class _Batch:

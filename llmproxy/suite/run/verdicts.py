@@ -19,12 +19,19 @@ from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
+    from llmproxy.suite.reading.load import Case
     from llmproxy.suite.run.one import Ran
 
-__all__ = ["exit_code", "row"]
+__all__ = ["axes_of", "exit_code", "row"]
 
 _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
+
+
+def axes_of(case: Case) -> dict[str, Any]:
+    """Return where a case stands in its matrix, as texts, for its row; nothing where it has none."""
+    axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
+    return {"axes": axes} if axes else {}
 
 
 def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]:
