@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
-from llmproxy.cli.parts.opening import STORE, opened
-from llmproxy.cli.parts.printing import dump, line, say
+from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Compared:
 def compared(database: Store | None, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     from llmproxy.cli.exchange import rules_of
-    from llmproxy.cli.parts.importer import cassette_of
     from llmproxy.cli.parts.options import gather
+    from llmproxy.cli.parts.stores.importer import cassette_of
     from llmproxy.core.bindings.learning.shipped import list_shipped
     from llmproxy.core.engine.likening import liken
     from llmproxy.core.forks.table import fork_of

@@ -176,7 +176,7 @@ def _place(url: str) -> Address:
 
 
 def _print(findings: Sequence[Diagnosis]) -> None:
-    from llmproxy.cli.parts.printing import line, say
+    from llmproxy.cli.parts.telling.printing import line, say
 
     for each in findings:
         say(f"{each.verdict:<4}  {line(each.text)}")

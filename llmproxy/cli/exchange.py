@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.opening import STORE
-from llmproxy.cli.parts.progress import Working
+from llmproxy.cli.parts.stores.opening import STORE
+from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
@@ -73,9 +73,9 @@ def import_(
 
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
-    from llmproxy.cli.parts.importer import Importer, by_cassette, progress
-    from llmproxy.cli.parts.opening import no_url
     from llmproxy.cli.parts.options import gather
+    from llmproxy.cli.parts.stores.importer import Importer, by_cassette, progress
+    from llmproxy.cli.parts.stores.opening import no_url
     from llmproxy.core.cassettes.formats import named
     from llmproxy.core.store.opening import open_store
 
@@ -140,7 +140,7 @@ def export(
         if everything:
             typer.echo(_export_all(database, Path(file), written, force=force))
             return
-        from llmproxy.cli.parts.importer import count, nothing
+        from llmproxy.cli.parts.stores.importer import count, nothing
 
         found = list(database.interactions(settings.cassette, sample))
         if not found:
@@ -186,8 +186,8 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
-    from llmproxy.cli.parts.importer import count, nothing
-    from llmproxy.cli.parts.printing import size
+    from llmproxy.cli.parts.stores.importer import count, nothing
+    from llmproxy.cli.parts.telling.printing import size
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
     from llmproxy.core.store.opening import open_store
     from llmproxy.ui.file import chosen, recording
@@ -244,7 +244,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 
 
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> str:
-    from llmproxy.cli.parts.importer import count
+    from llmproxy.cli.parts.stores.importer import count
     from llmproxy.core.cassettes.folder import CassetteDir, slug
     from llmproxy.core.store.varying import slots_of
 

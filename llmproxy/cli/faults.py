@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.printing import dump, say
+from llmproxy.cli.parts.telling.printing import dump, say
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.faults import Kind
+    from llmproxy.core.faults import FaultKind
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def faults(
     if name and name not in KINDS:
         near = did_you_mean(name, [*PRESETS, *KINDS])
         raise SettingsError(f"there is no kind or preset {name[:60]!r}{near}", hint="`llmproxy faults` lists them.")
-    kinds: list[Kind] = [KINDS[name]] if name else list(KINDS.values())
+    kinds: list[FaultKind] = [KINDS[name]] if name else list(KINDS.values())
     if as_json:
         rows = [{"kind": each.name, "about": each.about, "sound": each.sound, "takes": each.defaults} for each in kinds]
         dump({"kinds": rows, "presets": {} if name else dict(PRESETS)})
@@ -51,7 +51,7 @@ def faults(
     say("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
 
 
-def _lines(kind: Kind) -> list[str]:
+def _lines(kind: FaultKind) -> list[str]:
     """Return what is said of a kind."""
     takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
     return [

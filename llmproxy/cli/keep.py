@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.naming import find, is_number
-from llmproxy.cli.parts.opening import STORE, opened, store_path
-from llmproxy.cli.parts.printing import line, say, size
+from llmproxy.cli.parts.stores.naming import find, is_number
+from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
+from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError
 from llmproxy.report.amounts import counted
@@ -41,9 +41,9 @@ def verify(
     rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
-    from llmproxy.cli.parts.opening import read_anew, recordings
     from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.verifying import Verifier
+    from llmproxy.cli.parts.stores.opening import read_anew, recordings
+    from llmproxy.cli.parts.stores.verifying import Verifier
     from llmproxy.core.keys.normalize import Rules
 
     if rekey and cassette is not None:
@@ -78,13 +78,13 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete recordings that are not wanted any more, after saying which and asking."""
-    asked = Asked(superseded, unused, cassette, older_than, yes)
+    asked = ToKeep(superseded, unused, cassette, older_than, yes)
     done = [_prune(path, asked) for path in paths or [store_path(store)]]
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
 
 
-class Asked(NamedTuple):
+class ToKeep(NamedTuple):
     """What is to go."""
 
     superseded: bool
@@ -99,7 +99,7 @@ class Asked(NamedTuple):
         return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
 
-def _prune(path: Path, asked: Asked) -> bool:
+def _prune(path: Path, asked: ToKeep) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
     with opened(path, writable=True) as database:
         rows = database.summaries(asked.cassette, superseded=True)

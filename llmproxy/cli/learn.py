@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.options import Recorded, flags_of, gather, refuse_live
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
-from llmproxy.cli.parts.varying import Tried, compare
+from llmproxy.cli.parts.stores.varying import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
@@ -40,7 +40,7 @@ _SHOWN = 5
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("learn", cls=Recorded, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=OnRecordings, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -110,7 +110,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
 
 def _another_day(loaded: Loaded) -> str:
     """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to differ."""
-    from llmproxy.cli.parts.opening import opened
+    from llmproxy.cli.parts.stores.opening import opened
     from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
     from llmproxy.core.store.varying import newest_declared
@@ -217,7 +217,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.cli.parts.opening import opened
+    from llmproxy.cli.parts.stores.opening import opened
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.keys.normalize import Rules
 
@@ -260,7 +260,7 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
 
 
 def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
-    from llmproxy.cli.parts.opening import opened
+    from llmproxy.cli.parts.stores.opening import opened
     from llmproxy.core.store.varying import slots_of
 
     with opened(loaded.settings.store) as store:

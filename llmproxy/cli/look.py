@@ -18,9 +18,9 @@ from llmproxy.cli.parts.bindings import (
     values_of,
 )
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.naming import is_number
-from llmproxy.cli.parts.opening import STORE, opened, store_path
-from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, say, table
+from llmproxy.cli.parts.stores.naming import is_number
+from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
+from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, say, table
 from llmproxy.protocol import Channel
 from llmproxy.report.amounts import dollars, duration, number, when
 
@@ -177,7 +177,7 @@ def show(
 ) -> None:
     """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
     if cassette or not is_number(what):
-        from llmproxy.cli.parts.whole import show_cassette
+        from llmproxy.cli.parts.telling.whole import show_cassette
 
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return

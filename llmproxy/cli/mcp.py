@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.opening import STORE
+from llmproxy.cli.parts.stores.opening import STORE
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE, URL_VARIABLE
 from llmproxy.store_server import is_server

@@ -20,7 +20,7 @@ from llmproxy.report.choices import CHOICES
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.report.shards.reading import Part
+    from llmproxy.report.shards.reading import PartReport
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
@@ -106,7 +106,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _sort(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
-    from llmproxy.cli.parts.opening import is_database
+    from llmproxy.cli.parts.stores.opening import is_database
     from llmproxy.report.shards.reading import kind_of
 
     if path.name.endswith(JOURNAL):
@@ -188,7 +188,7 @@ def _reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     try:
         if not told:
             return _junit(list(reports), wanted)
-        parts: list[Part] = [read_part(path, kind) for path, kind in told.items()]
+        parts: list[PartReport] = [read_part(path, kind) for path, kind in told.items()]
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_parts(parts, advise)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.opening import STORE, opened
-from llmproxy.cli.parts.options import Recorded, flags_of, gather, refuse_live
-from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
-from llmproxy.cli.parts.replayed import ReplayEnding, tell
+from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.telling.printing import line, say
+from llmproxy.cli.parts.telling.replayed import ReplayEnding, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.store_server import is_there
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     settings = {"allow_interspersed_args": False}
-    app.command("replay", cls=Recorded, context_settings=settings)(replay)
+    app.command("replay", cls=OnRecordings, context_settings=settings)(replay)
     app.command("fork")(fork)
 
 

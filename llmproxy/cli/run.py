@@ -271,7 +271,7 @@ def _run_all(
 
 def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping) -> int:
     """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises LLMProxyError."""
-    from llmproxy.cli.parts.sweep import given_input, tell_findings, teller, usual_jobs
+    from llmproxy.cli.parts.telling.sweep import given_input, tell_findings, teller, usual_jobs
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import running_at
     from llmproxy.client.sweep import asked_kinds
@@ -603,7 +603,7 @@ class RunEnding:
 
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
-        from llmproxy.cli.parts.varying import compare
+        from llmproxy.cli.parts.stores.varying import compare
         from llmproxy.core.misses.again import Again
         from llmproxy.settings import shown_path
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.cli.parts.opening import STORE, is_database, is_store, no_url, store_path
-from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
+from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 
 if TYPE_CHECKING:

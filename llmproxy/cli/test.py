@@ -33,10 +33,10 @@ from llmproxy.store_server import is_server, server_of, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
-    from llmproxy.client.sweep import Finding
+    from llmproxy.client.sweep import SweepFinding
     from llmproxy.report.events import Event, Handler
     from llmproxy.settings import Loaded as LoadedSettings
-    from llmproxy.suite.reading.load import Case, LoadedSuites
+    from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.runner import Tested
     from llmproxy.suite.run.world import World
 
@@ -320,11 +320,11 @@ class TestAsked:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
-        from llmproxy.report.baseline import Baseline, read_baseline
+        from llmproxy.report.baseline import BaselineReport, read_baseline
 
-        return [Baseline(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
+        return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
-    def selected(self, loaded: LoadedSuites) -> list[Case]:
+    def selected(self, loaded: LoadedSuites) -> list[SuiteCase]:
         """Return the cases that were asked for. Raises SuiteError."""
         from llmproxy.suite.choose.last_failed import last_failed
         from llmproxy.suite.choose.selection import Wanted, select
@@ -339,7 +339,7 @@ class TestAsked:
 
     def run(
         self,
-        cases: Sequence[Case],
+        cases: Sequence[SuiteCase],
         settings: LoadedSettings,
         handlers: Sequence[Handler],
         env: Mapping[str, str],
@@ -378,7 +378,7 @@ class TestAsked:
 
     def run_on(
         self,
-        cases: Sequence[Case],
+        cases: Sequence[SuiteCase],
         settings: LoadedSettings,
         shown: Handler,
         handlers: Sequence[Handler],
@@ -416,11 +416,11 @@ class TestAsked:
                 if home := bring_home(cluster.recorded, settings):
                     typer.echo(f"llmproxy: {home}", err=True)
 
-    def sweep(self, cases: Sequence[Case], settings: LoadedSettings, env: Mapping[str, str]) -> int:
+    def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
         import tempfile
 
-        from llmproxy.cli.parts.sweep import tell_findings, teller, write_findings
+        from llmproxy.cli.parts.telling.sweep import tell_findings, teller, write_findings
         from llmproxy.client.process.attach import attached, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.sweep import has_faults, sweep_case
@@ -439,7 +439,7 @@ class TestAsked:
                 if has_faults(case):
                     say(f"sweep: {case.id} has faults of its own and is left out")
                     continue
-                found: list[Finding] = []
+                found: list[SweepFinding] = []
                 typed = f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
                     asyncio.run(_until_signal(sweep_case(world, case, kinds, say, found)))
@@ -453,7 +453,7 @@ class TestAsked:
     def at(
         self,
         proxy: Attached,
-        cases: Sequence[Case],
+        cases: Sequence[SuiteCase],
         handlers: Sequence[Handler],
         mode: str,
         settings: LoadedSettings,

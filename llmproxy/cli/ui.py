@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.opening import STORE, no_url, store_path
+from llmproxy.cli.parts.stores.opening import STORE, no_url, store_path
 from llmproxy.errors import CassetteNotFound, Exit, MachineError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import shown
@@ -180,8 +180,8 @@ def _cassette(path: Path, name: str) -> str:
 def _imported(file: Path, store: Path) -> Path:
     """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.exchange import rules_of
-    from llmproxy.cli.parts.importer import Importer, by_cassette
     from llmproxy.cli.parts.options import gather
+    from llmproxy.cli.parts.stores.importer import Importer, by_cassette
     from llmproxy.core.store.opening import open_store
 
     loaded = gather({})

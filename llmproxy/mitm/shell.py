@@ -34,7 +34,7 @@ from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
     from llmproxy.core.control.table import ControlAsked
-    from llmproxy.ui.answers import Answer
+    from llmproxy.ui.answers import PageAnswer
     from llmproxy.ui.proxy import Viewer
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Shell:
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
         return status, whole_response(status, ours, body, close=close, method=method)
 
-    def view(self, asked: ControlAsked) -> Future[Answer]:
+    def view(self, asked: ControlAsked) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
             from llmproxy.ui.proxy import Viewer  # late: a start must not wait for what may never be opened

@@ -27,7 +27,7 @@ from llmproxy.report.story import plain
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.choose.project import project
 from llmproxy.suite.reading.files import shown
-from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.one import Ran, run_once
 from llmproxy.suite.run.verdicts import axes_of, row
 from llmproxy.suite.run.world import World
@@ -52,7 +52,7 @@ class SuiteFile(pytest.File):
         super().__init__(**node)
         self.bench = bench
         self._world: World | None = None
-        self._begun: dict[int, Case] = {}
+        self._begun: dict[int, SuiteCase] = {}
         self._broken: dict[int, str] = {}
 
     def collect(self) -> Iterator[SuiteItem]:
@@ -82,7 +82,7 @@ class SuiteFile(pytest.File):
                 self._world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
         return self._world
 
-    def begin(self, case: Case) -> None:
+    def begin(self, case: SuiteCase) -> None:
         """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
         key = id(case.suite)
         if self.bench.rejudge:
@@ -111,7 +111,7 @@ class SuiteFile(pytest.File):
                 world.close()
 
 
-def _hooks(case: Case, hooks: Sequence[Hook], name: str) -> None:
+def _hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
     from llmproxy.suite.run.hooks import run_hook
 
     async def every() -> None:
@@ -148,7 +148,7 @@ class SuiteItem(pytest.Item):
 
     parent: SuiteFile
 
-    def __init__(self, *, case: Case, **node: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, case: SuiteCase, **node: Any) -> None:  # noqa: ANN401
         """Take the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case

@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event
 
-__all__ = ["Baseline", "compared", "rank", "read_baseline"]
+__all__ = ["BaselineReport", "compared", "rank", "read_baseline"]
 
 _ORDER = ("worse", "missing", "new", "better")
 _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_error")
@@ -43,7 +43,7 @@ def read_baseline(path: Path, scenarios: Sequence[str]) -> dict[str, Mapping[str
     return rows
 
 
-class Baseline:
+class BaselineReport:
     """Shows at the end what is different from an earlier test."""
 
     def __init__(

@@ -16,7 +16,7 @@ Ask = Callable[[str, dict[str, str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """What goes back."""
 
     status: int
@@ -25,7 +25,7 @@ class Answer:
     more: Headers = ()
 
 
-def fields(answer: Answer) -> Headers:
+def fields(answer: PageAnswer) -> Headers:
     """Return the header fields of every answer of ours: nothing is kept, framed, sniffed or told to others."""
     return (
         ("content-type", answer.kind),
@@ -38,20 +38,20 @@ def fields(answer: Answer) -> Headers:
     )
 
 
-def page(start: dict[str, Any]) -> Answer:
+def page(start: dict[str, Any]) -> PageAnswer:
     """Return the page itself; `start` is what it knows from the beginning."""
     from llmproxy.ui.page import document  # late: it reads and hashes files
 
-    return Answer(200, "text/html; charset=utf-8", document({"served": True, **start}, served=True).encode())
+    return PageAnswer(200, "text/html; charset=utf-8", document({"served": True, **start}, served=True).encode())
 
 
-def json_answer(status: int, value: object) -> Answer:
+def json_answer(status: int, value: object) -> PageAnswer:
     """Return plain values as JSON; half a surrogate pair has no UTF-8, but JSON can escape it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return Answer(status, "application/json", text.encode("utf-8", "backslashreplace"))
+    return PageAnswer(status, "application/json", text.encode("utf-8", "backslashreplace"))
 
 
-def answered(ask: Ask, question: str, query: dict[str, str]) -> Answer:
+def answered(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
     """Return the answer to a question; an error is JSON too."""
     try:
         return json_answer(200, ask(question, query))
@@ -59,12 +59,12 @@ def answered(ask: Ask, question: str, query: dict[str, str]) -> Answer:
         return refused(error)
 
 
-def refused(error: LLMProxyError) -> Answer:
+def refused(error: LLMProxyError) -> PageAnswer:
     """Return an error as the page reads it."""
     told = {"code": error.code, "message": error.message, "hint": error.hint}
     return json_answer(error.status, {"error": told})
 
 
-def to_page() -> Answer:
+def to_page() -> PageAnswer:
     """Send a browser that asks for the root to the page."""
-    return Answer(302, "text/plain", b"", (("location", UI_PREFIX),))
+    return PageAnswer(302, "text/plain", b"", (("location", UI_PREFIX),))

@@ -20,12 +20,12 @@ from llmproxy.core.store.reading import Reading
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.ui import rows
-from llmproxy.ui.bodies import body
-from llmproxy.ui.calls import call as told_call, settle
-from llmproxy.ui.reading import Reader
-from llmproxy.ui.rows import Wanted
-from llmproxy.ui.story import story as steps_of
+from llmproxy.ui.recordings import rows
+from llmproxy.ui.recordings.bodies import body
+from llmproxy.ui.recordings.calls import call as told_call, settle
+from llmproxy.ui.recordings.reading import Reader
+from llmproxy.ui.recordings.rows import WantedCalls
+from llmproxy.ui.recordings.story import story as steps_of
 
 Json = Any
 """Plain JSON values."""
@@ -76,12 +76,12 @@ def number(query: Query, name: str, default: int | None, most: int) -> int:
     return int(text)
 
 
-def wanted(query: Query) -> Wanted:
+def wanted(query: Query) -> WantedCalls:
     """Return which calls a query means. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
     sample = number(query, "sample", 1, 999_999)
-    return Wanted(query["cassette"], sample, query.get("find", "")[:200], query.get("failed") == "1")
+    return WantedCalls(query["cassette"], sample, query.get("find", "")[:200], query.get("failed") == "1")
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------

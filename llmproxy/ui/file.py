@@ -20,13 +20,13 @@ from llmproxy.core.store.contents.rows import describe
 from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui import rows
-from llmproxy.ui.bodies import body, delta, text_of
-from llmproxy.ui.calls import call, settle
 from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, bounded, children_of
-from llmproxy.ui.reading import Reader, Told
-from llmproxy.ui.rows import Wanted
-from llmproxy.ui.story import story
+from llmproxy.ui.recordings import rows
+from llmproxy.ui.recordings.bodies import body, delta, text_of
+from llmproxy.ui.recordings.calls import call, settle
+from llmproxy.ui.recordings.reading import Reader, Told
+from llmproxy.ui.recordings.rows import WantedCalls
+from llmproxy.ui.recordings.story import story
 
 MARK = "llmproxy recording"
 """What kind of data a page has; by it a file of ours is told from another one."""
@@ -41,12 +41,12 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
 
     Of more than `most` bytes what comes last is left out, and calls of which one alone would fill it; each cassette tells how many.
     """
-    maker = _Maker(most=most)
+    maker = _FileMaker(most=most)
     children = children_of(store)
     cassettes = []
     for info in wanted:
         found = list(maker.take(store, info))
-        which = Wanted(info.name, info.sample)
+        which = WantedCalls(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
         told = list(bounded(islice(own, STORY_CALLS), STORY_BYTES))
@@ -93,7 +93,7 @@ def _row(interaction: Interaction) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Pool:
+class _ValuePool:
     """Values that stand once."""
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -112,14 +112,14 @@ class _Pool:
 
 
 @dataclass(slots=True)
-class _Maker:
+class _FileMaker:
     """Puts calls into the data of a file."""
 
     most: int | None = None
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
-    messages: _Pool = field(default_factory=_Pool)
-    tools: _Pool = field(default_factory=_Pool)
+    messages: _ValuePool = field(default_factory=_ValuePool)
+    tools: _ValuePool = field(default_factory=_ValuePool)
     depth: dict[int, int] = field(default_factory=dict)
     """How many others are needed to give a request back."""
 

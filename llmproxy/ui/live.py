@@ -1,6 +1,6 @@
 """What happens in a running proxy, as the page shows it.
 
-In two steps: `Snapshot` is taken where the engine lives, between two of its events, and costs little; `told` makes plain values of it in
+In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little; `told` makes plain values of it in
 any thread.
 """
 
@@ -50,7 +50,7 @@ class Open(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LiveState:
     """The state of a proxy at one moment."""
 
     now: float
@@ -62,7 +62,7 @@ class Snapshot:
     open: list[dict[str, Json]]
 
 
-def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> Snapshot:
+def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> LiveState:
     """Take what happened after the `after`-th outcome."""
     sessions = [
         {
@@ -78,7 +78,7 @@ def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -
         {"at": each.started_at, "party": each.party, "operation": each.operation, "model": each.model}
         for each in opened
     ]
-    return Snapshot(
+    return LiveState(
         engine.now(),
         str(engine.config.mode),
         engine.config.shown or str(engine.config.store),
@@ -89,7 +89,7 @@ def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -
     )
 
 
-def told(seen: Snapshot) -> dict[str, Json]:
+def told(seen: LiveState) -> dict[str, Json]:
     """Return a snapshot as plain values."""
     return {
         "now": seen.now,

@@ -24,7 +24,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import shown
 from llmproxy.ui import data, live
-from llmproxy.ui.answers import Answer, answered, json_answer, page, refused, to_page
+from llmproxy.ui.answers import PageAnswer, answered, json_answer, page, refused, to_page
 from llmproxy.ui.watch import Watch
 
 _DATA = UI_PREFIX + "data/"
@@ -44,7 +44,7 @@ class Viewer:
     """Comes with the page, and lets it ask; anew with each proxy."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
-    def ask(self, asked: ControlAsked) -> Future[Answer]:
+    def ask(self, asked: ControlAsked) -> Future[PageAnswer]:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
@@ -68,7 +68,7 @@ class Viewer:
         """Answer nothing any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _page(self, asked: ControlAsked, refusing: LLMProxyError | None) -> Answer:
+    def _page(self, asked: ControlAsked, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page to a person who opens it; its token only to who may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = refusal(_without_page(asked), self.token)
@@ -130,7 +130,7 @@ def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
 
 
-def _done(answer: Answer) -> Future[Answer]:
-    made: Future[Answer] = Future()
+def _done(answer: PageAnswer) -> Future[PageAnswer]:
+    made: Future[PageAnswer] = Future()
     made.set_result(answer)
     return made

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
-from llmproxy.ui.answers import Answer, Ask, Headers, answered, fields, json_answer, page, refused, to_page
+from llmproxy.ui.answers import Ask, Headers, PageAnswer, answered, fields, json_answer, page, refused, to_page
 
 _DATA = "data/"
 _LABEL = "label"
@@ -38,7 +38,7 @@ def respond(
     start: dict[str, Any],
     put: Put | None = None,
     body: bytes = b"",
-) -> Answer:
+) -> PageAnswer:
     """Answer one request of `llmproxy ui`; `put` takes what the page may write, where it may write anything."""
     path = urlsplit(target).path
     if path == "/":
@@ -70,7 +70,7 @@ def respond(
     return answered(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _written(put: Put, body: bytes) -> Answer:
+def _written(put: Put, body: bytes) -> PageAnswer:
     try:
         said = json.loads(body)
     except ValueError:
@@ -87,7 +87,7 @@ def _written(put: Put, body: bytes) -> Answer:
 def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
     """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class PageHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60
 
@@ -112,7 +112,7 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | No
         def log_message(self, *_: object) -> None:
             """Say nothing: the address holds no data, and the terminal belongs to the command."""
 
-    class Server(ThreadingHTTPServer):
+    class ViewerServer(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
@@ -120,4 +120,4 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | No
             if not isinstance(sys.exception(), ConnectionError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 
-    return Server(("127.0.0.1", port), Handler)
+    return ViewerServer(("127.0.0.1", port), PageHandler)

@@ -13,7 +13,7 @@ import httpx
 from llmproxy.client.control.told import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem
+from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem
 from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.checks.tools import check_tools, check_total
 from llmproxy.suite.checks.traffic import why_unseen
@@ -152,7 +152,7 @@ class Books:
         happens[0]()
         self.later = deque(happens[1:])
         item = CreatedItem.model_validate(said)
-        wanted = Created(entity="tasks", fields=item.fields or {}, count=item.count, within=item.within or 0)
+        wanted = CreatedEntity(entity="tasks", fields=item.fields or {}, count=item.count, within=item.within or 0)
         return worst(entities.created(before, [wanted]))
 
     def verify(self, said: dict[str, Any]) -> Status:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import Baseline, compared, read_baseline
+from llmproxy.report.baseline import BaselineReport, compared, read_baseline
 from llmproxy.report.events import Completed
 
 
@@ -66,6 +66,6 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match="is of other suites: it has x"):
         read_baseline(path, ["a"])
     lines: list[str] = []
-    shown = Baseline(read_baseline(path, ["x"]), lines.append, ["x"])
+    shown = BaselineReport(read_baseline(path, ["x"]), lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x", 0),)))
     assert lines == ["against the baseline: 1 worse, 0 as before\n", "  worse    x: passed -> failed\n"]

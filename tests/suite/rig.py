@@ -14,7 +14,7 @@ from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.runner import Tested, run_cases
 from llmproxy.suite.run.world import World
 from tests.support.process import ROOT
@@ -109,7 +109,7 @@ class Result:
 
 
 def run(
-    cases: Iterable[Case],
+    cases: Iterable[SuiteCase],
     *,
     proxy: str | None = None,
     agent: Mapping[str, Any] | None = None,
@@ -130,7 +130,7 @@ def run(
     return Result(tested, told)
 
 
-def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[Case]:
+def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[SuiteCase]:
     """Load a suite from text."""
     path = folder / name
     path.write_text(text, encoding="utf-8")

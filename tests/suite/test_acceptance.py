@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.stores import Kind
 from tests.provider import Provider
 from tests.suite import rig
@@ -94,7 +94,7 @@ class Rig:
 
     proxy: str
     folder: Path
-    cases: Sequence[Case]
+    cases: Sequence[SuiteCase]
 
 
 @pytest.fixture(scope="module")

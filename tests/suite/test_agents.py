@@ -16,7 +16,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem, Wait
+from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem, WaitSpec
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider
@@ -67,13 +67,17 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         entities.insert("tasks", {"title": "Parent"}, "parent")
         before = entities.baseline(["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
-        wrong = bad(entities.created(before, [Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})]))
+        wrong = bad(
+            entities.created(before, [CreatedEntity(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
+        )
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
-        wrong += bad(entities.created(before, [Created(entity="tasks", alias="new", fields={"title": "Review PR"})]))
+        wrong += bad(
+            entities.created(before, [CreatedEntity(entity="tasks", alias="new", fields={"title": "Review PR"})])
+        )
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         wrong += bad(entities.verify(VerifyItem(entity="tasks", id="$new", fields={"status": "completed"})))
         said.append(running.chat("Remind me to call mum"))
-        wait = Wait(
+        wait = WaitSpec(
             entity="reminders",
             filters={"text": {"contains": "mum"}},
             until={"status": "delivered"},
@@ -151,7 +155,7 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         before = entities.baseline(["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(entities.created(before, [Created(entity="tasks", alias="new", fields=fields)]))
+        wrong = bad(entities.created(before, [CreatedEntity(entity="tasks", alias="new", fields=fields)]))
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

@@ -16,7 +16,7 @@ from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.cluster.baggage import Baggage
     from llmproxy.suite.run.world import World
 
@@ -29,7 +29,7 @@ _NO_KEY = "none"
 
 def pack(
     world: World,
-    cases: Sequence[Case],
+    cases: Sequence[SuiteCase],
     paths: Sequence[str],
     settings: Loaded,
     proxy: Sequence[str],
@@ -76,7 +76,7 @@ def _relative(path: str | Path, root: Path) -> str:
     return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
 
 
-def _snapshots(cases: Sequence[Case]) -> Iterator[Path]:
+def _snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
     for path in dict.fromkeys(case.path for case in cases):
         beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
         if beside.is_file():
@@ -89,7 +89,7 @@ def _key_variables(env: Mapping[str, str]) -> list[str]:
     return [key.name for row in PROVIDERS.values() for key in row.keys if key.name in env]
 
 
-def _cassettes(folder: Path, cases: Sequence[Case]) -> dict[str, bytes]:
+def _cassettes(folder: Path, cases: Sequence[SuiteCase]) -> dict[str, bytes]:
     """Return the cassette files of these cases, and no other ones."""
     from llmproxy.core.cassettes.folder import CassetteDir
     from llmproxy.suite.choose.cassettes import cassette_name

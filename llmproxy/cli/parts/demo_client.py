@@ -30,7 +30,7 @@ class Asker:
         try:
             import openai
         except ModuleNotFoundError:
-            return cls("a plain HTTP client (openai is not installed here)", _plain, Refused)
+            return cls("a plain HTTP client (openai is not installed here)", _plain, DemoRefused)
         return cls(
             "the real openai client",
             lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0).chat.completions.create,
@@ -42,13 +42,13 @@ class Asker:
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         name = (
             f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
-            if self.refused is not Refused
+            if self.refused is not DemoRefused
             else ""
         )
         return f"{name}HTTP {error.status_code}\n{message}"
 
 
-class Refused(Exception):
+class DemoRefused(Exception):
     """An error that the plain client got."""
 
     def __init__(self, status_code: int, body: object) -> None:
@@ -80,7 +80,7 @@ def _plain(url: str) -> Create:
         if answer is None:
             return _stream(client, body)
         if answer.is_error:
-            raise Refused(answer.status_code, answer.json().get("error"))
+            raise DemoRefused(answer.status_code, answer.json().get("error"))
         return _read(answer.text)
 
     return create

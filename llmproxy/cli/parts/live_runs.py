@@ -65,7 +65,7 @@ class LiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
-        from llmproxy.cli.parts.printing import line
+        from llmproxy.cli.parts.telling.printing import line
         from llmproxy.core.traffic.advice import look, quoted
         from llmproxy.settings import shown_path
 
@@ -110,7 +110,7 @@ class LiveTests:
         """Nothing is kept back."""
 
     def _compared(self) -> tuple[list[str], dict[str, object]]:
-        from llmproxy.cli.parts.printing import line
+        from llmproxy.cli.parts.telling.printing import line
 
         before = self._verdicts()
         lines, told = [], dict[str, object]()

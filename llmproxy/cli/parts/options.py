@@ -66,7 +66,7 @@ class OnAFreePort(SettingsCommand):
     free_port = True
 
 
-class Recorded(OnAFreePort):
+class OnRecordings(OnAFreePort):
     """The same for a command that works on what is recorded of all channels."""
 
     without = frozenset({"live", "unknown_tool", "read_only"})

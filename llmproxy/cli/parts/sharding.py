@@ -12,7 +12,7 @@ from llmproxy.report.shards.cut import read_shard, read_times, split, told, weig
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
 
 __all__ = ["CutPart", "advise", "cut", "tell_empty"]
 
@@ -21,14 +21,14 @@ __all__ = ["CutPart", "advise", "cut", "tell_empty"]
 class CutPart:
     """One part of a test."""
 
-    cases: list[Case]
+    cases: list[SuiteCase]
     title: str
     """Of the whole test."""
     told: Mapping[str, Any]
 
 
 def cut(
-    text: str, times: Path | None, cases: Sequence[Case], runs: int | None, command: str, *, partly: bool
+    text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> CutPart | None:
     """Return a part of the selected cases; None where none was asked for.
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from llmproxy.client.doctor.witness import WEB, Address
 
-__all__ = ["Lookup", "past_by_name", "read_lookups", "watching"]
+__all__ = ["HostLookup", "past_by_name", "read_lookups", "watching"]
 
 VARIABLE = "LLMPROXY_DOCTOR"
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class HostLookup:
     """One host that a process asked for."""
 
     pid: int
@@ -52,16 +52,16 @@ def log_in(folder: Path) -> Path:
     return folder / "lookups"
 
 
-def read_lookups(folder: Path) -> Iterator[Lookup]:
+def read_lookups(folder: Path) -> Iterator[HostLookup]:
     """Yield what was told; half a line is left out."""
     log = log_in(folder)
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
         if pid.isdecimal() and host:
-            yield Lookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
+            yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def past_by_name(lookups: Iterator[Lookup]) -> dict[int, tuple[str, list[Address]]]:
+def past_by_name(lookups: Iterator[HostLookup]) -> dict[int, tuple[str, list[Address]]]:
     """Return, by process, its program and the web hosts, or providers' hosts, that it asked for itself."""
     from llmproxy.core.providers.hosts import provider_of_host
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from llmproxy.client.control.client import ControlError
 from llmproxy.client.process.attach import Attached, attached
 from llmproxy.client.process.child import exit_code
-from llmproxy.client.sweep.findings import Finding, Went, find, last_words
+from llmproxy.client.sweep.findings import SweepFinding, Went, find, last_words
 from llmproxy.client.sweep.trials import Trial, trials_of
-from llmproxy.core.faults import Kind
+from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 from llmproxy.report.amounts import counted
 
@@ -59,7 +59,7 @@ class Swept:
     env: Mapping[str, str]
     open: Callable[[Attached, Mapping[str, Any]], OpenedRun]
     """Opens a session with faults at a proxy."""
-    kinds: Sequence[Kind]
+    kinds: Sequence[FaultKind]
     jobs: int = 1
     patience: float = 0
     """Seconds; 0: see PATIENCE."""
@@ -80,10 +80,10 @@ class Sweep:
         self._patience = swept.patience or 10 * PATIENCE
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
-        self.findings: list[Finding] = []
+        self.findings: list[SweepFinding] = []
         self.baseline: list[Went] = []
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[SweepFinding]:
         """Do all of it. Raises NoSweep, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
@@ -167,7 +167,7 @@ class Sweep:
                 self._end()
                 raise
 
-    def _try(self, trial: Trial) -> Finding:
+    def _try(self, trial: Trial) -> SweepFinding:
         return find(trial, self._once({"faults": [trial.rule]}), self.baseline)
 
     def _once(self, faults: Mapping[str, Any]) -> Went:

@@ -51,7 +51,7 @@ class Went:
     """It was ended because it did not end."""
 
 
-class Finding(NamedTuple):
+class SweepFinding(NamedTuple):
     """What came of one trial."""
 
     trial: Trial
@@ -71,29 +71,29 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> Finding:
+def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
     """Say what the agent did; `baseline` are undisturbed runs, at least one: where they differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     struck = [call for call in mine if call.fault]
     if not struck:
-        return Finding(trial, Outcome.UNMET, "the call did not come", weak=False)
+        return SweepFinding(trial, Outcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return Finding(trial, Outcome.HUNG, f"had not ended after {went.seconds:.0f} s", weak=True)
+        return SweepFinding(trial, Outcome.HUNG, f"had not ended after {went.seconds:.0f} s", weak=True)
     if missed is not None:
-        return Finding(
+        return SweepFinding(
             trial, Outcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
         )
     if went.failed:
-        return Finding(trial, Outcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
+        return SweepFinding(trial, Outcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
     wrong = went.wrong or _left_out(trial, mine, before) or _differs(went.said, [each.said for each in baseline])
     if wrong:
-        return Finding(trial, Outcome.QUIET, wrong, weak=True)
+        return SweepFinding(trial, Outcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
-    return Finding(trial, Outcome.RECOVERED, _recovered(retries, went.seconds - usual_seconds), weak=False)
+    return SweepFinding(trial, Outcome.RECOVERED, _recovered(retries, went.seconds - usual_seconds), weak=False)
 
 
 def _recovered(retries: int, seconds: float) -> str:

@@ -7,30 +7,30 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from llmproxy.client.sweep.findings import Finding, Outcome
+from llmproxy.client.sweep.findings import Outcome, SweepFinding
 
 
-def lines_of(findings: Sequence[Finding]) -> list[str]:
+def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
     """Return the table: fault, calls, what the agent did."""
     rows = [("fault", "call", "", "what the agent did"), *_rows(findings)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return ["  ".join((*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in rows]
 
 
-def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
+def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for said, alike in groupby(some, _said):
             found = list(alike)
             yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _together(said, found)
 
 
-def _said(finding: Finding) -> tuple[str, str]:
+def _said(finding: SweepFinding) -> tuple[str, str]:
     """Return what findings in one row have in common: of what is fine the number of retries, of everything else all."""
     detail = finding.detail.partition(",")[0] if finding.outcome is Outcome.RECOVERED else finding.detail
     return finding.outcome.value, detail
 
 
-def _together(said: tuple[str, str], found: Sequence[Finding]) -> str:
+def _together(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
     outcome, detail = said
     seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == Outcome.RECOVERED else []
     most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
@@ -48,7 +48,7 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def summary_of(findings: Sequence[Finding], typed: str) -> list[str]:
+def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
@@ -68,7 +68,7 @@ def summary_of(findings: Sequence[Finding], typed: str) -> list[str]:
     return [*lines, f"A sound agent {first.kind.sound}.", f"Again, alone: {typed.replace('FAULT', first.again)}"]
 
 
-def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def as_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
     """Return plain values."""
     return [
         {

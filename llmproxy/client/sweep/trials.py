@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.faults import KINDS, SWEEP, BadFaults, Call as Asked, Kind, Rule
+from llmproxy.core.faults import KINDS, SWEEP, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.choosing import covers, is_chosen
 from llmproxy.core.faults.recorded import call_of
 from llmproxy.protocol import AGENT, Decision
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Trial(NamedTuple):
     """One fault at one call."""
 
-    kind: Kind
+    kind: FaultKind
     number: int
     """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls of tools apart."""
     key: str
@@ -38,7 +38,7 @@ def is_sweep(asked: str) -> bool:
     return asked == SWEEP or asked.startswith(f"{SWEEP}:")
 
 
-def asked_kinds(asked: str) -> list[Kind]:
+def asked_kinds(asked: str) -> list[FaultKind]:
     """Return the kinds of a sweep. Raises BadFaults for one that there is not, or that cannot be done to one call."""
     names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
     for name in names:
@@ -52,7 +52,7 @@ def asked_kinds(asked: str) -> list[Kind]:
     return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
 
 
-def trials_of(calls: Sequence[Call], kinds: Sequence[Kind]) -> list[Trial]:
+def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be done."""
     found = list(_answered(calls))
     return [
@@ -71,9 +71,9 @@ def _answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
             yield each, call_of(made)
 
 
-def _met(kind: Kind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
+def _met(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
     """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
-    rule, seen, number = Rule(kind), set[tuple[str | None, int | None]](), 0
+    rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
         if covers(rule, call) and is_chosen(rule, call):
             number += 1
@@ -82,5 +82,5 @@ def _met(kind: Kind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int,
                 yield number, each, call
 
 
-def _rule(kind: Kind, call: Call) -> dict[str, Any]:
+def _rule(kind: FaultKind, call: Call) -> dict[str, Any]:
     return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}

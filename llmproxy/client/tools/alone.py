@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.client.tools.hosts import Heard
+from llmproxy.client.tools.hosts import HeardLine
 
 if TYPE_CHECKING:
     from llmproxy.core.control.tool_lines import ToolLine
@@ -77,10 +77,10 @@ class OwnHost:
         self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
         self._line.learn(secrets)
 
-    def hear(self, line: bytes) -> Heard:
+    def hear(self, line: bytes) -> HeardLine:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
         heard = self._line.hear(line)
-        return Heard(heard.out, heard.forward, heard.late, heard.gone)
+        return HeardLine(heard.out, heard.forward, heard.late, heard.gone)
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep an answer. Raises LLMProxyError."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.tools.wire import Wire
+from llmproxy.client.tools.wire import ControlWire
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
 
@@ -18,7 +18,7 @@ TIMEOUT = 60.0
 """Seconds."""
 
 
-class Heard(NamedTuple):
+class HeardLine(NamedTuple):
     """What becomes of a line of the client's."""
 
     out: bytes
@@ -31,10 +31,10 @@ class Heard(NamedTuple):
     """A fault on purpose: the server ends, as far as its client can see."""
 
 
-class Host(Protocol):
+class ToolHost(Protocol):
     """Decides."""
 
-    def hear(self, line: bytes) -> Heard:
+    def hear(self, line: bytes) -> HeardLine:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -54,18 +54,18 @@ class ProxyHost:
         """Speak for one client of `server`; `secrets` are values that must not be kept."""
         parts = urlsplit(url)
         self._url = url
-        self._wire = Wire(parts.hostname or "127.0.0.1", parts.port or 80, TIMEOUT)
+        self._wire = ControlWire(parts.hostname or "127.0.0.1", parts.port or 80, TIMEOUT)
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._secrets = list(secrets)
 
-    def hear(self, line: bytes) -> Heard:
+    def hear(self, line: bytes) -> HeardLine:
         """Ask what becomes of a line."""
         more = {"secrets": self._secrets} if self._secrets else {}
         told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more})
         self._secrets = []
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return Heard(out, told["forward"], told.get("late", 0), told.get("gone") is True)
+        return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Tell an answer."""

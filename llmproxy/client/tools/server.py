@@ -20,7 +20,7 @@ PATIENCE = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-class TooLong(MachineError):
+class LineTooLong(MachineError):
     """A line has no end."""
 
 
@@ -37,7 +37,7 @@ def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
             parts.append(data[begin:])
             size += len(data) - begin
         if size > LONGEST_LINE:
-            raise TooLong(f"a line of over {LONGEST_LINE} bytes")
+            raise LineTooLong(f"a line of over {LONGEST_LINE} bytes")
     if parts:
         yield b"".join(parts)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from llmproxy.client.tools.hosts import Host
+from llmproxy.client.tools.hosts import ToolHost
 from llmproxy.client.tools.messages import error, id_of, parse, token_of
 from llmproxy.client.tools.server import Server, lines
 from llmproxy.errors import Exit, LLMProxyError
@@ -44,7 +44,7 @@ class Shim:
     """One client and its server."""
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], host: Host, write: Callable[[bytes], None]
+        self, command: Sequence[str], env: Mapping[str, str], host: ToolHost, write: Callable[[bytes], None]
     ) -> None:
         """Stand before the server that `command` starts in `env`; `write` sends to the client, from any thread."""
         self._command, self._env, self._host = command, env, host

@@ -17,7 +17,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.hosts import Host
+    from llmproxy.client.tools.hosts import ToolHost
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
 SHORTEST_SECRET = 8
@@ -79,7 +79,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> Host:
+def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
     secrets = [
         value
         for name, value in env.items()

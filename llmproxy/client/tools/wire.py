@@ -15,7 +15,7 @@ READ = 1 << 18
 LONGEST_HEAD = 1 << 16
 
 
-class Wire:
+class ControlWire:
     """The connection; one call at a time."""
 
     def __init__(self, host: str, port: int, timeout: float) -> None:

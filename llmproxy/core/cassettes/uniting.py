@@ -73,7 +73,7 @@ class UnitedStores:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptRecording:
     """One recording of the union."""
 
     interaction: Interaction
@@ -149,7 +149,7 @@ def _check_rules(stores: Mapping[Path, Reading]) -> None:
             )
 
 
-def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept], int, list[str]]:
+def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
     """Return what is live of a cassette, in the order of its requests, how many were left out as older, and conflicts in words."""
     gone = {
         identity
@@ -159,7 +159,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept], int, l
         )
         for identity in [_identity(store.load(row[0]))]
     }
-    kept: dict[Slot, _Kept] = {}
+    kept: dict[Slot, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
     heads: dict[str, list[tuple[Path, object]]] = {}
     for path, store in stores.items():
@@ -168,7 +168,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept], int, l
                 stale += 1
                 continue
             slot = (each.cassette, each.sample, each.party, each.key, each.occurrence)
-            before = kept.setdefault(slot, _Kept(each))
+            before = kept.setdefault(slot, _KeptRecording(each))
             if _answer(before.interaction) != _answer(each):
                 conflicts.append(
                     f"{_titled(each)}: #{before.froms[0][1]} of {before.froms[0][0]}, #{each.id} of {path}"
@@ -213,7 +213,11 @@ def _titled(one: Interaction) -> str:
 
 
 def _write(
-    made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_Kept], ids: Mapping[Path, dict[int, int]]
+    made: Store,
+    stores: Mapping[Path, Store],
+    name: str,
+    kept: Sequence[_KeptRecording],
+    ids: Mapping[Path, dict[int, int]],
 ) -> None:
     """Store a cassette as the parts have it together."""
     samples = sorted({one.interaction.sample for one in kept})

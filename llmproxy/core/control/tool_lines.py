@@ -21,7 +21,7 @@ from urllib.parse import quote
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine, Exchange
 from llmproxy.core.mcp.refusals import refuse
-from llmproxy.core.mcp.turns import MICROSECONDS, Turn, Wait
+from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
 from llmproxy.core.sessions.exchange import Talking
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
@@ -67,7 +67,7 @@ class _Waiting:
 
     exchange: Exchange
     talk: Talking
-    turns: deque[Turn]
+    turns: deque[AnswerPart]
 
 
 @dataclass(slots=True)

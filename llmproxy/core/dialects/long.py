@@ -62,7 +62,7 @@ def _tokens(body: bytes) -> Iterator[tuple[bytes, int, int]]:
         yield match[0], start, at
 
 
-class _Open(NamedTuple):
+class _OpenNode(NamedTuple):
     """A list or an object that has begun."""
 
     at: int
@@ -77,7 +77,7 @@ class _Kept:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
-        self._open: list[_Open] = []
+        self._open: list[_OpenNode] = []
         self._left_out = 0
         """How deep the scan is inside what is left out; 0: not at all."""
 
@@ -98,7 +98,7 @@ class _Kept:
         if self._left_out:
             self._left_out += 1
             return
-        self._open.append(_Open(len(self._parts), self._size))
+        self._open.append(_OpenNode(len(self._parts), self._size))
         self._parts.append(bracket)
         self._size += 1
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
 from llmproxy.core.faults.pieces import MICROSECONDS, timed, with_pieces
 from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
-from llmproxy.core.faults.values import Call
+from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.faults.walk import Faulting, Struck
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
@@ -64,7 +64,9 @@ def strike(
     return True
 
 
-def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | None, read: Read, *, now: float) -> Call:
+def _call(
+    exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | None, read: Read, *, now: float
+) -> FaultTarget:
     party, key = walker
     provider = exchange.route.provider.name
     upgrade = (header(exchange.headers, "upgrade") or "").lower() == "websocket"
@@ -76,7 +78,7 @@ def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | No
             known.append(read(slot) if slot is not None and playable else None)
         return known[0]
 
-    return Call(
+    return FaultTarget(
         session=exchange.session.name,
         party=party,
         provider=provider,
@@ -99,7 +101,7 @@ def _call(exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | No
     )
 
 
-def recorded_calls(store: Store, cassette: str, sample: int) -> list[Call]:
+def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
     """Return the recordings of a cassette as calls that a rule can look at; the last of them, where there are very many."""
     rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
     return [call_of(store.load(row)) for row in rows]

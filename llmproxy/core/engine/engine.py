@@ -36,7 +36,7 @@ from llmproxy.core.engine.going_live import (
 )
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
-from llmproxy.core.engine.talking import Talk, as_kept, hear_reply, say_harmless
+from llmproxy.core.engine.talking import RecordedTalk, as_kept, hear_reply, say_harmless
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import UnknownArguments
@@ -46,7 +46,7 @@ from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import Known, Memory, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize, new_ids
 from llmproxy.core.living.living import Living
-from llmproxy.core.misses.explain import Miss
+from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.secrets.redact import Redactor
@@ -632,7 +632,7 @@ class Engine:
         more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
         return MissError(self.redactor.text(miss.text + more))
 
-    def _explained(self, exchange: Exchange, why: MissReason, recordings: int) -> Miss:
+    def _explained(self, exchange: Exchange, why: MissReason, recordings: int) -> ExplainedMiss:
         request = self._request(exchange, exchange.body or b"")
         wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
         from llmproxy.core.engine.missing import explain_miss
@@ -652,7 +652,7 @@ class Engine:
             raise ValueError(msg)
         response = exchange.bound.response if exchange.bound is not None else self._store.response(exchange.slot.id)
         if exchange.channel is Channel.MCP:
-            exchange.talk = Talk(self._store, exchange, response)
+            exchange.talk = RecordedTalk(self._store, exchange, response)
             response = exchange.talk.response
         self._serve(exchange, exchange.slot)
         self._keep_answer(exchange, response)

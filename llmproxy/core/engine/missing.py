@@ -10,7 +10,7 @@ from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
-from llmproxy.core.misses.explain import Miss, MissContext, MissPlace, explain
+from llmproxy.core.misses.explain import ExplainedMiss, MissContext, MissPlace, explain
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
@@ -34,7 +34,7 @@ def explain_miss(
     wanted: Canonical,
     config: Config,
     store: Store | None,
-) -> Miss:
+) -> ExplainedMiss:
     """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted."""
     session, where = exchange.session, exchange.route
     key = exchange.key or Key("")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp.answers import answers, readdress
 from llmproxy.core.mcp.refusals import error_message, is_harmless
-from llmproxy.core.mcp.turns import MICROSECONDS, Turn, Wait, event, turns_of_call, turns_of_stream
+from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait, event, turns_of_call, turns_of_stream
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Reply
 from llmproxy.core.store.store import Store
@@ -70,7 +70,7 @@ def as_kept(exchange: Exchange, response: Response) -> Response:
     return response
 
 
-class Talk:
+class RecordedTalk:
     """One recorded answer on its way to a client of today."""
 
     def __init__(self, store: Store, exchange: Exchange, response: Response) -> None:
@@ -84,7 +84,7 @@ class Talk:
         self.turns = self._turns()
         """None where nothing has to be waited for."""
 
-    def _turns(self) -> list[Turn] | None:
+    def _turns(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
         left = response.ending in (Ending.LEFT, Ending.CUT)
         if exchange.operation == STREAM:
@@ -94,7 +94,7 @@ class Talk:
             return turns_of_stream(response, self._recorded.started_at, messages, ended=False)
         turns = turns_of_call(response)
         if left:  # the recorded client gave it up, and so may this one
-            turns = [*(turns or [Turn(Wait.NOTHING, None, response.body)]), Turn(Wait.FOR_EVER, None, b"")]
+            turns = [*(turns or [AnswerPart(Wait.NOTHING, None, response.body)]), AnswerPart(Wait.FOR_EVER, None, b"")]
         return turns
 
     def _rows(self) -> Iterator[RowSummary]:
@@ -103,12 +103,12 @@ class Talk:
         rows = self._store.summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
 
-    def ask(self, turn: Turn) -> None:
+    def ask(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
         if turn.wait is Wait.ANSWER:
             self._exchange.session.questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
-    def ready(self, turn: Turn) -> bool | str:
+    def ready(self, turn: AnswerPart) -> bool | str:
         """Tell whether a turn's data may go out now; a text: never, and why."""
         session = self._exchange.session
         match turn.wait:

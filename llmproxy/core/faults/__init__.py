@@ -12,7 +12,7 @@ it strikes. Nothing here knows a socket: `engine.breaking` asks, the shell sends
 from llmproxy.core.faults.kinds.table import KINDS
 from llmproxy.core.faults.presets import PRESETS, preset_text
 from llmproxy.core.faults.reading import SWEEP, BadFaults, faults_for_session, load_faults, read_faults
-from llmproxy.core.faults.values import Broken, Call, Fault, Faults, Kind, Needs, Parameter, Rule
+from llmproxy.core.faults.values import Broken, Fault, FaultKind, FaultRule, Faults, FaultTarget, Needs, Parameter
 from llmproxy.core.faults.walk import Faulting, Struck
 
 __all__ = [
@@ -21,14 +21,14 @@ __all__ = [
     "SWEEP",
     "BadFaults",
     "Broken",
-    "Call",
     "Fault",
+    "FaultKind",
+    "FaultRule",
+    "FaultTarget",
     "Faulting",
     "Faults",
-    "Kind",
     "Needs",
     "Parameter",
-    "Rule",
     "Struck",
     "faults_for_session",
     "load_faults",

@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from llmproxy.core.faults.values import TEXTS, Call, Fault, Faults, Rule
+from llmproxy.core.faults.values import TEXTS, Fault, FaultRule, Faults, FaultTarget
 from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.protocol import AGENT, Channel
 
 
-def choose(faults: Faults, call: Call, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+def choose(faults: Faults, call: FaultTarget, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
     """Yield the faults that may strike, the first one first: the next counts where one finds nothing in the answer to be done to.
 
     `struck` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that names a call
@@ -32,12 +32,12 @@ def choose(faults: Faults, call: Call, *, struck: int, numbers: Mapping[int, int
             yield Fault(rule, index + 1, struck)
 
 
-def covers(rule: Rule, call: Call) -> bool:
+def covers(rule: FaultRule, call: FaultTarget) -> bool:
     """Tell whether this kind can meet a call at all; what must be done to an answer may still find nothing to do it to."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def is_chosen(rule: Rule, call: Call) -> bool:
+def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
     """Tell whether the words of a rule choose a call, whichever number it has. The tools of an answer are read last, since that takes time."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
@@ -45,7 +45,7 @@ def is_chosen(rule: Rule, call: Call) -> bool:
     return all(chosen_by(rule, name, call) for name in TEXTS)
 
 
-def chosen_by(rule: Rule, name: str, call: Call) -> bool:
+def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
     """Tell whether one word of a rule, `model`, chooses a call."""
     patterns = rule.texts.get(name) or _unless(rule, name, call)
     if name == "tool":
@@ -53,7 +53,7 @@ def chosen_by(rule: Rule, name: str, call: Call) -> bool:
     return matches(patterns, getattr(call, name))
 
 
-def _unless(rule: Rule, name: str, call: Call) -> tuple[str, ...]:
+def _unless(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
     """Return what counts where a rule does not say: the agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools."""
     if name == "party":
         return (AGENT,)
@@ -71,7 +71,7 @@ def matches(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw(seed: int, call: Call, rule: int, attempt: int) -> float:
+def draw(seed: int, call: FaultTarget, rule: int, attempt: int) -> float:
     """Return a number from 0 up to 1 that depends on nothing else."""
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     digest = hashlib.sha256(json.dumps(words).encode()).digest()

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from llmproxy.core.faults.choosing import chosen_by, covers, is_chosen
 from llmproxy.core.faults.presets import PRESETS
-from llmproxy.core.faults.values import Call, Faults, Needs, Rule
+from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs
 
 _SHOWN = 5
 """Names that are told."""
 
 
-def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Call], *, came: int) -> list[str]:
+def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int) -> list[str]:
     """Return a line for each rule that struck nothing.
 
     `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many calls came.
@@ -28,7 +28,7 @@ def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Cal
     ]
 
 
-def _why(rule: Rule, calls: Sequence[Call], came: int) -> str:
+def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:
@@ -60,11 +60,11 @@ def _why(rule: Rule, calls: Sequence[Call], came: int) -> str:
     return "none of the calls that it chooses came"
 
 
-def _met(rule: Rule) -> str:
+def _met(rule: FaultRule) -> str:
     return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
-def _had(name: str, calls: Sequence[Call]) -> list[str]:
+def _had(name: str, calls: Sequence[FaultTarget]) -> list[str]:
     values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
     return sorted({each for some in values for each in some if each})
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from llmproxy.core.faults.kinds.table import KINDS
 from llmproxy.core.faults.presets import PRESETS, preset_text
-from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, Faults, Kind, Parameter, Rule
+from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
@@ -153,7 +153,7 @@ def read_seed(value: Json, where: str = "faults") -> int:
     return value
 
 
-def kind_named(name: Json, where: str) -> Kind:
+def kind_named(name: Json, where: str) -> FaultKind:
     """Return a kind. Raises BadFaults."""
     if not isinstance(name, str) or name not in KINDS:
         near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
@@ -161,7 +161,7 @@ def kind_named(name: Json, where: str) -> Kind:
     return KINDS[name]
 
 
-def _rule(row: Json, where: str) -> Rule:
+def _rule(row: Json, where: str) -> FaultRule:
     if isinstance(row, str):
         at = _KIND_AT.fullmatch(row)
         row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
@@ -172,7 +172,7 @@ def _rule(row: Json, where: str) -> Rule:
     _known(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
     numbers = {name: _numbers(row.get(name), name, where) for name in NUMBERS}
     texts = {name: _texts(row.get(name), name, where) for name in TEXTS}
-    rule = Rule(
+    rule = FaultRule(
         kind=kind,
         values={each.name: _number(row.get(each.name, each.default), each, where) for each in kind.takes},
         probability=_number(row.get("probability", 1.0), _PROBABILITY, where),
@@ -229,7 +229,7 @@ def _texts(value: Json, name: str, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _names_exist(rule: Rule, where: str) -> None:
+def _names_exist(rule: FaultRule, where: str) -> None:
     """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
     for word, known, met in (
         ("channel", CHANNELS, rule.kind.channels),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.faults.pieces import kind_of
-from llmproxy.core.faults.values import Call
+from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.mcp.texts import called_in
 from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.providers.routing import Family, family_of
@@ -15,12 +15,12 @@ SWITCHING = 101
 """Status of a recorded WebSocket."""
 
 
-def call_of(one: Interaction) -> Call:
+def call_of(one: Interaction) -> FaultTarget:
     """Return a recording as the call that it answers."""
     socket = one.response.status == SWITCHING
     family = family_of(one.provider, one.operation)
     answer = None if socket else one.response
-    return Call(
+    return FaultTarget(
         session=one.cassette,
         party=one.party,
         provider=one.provider,

@@ -46,7 +46,7 @@ class Broken(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-class Call(NamedTuple):
+class FaultTarget(NamedTuple):
     """A call that may be struck: everything that a rule can look at."""
 
     session: str
@@ -81,12 +81,12 @@ class Call(NamedTuple):
 
 Values = Mapping[str, float]
 """What was given for the parameters of a kind, with the defaults of the others."""
-Break = Callable[[Call, Values], Broken | None]
+Break = Callable[[FaultTarget, Values], Broken | None]
 """Does it; None where this answer has nothing to do it to: no text, no tool call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One kind of fault: a row of the table."""
 
     name: str
@@ -118,10 +118,10 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FaultRule:
     """When which fault strikes. What is empty chooses everything."""
 
-    kind: Kind
+    kind: FaultKind
     values: Values = field(default_factory=dict)
     numbers: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Which `call` or `recording`; see `NUMBERS`."""
@@ -156,7 +156,7 @@ NUMBERS = ("call", "recording")
 class Faults:
     """What was asked for: rules in their order, the first that strikes counts."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FaultRule, ...] = ()
     seed: int = 0
     name: str = ""
     """As it was asked for: a file, a preset, ``reset@3``."""
@@ -175,14 +175,14 @@ class Faults:
 class Fault(NamedTuple):
     """A fault that strikes a call."""
 
-    rule: Rule
+    rule: FaultRule
     number: int
     """Of the rule, from 1."""
     attempt: int
     """How often the request was struck before."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FaultKind:
         """Its kind."""
         return self.rule.kind
 

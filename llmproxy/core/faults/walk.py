@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmproxy.core.faults.choosing import choose, covers, is_chosen
-from llmproxy.core.faults.values import Broken, Call, Fault, Faults, Needs
+from llmproxy.core.faults.values import Broken, Fault, Faults, FaultTarget, Needs
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Channel
 
@@ -20,7 +20,7 @@ Request = tuple[str, str, int]
 class Struck(NamedTuple):
     """A call that a fault struck."""
 
-    call: Call
+    call: FaultTarget
     fault: Fault
     broken: Broken | None
     """What its client sees; None where that is known when the provider has answered."""
@@ -47,7 +47,7 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def strike(self, call: Call) -> Struck | None:
+    def strike(self, call: FaultTarget) -> Struck | None:
         """Return the fault that strikes this call, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         struck = self._struck.get(request, 0)
@@ -60,7 +60,7 @@ class Faulting:
                 return Struck(call, fault, broken)
         return None
 
-    def pass_by(self, call: Call) -> None:
+    def pass_by(self, call: FaultTarget) -> None:
         """Count a call that came while other faults were met: the third call of the session is the third."""
         self._number(call, (call.party, call.key, call.nth))
 
@@ -68,7 +68,7 @@ class Faulting:
         """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
-        call = Call(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (struck := self.strike(call)) is None:
             self._handshakes[key] += 1
         return struck
@@ -89,7 +89,7 @@ class Faulting:
         self.strikes[fault.number] += times
         self.total[fault.number] += times
 
-    def _number(self, call: Call, request: Request) -> dict[int, int]:
+    def _number(self, call: FaultTarget, request: Request) -> dict[int, int]:
         """Return for each rule that names a call which of those that it chooses this is, from 1; a retry is the call that it retries."""
         found = {}
         for index, rule in enumerate(self.faults.rules):

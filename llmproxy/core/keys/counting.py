@@ -27,7 +27,7 @@ _TYPE = re.compile(r"\(type=[^)]*\)")
 NULLS = "members that are `null` are as if absent, in every object named below; in tool schemas, inputs and results they count"
 
 
-class Row(NamedTuple):
+class CountingRow(NamedTuple):
     """One rule, wherever it stands."""
 
     operations: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     why: str
 
 
-def body_rows() -> list[Row]:
+def body_rows() -> list[CountingRow]:
     """Return every rule of every shape: in which operations of which dialect, at which members."""
     places: dict[tuple[Do, str, str], dict[str, None]] = {}
     for (family, operation), shape in SHAPES.items():
@@ -47,7 +47,7 @@ def body_rows() -> list[Row]:
     found: dict[tuple[str, Do, str], list[str]] = {}
     for (do, why, member), names in places.items():
         found.setdefault((", ".join(names), do, why), []).append(f"`{member}`")
-    return [Row(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
+    return [CountingRow(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
 
 
 def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, Rule]]:

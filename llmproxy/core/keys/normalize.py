@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
 from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
-from llmproxy.core.keys.scrub import Compiled, Rules, Scrub, apply, compiled, substitute
+from llmproxy.core.keys.scrub import Compiled, Rules, TextScrub, apply, compiled, substitute
 from llmproxy.core.keys.shapes import NOTHING, Shape
 from llmproxy.core.keys.walk import MadeBy, Origin, Walk
 from llmproxy.core.providers.routing import streams
@@ -35,7 +35,7 @@ from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
 if TYPE_CHECKING:
     from llmproxy.core.providers.routing import Route
 
-__all__ = ["Canonical", "MadeBy", "Origin", "Rules", "Scrub", "canonicalize", "new_ids"]
+__all__ = ["Canonical", "MadeBy", "Origin", "Rules", "TextScrub", "canonicalize", "new_ids"]
 
 
 @dataclass(frozen=True, slots=True)

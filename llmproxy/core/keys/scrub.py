@@ -28,7 +28,7 @@ WHERE = "[tool.llmproxy.normalize]"
 
 
 @dataclass(frozen=True, slots=True)
-class Scrub:
+class TextScrub:
     """Replace what `pattern` matches by `placeholder`, in system text or in every string of the body."""
 
     pattern: str
@@ -42,25 +42,25 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? )?"
 _HOUR = r"(?:,?(?: at)? \d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp][Mm]\b)?)?"
 
-PACKS: dict[str, tuple[Scrub, ...]] = {
-    "dates": (Scrub(_ISO, "[date-time]", "system"),),
+PACKS: dict[str, tuple[TextScrub, ...]] = {
+    "dates": (TextScrub(_ISO, "[date-time]", "system"),),
     "days": (
-        Scrub(rf"\b{_DAY}(?:\d{{1,2}} {_MONTH} \d{{4}}|{_MONTH} \d{{1,2}},? \d{{4}})\b{_HOUR}", "[day]", "system"),
-        Scrub(r"\b\d{4}-\d\d-\d\d\b(?!T)" + _HOUR, "[day]", "system"),
+        TextScrub(rf"\b{_DAY}(?:\d{{1,2}} {_MONTH} \d{{4}}|{_MONTH} \d{{1,2}},? \d{{4}})\b{_HOUR}", "[day]", "system"),
+        TextScrub(r"\b\d{4}-\d\d-\d\d\b(?!T)" + _HOUR, "[day]", "system"),
     ),
-    "uuids": (Scrub(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "[uuid]", "system"),),
+    "uuids": (TextScrub(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "[uuid]", "system"),),
     "temp-paths": (
-        Scrub(r"(?:/private)?/var/folders/[\w+]+/[\w+]+/[A-Z]/[^\s\"'`<>:/]+", "[temp-path]", "system"),
-        Scrub(r"\bpytest-of-[\w.-]+/pytest-\d+", "[temp-path]", "system"),
-        Scrub(r"/(?:private/|var/)?tmp/tmp[\w-]{6,}", "[temp-path]", "system"),
-        Scrub(r"(?i)\b[A-Z]:\\Users\\[^\\\s]+\\AppData\\Local\\Temp\\tmp[\w-]{6,}", "[temp-path]", "system"),
+        TextScrub(r"(?:/private)?/var/folders/[\w+]+/[\w+]+/[A-Z]/[^\s\"'`<>:/]+", "[temp-path]", "system"),
+        TextScrub(r"\bpytest-of-[\w.-]+/pytest-\d+", "[temp-path]", "system"),
+        TextScrub(r"/(?:private/|var/)?tmp/tmp[\w-]{6,}", "[temp-path]", "system"),
+        TextScrub(r"(?i)\b[A-Z]:\\Users\\[^\\\s]+\\AppData\\Local\\Temp\\tmp[\w-]{6,}", "[temp-path]", "system"),
     ),
     "coding-agents": (
-        *(Scrub("(?s)" + _ENVIRONMENT % tag, rf"\1[{tag}]", "all") for tag in ("cwd", "current_date", "timezone")),
-        Scrub(r"(?m)^((?:Primary )?[Ww]orking directory: ).*$", r"\1[cwd]", "system"),
-        Scrub(r"(?m)^(Today's date(?: is|:) ?).*$", r"\1[date]", "system"),
-        Scrub(r"(?m)^(OS Version: ).*$", r"\1[os]", "system"),
-        Scrub(r"(?s)(gitStatus: ).*?(?=\n</|\Z)", r"\1[git-status]", "system"),
+        *(TextScrub("(?s)" + _ENVIRONMENT % tag, rf"\1[{tag}]", "all") for tag in ("cwd", "current_date", "timezone")),
+        TextScrub(r"(?m)^((?:Primary )?[Ww]orking directory: ).*$", r"\1[cwd]", "system"),
+        TextScrub(r"(?m)^(Today's date(?: is|:) ?).*$", r"\1[date]", "system"),
+        TextScrub(r"(?m)^(OS Version: ).*$", r"\1[os]", "system"),
+        TextScrub(r"(?s)(gitStatus: ).*?(?=\n</|\Z)", r"\1[git-status]", "system"),
     ),
 }
 """Named packs. Patterns are tight: a full date *and* time, a whole UUID, names that tempfile and pytest make."""
@@ -71,7 +71,7 @@ class Rules:
     """The user's rules. Hashable; made by hand or from configuration."""
 
     ignore: tuple[str, ...] = ()
-    scrub: tuple[Scrub, ...] = ()
+    scrub: tuple[TextScrub, ...] = ()
     packs: tuple[str, ...] = ()
 
     @classmethod
@@ -116,7 +116,7 @@ def _texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _scrubs(value: object) -> tuple[Scrub, ...]:
+def _scrubs(value: object) -> tuple[TextScrub, ...]:
     """Read ``[{pattern, placeholder, where}]``, or the short form ``{pattern = placeholder}``."""
     if isinstance(value, Mapping):
         value = [{"pattern": pattern, "placeholder": placeholder} for pattern, placeholder in value.items()]
@@ -124,7 +124,7 @@ def _scrubs(value: object) -> tuple[Scrub, ...]:
         raise SettingsError(f"{WHERE}: scrub must be a list of tables, not {value!r}")
     scrubs = []
     for row in value:
-        if isinstance(row, Scrub):
+        if isinstance(row, TextScrub):
             scrubs.append(row)
             continue
         if not isinstance(row, Mapping) or not all(isinstance(text, str) for text in row.values()):
@@ -133,7 +133,7 @@ def _scrubs(value: object) -> tuple[Scrub, ...]:
             _known(name, ("pattern", "placeholder", "where"), "member of scrub")
         if "pattern" not in row:
             raise SettingsError(f"{WHERE}: this scrub has no pattern: {dict(row)!r}")
-        scrubs.append(Scrub(row["pattern"], row.get("placeholder", "[scrubbed]"), row.get("where", "all")))
+        scrubs.append(TextScrub(row["pattern"], row.get("placeholder", "[scrubbed]"), row.get("where", "all")))
     return tuple(scrubs)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.living.channels import LiveChannels
-from llmproxy.core.living.path import Step, ToolPath
+from llmproxy.core.living.path import PathStep, ToolPath
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel
 
@@ -38,7 +38,7 @@ class AskedCall(NamedTuple):
     """JSON, as the model wrote it."""
 
 
-class Chosen[R: HasId](NamedTuple):
+class ChosenRecording[R: HasId](NamedTuple):
     """The recording that answers a call, or why none does."""
 
     recording: R | None = None
@@ -97,35 +97,35 @@ class Living:
         alike: Callable[[Sequence[R]], bool],
         announced: Callable[[int], bool],
         loose: bool = False,
-    ) -> Chosen[R]:
+    ) -> ChosenRecording[R]:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
         `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced` whether the model asked for
         a recorded call in its last answer, `loose` that the answer seldom depends on a state.
         """
         if loose and recordings and alike(recordings):
-            return Chosen(recordings[-1])
+            return ChosenRecording(recordings[-1])
         known = [(each, path.steps[each.id]) for each in recordings if each.id in path.steps]
         here = [(each, step) for each, step in known if not self._why_not(path, each.id, step, announced)]
         if not here:
             why = [self._why_not(path, each.id, step, announced) for each, step in known]
-            return Chosen(why=why[0] if why else "")
+            return ChosenRecording(why=why[0] if why else "")
         changing = [each for each, step in here if step.changes]
         if changing:
             self.done.add(changing[0].id)
-            return Chosen(changing[0])
+            return ChosenRecording(changing[0])
         reading = [each for each, _ in here]
         self._read[key, len(self.done)] += 1
         nth = self._read[key, len(self.done)]
         if nth <= len(reading):
-            return Chosen(reading[nth - 1])
+            return ChosenRecording(reading[nth - 1])
         if alike(reading):
-            return Chosen(reading[-1])
-        return Chosen(
+            return ChosenRecording(reading[-1])
+        return ChosenRecording(
             why="its recorded results differ although nothing was changed between them, and all of them were told"
         )
 
-    def _why_not(self, path: ToolPath, id_: int, step: Step, announced: Callable[[int], bool]) -> str:
+    def _why_not(self, path: ToolPath, id_: int, step: PathStep, announced: Callable[[int], bool]) -> str:
         """Say why a recording does not hold in this state; empty if it does."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"

@@ -73,7 +73,7 @@ class ToolRow(Protocol):
         """What it is about."""
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One recorded call."""
 
     state: int
@@ -88,7 +88,7 @@ class Step(NamedTuple):
 class ToolPath:
     """The recorded calls of one cassette."""
 
-    steps: Mapping[int, Step] = field(default_factory=dict)
+    steps: Mapping[int, PathStep] = field(default_factory=dict)
     """By interaction."""
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
@@ -108,11 +108,11 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
         for row in rows
         if depends(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
     ]
-    steps: dict[int, Step] = {}
+    steps: dict[int, PathStep] = {}
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
         name = name_of_call(row.operation, row.provider, row.method, row.target)
-        steps[row.id] = Step(len(made), changing, name, _beside(found, at))
+        steps[row.id] = PathStep(len(made), changing, name, _beside(found, at))
         made += [row.id] * changing
     return ToolPath(steps, tuple(made))
 

@@ -3,7 +3,7 @@
 A server may ask while it answers (sampling, elicitation, roots): what follows depends on what the client says, so it goes out only after the
 client answered as recorded. What a server says unasked (a GET stream) goes out after the message that it followed while recording.
 
-    recorded answer -> `Turn`s: bytes of the body, then what must have happened before the next ones
+    recorded answer -> `AnswerPart`s: bytes of the body, then what must have happened before the next ones
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Wait(Enum):
     """The recorded client left it open."""
 
 
-class Turn(NamedTuple):
+class AnswerPart(NamedTuple):
     """A part of an answer."""
 
     wait: Wait
@@ -51,7 +51,7 @@ def _is_request(message: object) -> bool:
     return isinstance(message, dict) and "method" in message and "id" in message
 
 
-def turns_of_call(response: Response) -> list[Turn] | None:
+def turns_of_call(response: Response) -> list[AnswerPart] | None:
     """Return an answer in turns; None for one that waits for nobody."""
     asked = asks(response)
     if not asked:
@@ -60,14 +60,14 @@ def turns_of_call(response: Response) -> list[Turn] | None:
     turns, begin, wait, what = [], 0, Wait.NOTHING, None
     for said, id_ in asked:
         end = _event_end(body, said)
-        turns.append(Turn(wait, what, body[begin:end]))
+        turns.append(AnswerPart(wait, what, body[begin:end]))
         begin, wait, what = end, Wait.ANSWER, id_
-    return [*turns, Turn(wait, what, body[begin:])]
+    return [*turns, AnswerPart(wait, what, body[begin:])]
 
 
 def turns_of_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
-) -> list[Turn]:
+) -> list[AnswerPart]:
     """Return an unasked stream in turns.
 
     `messages` are the client's, (Unix seconds, interaction), in order; `ended` says that the server ended the stream, not the client.
@@ -77,8 +77,8 @@ def turns_of_stream(
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
         wait, what = (Wait.SERVED, messages[before - 1][1]) if before else (Wait.NOTHING, None)
-        turns.append(Turn(wait, what, chunk.data))
-    return turns if ended else [*turns, Turn(Wait.FOR_EVER, None, b"")]
+        turns.append(AnswerPart(wait, what, chunk.data))
+    return turns if ended else [*turns, AnswerPart(Wait.FOR_EVER, None, b"")]
 
 
 def _event_end(body: bytes, at: int) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Difference",
-    "Miss",
+    "ExplainedMiss",
     "MissContext",
     "MissPlace",
     "Nearest",
@@ -95,7 +95,7 @@ class MissContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class ExplainedMiss:
     """A refused request, explained."""
 
     context: MissContext
@@ -122,10 +122,10 @@ class Miss:
         }
 
 
-def explain(context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> Miss:
+def explain(context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> ExplainedMiss:
     """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
     near = nearest(wanted, candidates)
-    return Miss(context, near, miss_text(context, near))
+    return ExplainedMiss(context, near, miss_text(context, near))
 
 
 def reason(context: MissContext, near: Nearest | None) -> str:

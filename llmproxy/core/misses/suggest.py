@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmproxy.core.keys.scrub import PACKS, Rules, Scrub, apply, compiled, substitute
+from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compiled, substitute
 from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import count, raw
 from llmproxy.core.traffic.volatile import is_one, volatile
@@ -122,7 +122,9 @@ def _progress(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]
     """Yield each rule for a kind after which less of the texts differs, with what it makes of them."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
-    rules += [(Rules(scrub=(scrub,)), (scrub,)) for scrub in (Scrub(each, word) for each in _PATTERNS.get(kind, ()))]
+    rules += [
+        (Rules(scrub=(scrub,)), (scrub,)) for scrub in (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
+    ]
     rest = len(old) - common_prefix(old, new)
     for rule, scrubs in rules:
         subs = tuple((re.compile(scrub.pattern), scrub.placeholder) for scrub in scrubs)

@@ -28,7 +28,7 @@ GATEWAY = (
 """What stands before a provider says 502, whoever it is: no JSON."""
 
 
-class Asked(NamedTuple):
+class RepeatedRequest(NamedTuple):
     """Of the request, what an error's text repeats."""
 
     model: str = ""
@@ -46,7 +46,7 @@ _RPM = (
 )
 
 
-def _openai(status: int, asked: Asked) -> Said:
+def _openai(status: int, asked: RepeatedRequest) -> Said:
     busy = "The engine is currently overloaded, please try again later."
     text, kind, code = {
         429: (
@@ -61,7 +61,7 @@ def _openai(status: int, asked: Asked) -> Said:
     return {"error": {"message": text, "type": kind, "param": None, "code": code}}, headers
 
 
-def _anthropic(status: int, _asked: Asked) -> Said:
+def _anthropic(status: int, _asked: RepeatedRequest) -> Said:
     kind, text = {
         429: (
             "rate_limit_error",
@@ -72,7 +72,7 @@ def _anthropic(status: int, _asked: Asked) -> Said:
     return {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
 
 
-def _gemini(status: int, asked: Asked) -> Said:
+def _gemini(status: int, asked: RepeatedRequest) -> Said:
     name, text = {
         429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
         503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
@@ -85,7 +85,7 @@ def _gemini(status: int, asked: Asked) -> Said:
     return {"error": error}, ()
 
 
-def _bedrock(status: int, _asked: Asked) -> Said:
+def _bedrock(status: int, _asked: RepeatedRequest) -> Said:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
@@ -94,12 +94,12 @@ def _bedrock(status: int, _asked: Asked) -> Said:
     return {"message": text}, (("x-amzn-errortype", f"{kind}:http://internal.amazon.com/coral/com.amazon.bedrock/"),)
 
 
-def _ollama(status: int, _asked: Asked) -> Said:
+def _ollama(status: int, _asked: RepeatedRequest) -> Said:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 
 
-def _cohere(status: int, _asked: Asked) -> Said:
+def _cohere(status: int, _asked: RepeatedRequest) -> Said:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     return {
         "id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3",
@@ -107,7 +107,7 @@ def _cohere(status: int, _asked: Asked) -> Said:
     }, ()
 
 
-_FAMILIES: Mapping[Family, Callable[[int, Asked], Said]] = {
+_FAMILIES: Mapping[Family, Callable[[int, RepeatedRequest], Said]] = {
     "openai": _openai,
     "anthropic": _anthropic,
     "gemini": _gemini,
@@ -119,7 +119,7 @@ _FAMILIES: Mapping[Family, Callable[[int, Asked], Said]] = {
 }
 
 
-def write_failure(family: Family, status: int, asked: Asked) -> tuple[Headers, bytes]:
+def write_failure(family: Family, status: int, asked: RepeatedRequest) -> tuple[Headers, bytes]:
     """Return header fields and body in which a provider of this family says `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -36,7 +36,7 @@ class BoundAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Trial:
+class LearningTrial:
     """A run that is to show what varies."""
 
     lessons: list[Lesson] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Bound:
     declared: dict[str, Circumstance] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     """Of the cassette, of a trial, and those that ship."""
-    trial: Trial | None = None
+    trial: LearningTrial | None = None
     """What a trial taught so far; None outside of one."""
     known: Identities = field(default_factory=Identities)
     """What stands for what, so far."""

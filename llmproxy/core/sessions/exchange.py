@@ -11,7 +11,7 @@ from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.living.channels import LiveChannels
-from llmproxy.core.mcp.turns import Turn
+from llmproxy.core.mcp.turns import AnswerPart
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import Family, Route
@@ -101,13 +101,13 @@ class Talking(Protocol):
     """A recorded answer of MCP on its way to a client of today; see `engine.talking`."""
 
     response: Response
-    turns: list[Turn] | None
+    turns: list[AnswerPart] | None
     """None where nothing has to be waited for."""
 
-    def ask(self, turn: Turn) -> None:
+    def ask(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
 
-    def ready(self, turn: Turn) -> bool | str:
+    def ready(self, turn: AnswerPart) -> bool | str:
         """Tell whether a turn's data may go out now; a text: never, and why."""
 
     def refusal(self, text: str) -> bytes:

@@ -19,7 +19,7 @@ from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
 from llmproxy.core.forks.table import Copy, Fork
 from llmproxy.core.forks.write_answer import WRITERS, can_write, write
-from llmproxy.core.misses.explain import Miss
+from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Response, without
 from llmproxy.errors import RefusedError
@@ -186,7 +186,7 @@ class Forking:
             return f"--from {exchange.number}"
         return " and ".join(self._causes) or "the agent asked something else by itself"
 
-    def stopped(self, exchange: Forkable, miss: Miss) -> str:
+    def stopped(self, exchange: Forkable, miss: ExplainedMiss) -> str:
         """Note that the run stopped at its fork, if it is the first; returns what to add to the text of the miss."""
         fork = self._fork(exchange, miss, "", differs=True)
         if self.fork is None:
@@ -202,12 +202,14 @@ class Forking:
         """Tell whether the run forks with this request."""
         return self.live and not self.forked and (not hit or exchange.number == self.at)
 
-    def part(self, exchange: Forkable, miss: Miss | None, *, now: float) -> Fork:
+    def part(self, exchange: Forkable, miss: ExplainedMiss | None, *, now: float) -> Fork:
         """Return the fork that begins with this request, and note it."""
         self.fork = self._fork(exchange, miss, self.child or "", differs=miss is not None, now=now)
         return self.fork
 
-    def _fork(self, exchange: Forkable, miss: Miss | None, child: str, *, differs: bool, now: float = 0.0) -> Fork:
+    def _fork(
+        self, exchange: Forkable, miss: ExplainedMiss | None, child: str, *, differs: bool, now: float = 0.0
+    ) -> Fork:
         near = miss.nearest if miss is not None else None
         return Fork(
             cassette=child,

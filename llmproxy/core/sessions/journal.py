@@ -335,7 +335,7 @@ def read_misses(path: Path, limit: int) -> list[Missed]:
     return [Missed(at, from_sql(text), json.loads(data)) for at, text, data in reversed(found)]
 
 
-class Struck(NamedTuple):
+class StruckCall(NamedTuple):
     """A call of the last run that a fault on purpose struck."""
 
     at: float
@@ -349,7 +349,7 @@ class Struck(NamedTuple):
     status: int
 
 
-def read_struck(path: Path, limit: int) -> list[Struck]:
+def read_struck(path: Path, limit: int) -> list[StruckCall]:
     """Return the last calls of the journal's last run that faults on purpose struck, oldest first."""
     sql = (
         "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
@@ -358,7 +358,7 @@ def read_struck(path: Path, limit: int) -> list[Struck]:
     found = []
     for at, status, *texts in reversed(_rows(path, sql, (limit,))):
         session, provider, operation, model, note = (from_sql(text or "") for text in texts)
-        found.append(Struck(at, session, provider, operation, model, note, status))
+        found.append(StruckCall(at, session, provider, operation, model, note, status))
     return found
 
 

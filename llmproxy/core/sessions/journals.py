@@ -32,7 +32,7 @@ def merge_journals(paths: Sequence[Path], target: Path, ids: Mapping[Path, Mappi
         OSError, sqlite3.Error: the new one cannot be written.
 
     """
-    runs: dict[tuple[Any, ...], _Run] = {}
+    runs: dict[tuple[Any, ...], _JournalRun] = {}
     for path in sorted(
         set(paths), key=lambda each: (each not in ids, each)
     ):  # of two copies the one whose store is here
@@ -52,7 +52,7 @@ def merge_journals(paths: Sequence[Path], target: Path, ids: Mapping[Path, Mappi
     return len(ordered)
 
 
-class _Run(NamedTuple):
+class _JournalRun(NamedTuple):
     """One run of a proxy."""
 
     began: float
@@ -61,7 +61,7 @@ class _Run(NamedTuple):
     """By table, without their numbers and that of the run."""
 
 
-def _runs(path: Path, ids: Mapping[int, int]) -> list[_Run]:
+def _runs(path: Path, ids: Mapping[int, int]) -> list[_JournalRun]:
     hint = "Leave it out: a journal holds no recording."
     try:
         if peek(path) not in (FileState.ROLLBACK, FileState.WAL):
@@ -74,7 +74,9 @@ def _runs(path: Path, ids: Mapping[int, int]) -> list[_Run]:
                 )
             conn.row_factory = sqlite3.Row
             return [
-                _Run(run["started_at"], run["ended_at"], {each: _rows(conn, each, run["id"], ids) for each in _TABLES})
+                _JournalRun(
+                    run["started_at"], run["ended_at"], {each: _rows(conn, each, run["id"], ids) for each in _TABLES}
+                )
                 for run in conn.execute("SELECT * FROM runs ORDER BY id").fetchall()
             ]
     except sqlite3.Error as error:

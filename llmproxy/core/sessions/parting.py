@@ -12,7 +12,7 @@ from dataclasses import replace
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.forks.swap_results import ResultPlace
 from llmproxy.core.forks.table import make
-from llmproxy.core.misses.explain import Miss
+from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
@@ -61,7 +61,13 @@ def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, to
 
 
 def part(
-    forking: Forking, exchange: Exchange, miss: Miss | None, *, store: Store, hide: Callable[[str], str], now: float
+    forking: Forking,
+    exchange: Exchange,
+    miss: ExplainedMiss | None,
+    *,
+    store: Store,
+    hide: Callable[[str], str],
+    now: float,
 ) -> None:
     """Begin the child with what its parent and it share, and let the session record it; `hide` redacts, `now` is Unix time.
 

@@ -26,7 +26,7 @@ from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import Fork, drop, fork_of, put, reserve
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.living import Living
-from llmproxy.core.sessions.bound import Bound, Trial
+from llmproxy.core.sessions.bound import Bound, LearningTrial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
@@ -310,7 +310,7 @@ class Sessions:
             session.bound = Bound(self.defaults.bind, slots=(*slots, *list_shipped()))
         if session.bound.scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
-        session.bound.trial = Trial()
+        session.bound.trial = LearningTrial()
 
     def _may_fork(self, session: Session, forking: Forking, child: str | None) -> None:
         """Give a session its overrides, above those that its cassette has; reserve the child."""

@@ -18,7 +18,7 @@ from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.bodies import Contents, Stored, decode_single, read as read_body
 from llmproxy.core.store.contents.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.store.derived import Derived, Place
-from llmproxy.core.store.file.connect import Reader, Signature, is_settled, open_reader, signature, translate
+from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
@@ -150,7 +150,7 @@ class FileSeen(NamedTuple):
 class Reading:
     """A store that is open for reading."""
 
-    def __init__(self, path: Path, reader: Reader, *, now: Callable[[], float], watch: bool = False) -> None:
+    def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
         """Read from `reader`, which is closed with this; `now` gives Unix time.
 
         With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a writer of our own).
@@ -219,7 +219,7 @@ class Reading:
             self.derived.clear()
             self.replaced(places)
 
-    def _read_from(self, reader: Reader) -> None:
+    def _read_from(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn

@@ -26,7 +26,7 @@ from llmproxy.core.store.contents.rows import RowSummary, Sql, to_sql
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.file import leases
 from llmproxy.core.store.file.connect import (
-    Reader,
+    StoreReader,
     check_writable,
     close_writer,
     look,
@@ -99,7 +99,7 @@ def _group(interaction: Interaction) -> Group:
 class Store(Reading):
     """One store file. Reading belongs to one thread at a time; writing may be done from any."""
 
-    def __init__(self, path: Path, reader: Reader, *, writable: bool, now: Callable[[], float]) -> None:
+    def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
         """Use :meth:`open`."""
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable

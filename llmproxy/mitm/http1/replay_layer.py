@@ -30,7 +30,7 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 from llmproxy.core.control import table as control
 from llmproxy.core.control.table import ControlAsked
 from llmproxy.core.engine.engine import Exchange
-from llmproxy.core.mcp.turns import LAST_CHUNK, Turn, Wait, framed
+from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.sessions.exchange import Talking
 from llmproxy.core.traffic.differences import short
@@ -50,7 +50,7 @@ from llmproxy.mitm.shell import Ahead, Shell, whole_response
 from llmproxy.mitm.websocket.replay import Socket
 from llmproxy.mitm.websocket.upgrade import UpgradeMissed, UpgradeRefused, check_upgrade, subprotocol_key
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, UI_PREFIX, Channel, Decision
-from llmproxy.ui.answers import Answer, fields
+from llmproxy.ui.answers import PageAnswer, fields
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ReplayLayer(layer.Layer):
         self._limited = 0
         """Heads that were taken when it was."""
         self._pieces: deque[tuple[int, bytes]] = deque()
-        self._turns: deque[Turn] = deque()
+        self._turns: deque[AnswerPart] = deque()
         self._opened: OpenPlan | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
         self._socket: Socket | None = None
@@ -148,7 +148,7 @@ class ReplayLayer(layer.Layer):
         self._asked: float | None = None
         self._kept: tuple[list[asyncio.Task[None]], bytes] | None = None
         """What is being stored, and what is then answered."""
-        self._viewed: Future[Answer] | None = None
+        self._viewed: Future[PageAnswer] | None = None
         """What our page in a browser is answered."""
         self._withheld = False
         """What comes from upstream is not for the client: a fault on purpose is done to it first."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from llmproxy.report.langwatch.event_reporter import EventReporter
 from llmproxy.report.langwatch.events import ScenarioEvent
 
-__all__ = ["Reporter", "ScenarioEventBus"]
+__all__ = ["EventTaker", "ScenarioEventBus"]
 
 PATIENCE = 30.0
 """Seconds that `drain` waits at most."""
@@ -24,7 +24,7 @@ _BACK_OFF = 0.1
 _log = logging.getLogger(__name__)
 
 
-class Reporter(Protocol):
+class EventTaker(Protocol):
     """Whoever takes events."""
 
     async def post_event(self, event: ScenarioEvent) -> None:
@@ -47,7 +47,7 @@ class Subscribable(Protocol):
 class ScenarioEventBus:
     """Posts the events of the streams that it subscribes to, in order, each up to `max_retries` times."""
 
-    def __init__(self, event_reporter: Reporter | None = None, max_retries: int = 3) -> None:
+    def __init__(self, event_reporter: EventTaker | None = None, max_retries: int = 3) -> None:
         """Post by `event_reporter`, or to the endpoint that the environment names."""
         self._reporter = event_reporter or EventReporter()
         self._retries = max(1, max_retries)

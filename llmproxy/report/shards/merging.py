@@ -16,7 +16,7 @@ from typing import Any
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
-from llmproxy.report.shards.reading import Part
+from llmproxy.report.shards.reading import PartReport
 from llmproxy.report.story import Run, Story, plain
 
 __all__ = ["Advise", "Merged", "check_cut", "ended_late", "fold", "merge", "missing", "once", "whole_notes"]
@@ -50,7 +50,7 @@ class Merged:
     """What did not come, in words; nothing if all is there."""
 
 
-def merge(parts: Sequence[Part], advise: Advise | None = None) -> Merged:
+def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
     """Put parts together.
 
     Raises:
@@ -81,7 +81,9 @@ def merge(parts: Sequence[Part], advise: Advise | None = None) -> Merged:
     return Merged(events, ended.exit_code, gone)
 
 
-def _events(parts: Sequence[Part], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]) -> Iterator[Event]:
+def _events(
+    parts: Sequence[PartReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
+) -> Iterator[Event]:
     shard, begun = parts[0].shard, [part.story.selected for part in parts if part.story.selected]
     ended = [part.story.completed for part in parts if part.story.completed]
     yield Selected(
@@ -173,7 +175,7 @@ def once[T](parts: Sequence[tuple[int, str, object, tuple[float, str], T]]) -> l
     return [kept[number][4] for number in sorted(kept)]
 
 
-def _same(what: str, values: Sequence[tuple[Part, str]]) -> None:
+def _same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
     for part, value in values[1:]:
         first, mine = values[0]
         if value != mine:
@@ -182,7 +184,7 @@ def _same(what: str, values: Sequence[tuple[Part, str]]) -> None:
             )
 
 
-def _begun(part: Part) -> float:
+def _begun(part: PartReport) -> float:
     return part.story.selected.at if part.story.selected else 0.0
 
 
@@ -194,18 +196,18 @@ def ended_late(shard: Mapping[str, Any], exit_code: int | None) -> str:
     return f"part {shard['number']}/{shard['of']} {how}: what it did not run is not known"
 
 
-def _code(part: Part) -> int | None:
+def _code(part: PartReport) -> int | None:
     return part.story.completed.exit_code if part.story.completed else None
 
 
-def _tree(part: Part) -> list[Any]:
+def _tree(part: PartReport) -> list[Any]:
     """Return everything that a part told, whatever file it stood in."""
     runs = [[run.started, *run.parts, run.finished] for run in part.story.runs.values()]
     ended = part.story.completed
     return [[[plain(each) for each in run] for run in runs], plain(ended)]
 
 
-def _bare(part: Part) -> object:
+def _bare(part: PartReport) -> object:
     """Leave out what two runs of one part never have in common."""
     return _without(_tree(part), _TIMES)
 
@@ -246,7 +248,7 @@ def whole_notes(
     yield from gone
 
 
-def _rows(parts: Sequence[Part], story: Story, order: Mapping[str, int]) -> list[Mapping[str, Any]]:
+def _rows(parts: Sequence[PartReport], story: Story, order: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """Return the rows of all scenarios in order, under the names that they have in the whole."""
     names = Counter(each.id for each in story.scenarios())
     numbers = {id(each.runs[0]): n for n, each in enumerate(story.scenarios(), 1)}

@@ -15,7 +15,7 @@ from llmproxy.report.json_report import FORMAT
 from llmproxy.report.revive import revived
 from llmproxy.report.story import Run, Story
 
-__all__ = ["Part", "kind_of", "read_part"]
+__all__ = ["PartReport", "kind_of", "read_part"]
 
 _DATA = re.compile(rb'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 _HEAD = 4096
@@ -24,7 +24,7 @@ _SUFFIXES = (".json", ".jsonl", ".html", ".htm", ".xml")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartReport:
     """The report of one part of a test."""
 
     path: Path
@@ -57,7 +57,7 @@ def kind_of(path: Path) -> str:
     return "junit" if b"<testsuites" in head else ""
 
 
-def read_part(path: Path, kind: str) -> Part:
+def read_part(path: Path, kind: str) -> PartReport:
     """Return what a part of a test told.
 
     Raises:
@@ -85,7 +85,7 @@ def read_part(path: Path, kind: str) -> Part:
             f"{path} is the report of a whole test, not of a part of one.",
             hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
         )
-    return Part(path, story, story.selected.shard)
+    return PartReport(path, story, story.selected.shard)
 
 
 def _page(path: Path) -> Mapping[str, Any] | None:

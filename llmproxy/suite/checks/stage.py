@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["CheckedStage"]
@@ -18,7 +18,7 @@ __all__ = ["CheckedStage"]
 class CheckedStage(Protocol):
     """What is used of a stage."""
 
-    case: Case
+    case: SuiteCase
     options: Options
     scope: Scope
     session: RunSession | None

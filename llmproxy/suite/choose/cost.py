@@ -15,7 +15,7 @@ from llmproxy.suite.choose.cassettes import cassette_name
 
 if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
 
 __all__ = ["Estimate", "estimate", "refuse_costs"]
 
@@ -30,7 +30,7 @@ class Estimate:
     """Cases that were never recorded, or whose price is not known."""
 
 
-def estimate(store: Path, cases: Sequence[Case], runs: int | None = None) -> Estimate:
+def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> Estimate:
     """Add up what the recordings of these cases cost; of several samples the dearest stands for each run."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
@@ -57,7 +57,7 @@ def _cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def refuse_costs(store: Path, cases: Sequence[Case], options: Options) -> list[str]:
+def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> list[str]:
     """Refuse to begin what would cost more than it may; return what should be said about it.
 
     Raises:

@@ -19,7 +19,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.schema.steps import StepBase
 
 __all__ = ["Wanted", "expression", "select", "until"]
@@ -41,7 +41,7 @@ class Wanted:
     """Ids of the cases that failed last; None: all."""
 
 
-def select(cases: Sequence[Case], wanted: Wanted) -> list[Case]:
+def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
     """Return the cases that are wanted, in their order.
 
     Raises:
@@ -67,15 +67,15 @@ def select(cases: Sequence[Case], wanted: Wanted) -> list[Case]:
     return _with_label(found, wanted.label) if wanted.label else found
 
 
-def _is(case: Case, name: str) -> bool:
+def _is(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def _mentions(case: Case, text: str) -> bool:
+def _mentions(case: SuiteCase, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
 
 
-def _with_label(cases: Sequence[Case], label: str) -> list[Case]:
+def _with_label(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
     """Keep the cases that have a step of this label. Raises SuiteError if none has."""
     found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
     if cases and not found:
@@ -86,7 +86,7 @@ def _with_label(cases: Sequence[Case], label: str) -> list[Case]:
     return found
 
 
-def _known_tags(wanted: Wanted, cases: Iterable[Case]) -> None:
+def _known_tags(wanted: Wanted, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.tags}
     for name in (*wanted.tag, *(_names(wanted.tags) if wanted.tags else ())):
@@ -95,7 +95,7 @@ def _known_tags(wanted: Wanted, cases: Iterable[Case]) -> None:
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
 
 
-def until(case: Case, label: str) -> tuple[StepBase, ...]:
+def until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     """Return the steps up to the one with this label; all of them without one."""
     steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
     if not label:

@@ -28,7 +28,7 @@ from llmproxy.suite.schema.types import told
 from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, meant, place_of
 from llmproxy.suite.yaml.reader import read_file
 
-__all__ = ["USER", "Case", "LoadedSuites", "load"]
+__all__ = ["USER", "LoadedSuites", "SuiteCase", "load"]
 
 USER = "test-user"
 """User that a scenario runs as if nothing else is said."""
@@ -36,7 +36,7 @@ _SHORT = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SuiteCase:
     """A scenario to run: with its suite, and with one set of its parameters."""
 
     id: str
@@ -79,7 +79,7 @@ class LoadedSuites:
     """What was read."""
 
     suites: tuple[Suite, ...]
-    scenarios: tuple[Case, ...]
+    scenarios: tuple[SuiteCase, ...]
     files: tuple[Path, ...]
     """Every file that was read, included ones too; what `--watch` watches."""
     warnings: tuple[Problem, ...] = ()
@@ -105,7 +105,7 @@ class Loader:
     problems: Problems = field(default_factory=Problems)
     doubts: Problems = field(default_factory=Problems)
     suites: list[Suite] = field(default_factory=list)
-    cases: list[Case] = field(default_factory=list)
+    cases: list[SuiteCase] = field(default_factory=list)
     files: dict[Path, None] = field(default_factory=dict)
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
@@ -257,7 +257,7 @@ class Loader:
             title, about = (_static(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"
-            self.cases.append(Case(name, scenario, suite, path, folder, values, names, title, about))
+            self.cases.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
 
 
 def _without_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:

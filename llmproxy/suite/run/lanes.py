@@ -22,7 +22,7 @@ from llmproxy.suite.stores.protocol import Restorable
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.stores import Policy, StoreAdapter
 
@@ -51,7 +51,7 @@ class Lanes:
             await asyncio.to_thread(store.rewind, known)
 
 
-async def decide_lanes(world: World, cases: Iterable[Case]) -> Lanes:
+async def decide_lanes(world: World, cases: Iterable[SuiteCase]) -> Lanes:
     """Decide; looks into the stores."""
     if world.options.parallel < 2:
         return Lanes()
@@ -78,7 +78,7 @@ def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
-def _shared(world: World, case: Case, names: Sequence[str]) -> tuple[str, bool]:
+def _shared(world: World, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on at once."""
     try:
         made = world.store_for(case)

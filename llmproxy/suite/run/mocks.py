@@ -9,12 +9,12 @@ from llmproxy.errors import SuiteError
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
 
 __all__ = ["asked_mocks"]
 
 
-def asked_mocks(case: Case, scope: Scope, *, proxy: bool) -> Mapping[str, Any] | None:
+def asked_mocks(case: SuiteCase, scope: Scope, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return what `mock:` asks for as a session takes it.
 
     Raises:

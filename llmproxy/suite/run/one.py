@@ -40,7 +40,7 @@ from llmproxy.trace.observing.wire import recorded_at
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call, Report
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
     from llmproxy.suite.yaml.places import YamlPlace
@@ -91,7 +91,7 @@ class _Progress:
     next: int = 0
 
 
-async def run_once(world: World, case: Case, sample: int, runs: int, *, alone: bool = True) -> Ran:
+async def run_once(world: World, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
     begun = Started(
         run_id=run_id(),
@@ -121,7 +121,7 @@ def place_text(place: YamlPlace | None) -> str:
 
 
 class _Run:
-    def __init__(self, world: World, case: Case, begun: Started, *, alone: bool) -> None:
+    def __init__(self, world: World, case: SuiteCase, begun: Started, *, alone: bool) -> None:
         self.world, self.case, self.begun, self.alone = world, case, begun, alone
         self.progress = _Progress()
         self.open: Opened | None = None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.matchers.variables import Scope
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Hook, Teardown
@@ -61,7 +61,7 @@ class Opened:
 
 
 async def opened(
-    world: World, case: Case, begun: Started, *, alone: bool, see: Callable[[Report | None], None] = lambda _: None
+    world: World, case: SuiteCase, begun: Started, *, alone: bool, see: Callable[[Report | None], None] = lambda _: None
 ) -> Opened:
     """Open everything for a run. Raises what stands in the way, after what was opened is given back.
 
@@ -77,7 +77,7 @@ async def opened(
 
 async def _opened(
     world: World,
-    case: Case,
+    case: SuiteCase,
     begun: Started,
     back: list[tuple[str, Callable[[], Awaitable[list[str]]]]],
     *,
@@ -172,7 +172,7 @@ def _known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
     return found
 
 
-async def _session(world: World, begun: Started, case: Case, scope: Scope) -> RunSession | None:
+async def _session(world: World, begun: Started, case: SuiteCase, scope: Scope) -> RunSession | None:
     mocks = asked_mocks(case, scope, proxy=bool(world.proxy))
     faults = asked_faults(case.scenario.faults, case.folder)
     if not world.proxy and faults is not None:
@@ -197,7 +197,7 @@ async def _session(world: World, begun: Started, case: Case, scope: Scope) -> Ru
 
 async def _recorded(
     world: World,
-    case: Case,
+    case: SuiteCase,
     begun: Started,
     back: list[tuple[str, Callable[[], Awaitable[list[str]]]]],
     recorded: RecordedRuns,
@@ -256,7 +256,7 @@ def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
     return gather_circumstances(os.environ, Path.cwd()) if agent.in_process else []
 
 
-def _settled(agent: AgentAdapter, case: Case, sample: int) -> AgentAdapter:
+def _settled(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
     """Tell a spawned agent a time and a seed that are the same in every execution, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 

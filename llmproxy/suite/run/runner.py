@@ -30,7 +30,7 @@ from llmproxy.suite.run.one import Ran, run_once
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 
 if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Suite
 
@@ -58,13 +58,13 @@ class Tested:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    case: Case
+    case: SuiteCase
     sample: int
     runs: int
 
 
 async def run_cases(
-    world: World, cases: Sequence[Case], notes: Sequence[str] = (), remarks: Callable[[], Sequence[str]] = tuple
+    world: World, cases: Sequence[SuiteCase], notes: Sequence[str] = (), remarks: Callable[[], Sequence[str]] = tuple
 ) -> Tested:
     """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
     since = world.clock()
@@ -163,7 +163,7 @@ class _Batch:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _all_hooks(self, case: Case, name: str) -> bool:
+    async def _all_hooks(self, case: SuiteCase, name: str) -> bool:
         """Run what a suite wants once before or after; tells whether its scenarios may run."""
         suite: Suite = case.suite
         hooks = () if suite.hooks is None else suite.hooks.before_all if name == "beforeAll" else suite.hooks.after_all

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.client.sweep import Finding, Went, find, trials_of
+from llmproxy.client.sweep import SweepFinding, Went, find, trials_of
 from llmproxy.errors import SuiteError
 from llmproxy.report.amounts import counted
 from llmproxy.report.events import Status
@@ -16,33 +16,33 @@ from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.runner import run_cases
 
 if TYPE_CHECKING:
-    from llmproxy.core.faults import Kind
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.core.faults import FaultKind
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
 
-__all__ = ["NoSweep", "has_faults", "sweep_case"]
+__all__ = ["NoScenarioSweep", "has_faults", "sweep_case"]
 
 
-class NoSweep(SuiteError):
+class NoScenarioSweep(SuiteError):
     """The undisturbed scenario is none to compare with."""
 
     code = "llmproxy_sweep"
 
 
-def has_faults(case: Case) -> bool:
+def has_faults(case: SuiteCase) -> bool:
     """Tell whether a scenario has faults of its own, so that it is never undisturbed."""
     return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
 
 
 async def sweep_case(
-    world: World, case: Case, kinds: Sequence[Kind], said: Callable[[str], object], found: list[Finding]
+    world: World, case: SuiteCase, kinds: Sequence[FaultKind], said: Callable[[str], object], found: list[SweepFinding]
 ) -> None:
     """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
     world.faults = None
     baseline, ran = await _once(world, case)
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
-        raise NoSweep(
+        raise NoScenarioSweep(
             f"{case.id}: undisturbed it does not pass, so there is nothing to compare with: {why.partition(chr(10))[0]}",
             hint=f"{world.options.command} --id {shlex.quote(case.id)}",
         )
@@ -61,7 +61,7 @@ async def sweep_case(
         world.faults = None
 
 
-async def _once(world: World, case: Case) -> tuple[Went, Ran]:
+async def _once(world: World, case: SuiteCase) -> tuple[Went, Ran]:
     """Run a scenario once."""
     since = time.monotonic()
     tested = await run_cases(world, [case])

@@ -19,7 +19,7 @@ from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.one import Ran
 
 __all__ = ["axes_of", "exit_code", "row"]
@@ -28,7 +28,7 @@ _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
-def axes_of(case: Case) -> dict[str, Any]:
+def axes_of(case: SuiteCase) -> dict[str, Any]:
     """Return where a case stands in its matrix, as texts, for its row; nothing where it has none."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}

@@ -21,7 +21,7 @@ from llmproxy.suite.stores import Policy, policy_from, store_from
 if TYPE_CHECKING:
     from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
@@ -106,7 +106,7 @@ class World:
         if self.stopped.wait(seconds):
             raise SuiteError("the tests were interrupted")
 
-    def samples(self, case: Case) -> int:
+    def samples(self, case: SuiteCase) -> int:
         """Return how often a case is run, or judged again."""
         if self.recorded is not None:
             return self.options.runs or self.recorded.samples(case.id)
@@ -114,7 +114,7 @@ class World:
 
     # -- what suites describe
 
-    def agent_for(self, case: Case) -> AgentAdapter:
+    def agent_for(self, case: SuiteCase) -> AgentAdapter:
         """Return an agent for one run.
 
         Raises:
@@ -135,7 +135,7 @@ class World:
                 known = self._agents[id(case.suite)] = agent_from(mapping, folder)
         return known.clone()
 
-    def store_for(self, case: Case) -> tuple[StoreAdapter, Policy] | None:
+    def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, Policy] | None:
         """Return the store of a suite and how it is left, None if it has none. All runs share it.
 
         Raises:
@@ -149,7 +149,7 @@ class World:
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
-    def entities_for(self, case: Case) -> list[str]:
+    def entities_for(self, case: SuiteCase) -> list[str]:
         """Return every entity that an agent may touch in a run: those of the store's description and of the whole suite, each once.
 
         A scenario that names none may still make its agent write rows, which the next one must not find.
@@ -171,7 +171,7 @@ class World:
             self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in entities_of(each)))
         return self._entities[id(suite)]
 
-    def snapshots_for(self, case: Case) -> Snapshots:
+    def snapshots_for(self, case: SuiteCase) -> Snapshots:
         """Return the stored snapshots of a case's file."""
         if case.path not in self._snapshots:
             self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)

@@ -31,7 +31,7 @@ _ARGUMENTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ComparedTurn:
     """One call as a reviewer sees it."""
 
     provider: str
@@ -138,14 +138,14 @@ def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> Cas
     return CassetteDiff(_sum(a), _sum(b), pairs)
 
 
-def turn_of(one: Interaction) -> Turn:
+def turn_of(one: Interaction) -> ComparedTurn:
     """Return what a reviewer sees of an interaction."""
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
     answer = answered(family, one.operation, kind, one.response.body)
     said = [each.text for each in asked(family, one.operation, one.request.body) if each.role in ("user", "tool")]
-    return Turn(
+    return ComparedTurn(
         provider=one.provider,
         operation=one.operation,
         model=one.model,
@@ -171,7 +171,7 @@ def _raw(body: bytes) -> str:
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
-def _pairs(keys: list[Any], new_keys: list[Any], a: list[Turn], b: list[Turn]) -> Iterator[Pair]:
+def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]) -> Iterator[Pair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
         i, j = i1, j1
         while i < i2 and j < j2:
@@ -186,12 +186,12 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[Turn], b: list[Turn]) -
             yield Pair("added", None, n + 1, b[n].title, shown(b[n].asked), changes)
 
 
-def _both(i: int, j: int, old: Turn, new: Turn) -> Pair:
+def _both(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
     changes = tuple(_changes(old, new))
     return Pair("changed" if changes else "same", i + 1, j + 1, new.title, shown(new.asked), changes)
 
 
-def _gone(turn: Turn) -> Iterator[Change]:
+def _gone(turn: ComparedTurn) -> Iterator[Change]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
         yield Change("text", shown(turn.text), "")
@@ -199,7 +199,7 @@ def _gone(turn: Turn) -> Iterator[Change]:
         yield Change(f"call {n} {call.name}", shown(_parsed(call.arguments)), "")
 
 
-def _changes(old: Turn, new: Turn) -> Iterator[Change]:
+def _changes(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
@@ -241,7 +241,7 @@ def _parsed(arguments: str) -> object:
         return arguments
 
 
-def _sum(turns: Sequence[Turn]) -> ChangedTotals:
+def _sum(turns: Sequence[ComparedTurn]) -> ChangedTotals:
     return ChangedTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),

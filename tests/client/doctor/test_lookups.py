@@ -7,19 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llmproxy.client.doctor.lookups import Lookup, log_in, past_by_name, read_lookups, watching
+from llmproxy.client.doctor.lookups import HostLookup, log_in, past_by_name, read_lookups, watching
 from tests.support.process import clean_env
 
 
 def test_hosts_of_providers_and_of_the_web_count() -> None:
     """Loopback, a database and the proxy's own port are nobody's business; one host counts once."""
     told = [
-        Lookup(1, "python", "api.openai.com", 0),
-        Lookup(1, "python", "api.openai.com", 443),
-        Lookup(1, "python", "db.example.com", 5432),
-        Lookup(2, "node", "localhost", 443),
-        Lookup(2, "node", "127.0.0.1", 80),
-        Lookup(3, "node", "gateway.example.com", 80),
+        HostLookup(1, "python", "api.openai.com", 0),
+        HostLookup(1, "python", "api.openai.com", 443),
+        HostLookup(1, "python", "db.example.com", 5432),
+        HostLookup(2, "node", "localhost", 443),
+        HostLookup(2, "node", "127.0.0.1", 80),
+        HostLookup(3, "node", "gateway.example.com", 80),
     ]
     assert past_by_name(iter(told)) == {
         1: ("python", [("api.openai.com", 443)]),
@@ -48,4 +48,4 @@ def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     """Two children may write at once, and one may be killed while it does."""
     assert list(read_lookups(tmp_path)) == []
     log_in(tmp_path).write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
-    assert list(read_lookups(tmp_path)) == [Lookup(7, "python", "api.x.com", 443), Lookup(9, "", "h", 0)]
+    assert list(read_lookups(tmp_path)) == [HostLookup(7, "python", "api.x.com", 443), HostLookup(9, "", "h", 0)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools import server as servers
-from llmproxy.client.tools.hosts import Heard
+from llmproxy.client.tools.hosts import HeardLine
 from llmproxy.client.tools.shim import Shim
 from llmproxy.errors import Exit, MachineError
 
@@ -30,17 +30,17 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
-        self.faults: list[Heard] = []
+        self.faults: list[HeardLine] = []
         self._number = 0
 
-    def hear(self, line: bytes) -> Heard:
+    def hear(self, line: bytes) -> HeardLine:
         """Forward."""
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
             return self.faults.pop(0)
         self._number += 1
-        return Heard(b"", self._number)
+        return HeardLine(b"", self._number)
 
     def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep."""
@@ -276,7 +276,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     while not (pid.exists() and pid.read_text()):
         assert time.monotonic() < until
         time.sleep(0.01)
-    client.host.faults = [Heard(b"", None, gone=True)]
+    client.host.faults = [HeardLine(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
     assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
@@ -289,7 +289,11 @@ def test_a_late_answer_lets_others_pass() -> None:
     """A fault: what is asked meanwhile is answered; what would come after the client's end does not come."""
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
-    client.host.faults = [Heard(answers[0], None, 3600), Heard(answers[1], None, 0.01), Heard(answers[2], None)]
+    client.host.faults = [
+        HeardLine(answers[0], None, 3600),
+        HeardLine(answers[1], None, 0.01),
+        HeardLine(answers[2], None),
+    ]
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})
     client.answer(1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llmproxy.client.tools.wire import Wire
+from llmproxy.client.tools.wire import ControlWire
 
 
 def peer(*connections: Sequence[bytes]) -> int:
@@ -33,7 +33,7 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
     """However they come; one that ends the connection opens the next with the next call."""
     first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     last = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-    wire = Wire("127.0.0.1", peer([first, first, last], [first]), 20)
+    wire = ControlWire("127.0.0.1", peer([first, first, last], [first]), 20)
     assert [wire.post("/x", b"{}") for _ in range(4)] == [(200, b"ok"), (200, b"ok"), (404, b""), (200, b"ok")]
     wire.close()
 
@@ -44,4 +44,4 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
 def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
     """It ended in the middle, or never was HTTP."""
     with pytest.raises(OSError, match=r"closed|speak|reset"):
-        Wire("127.0.0.1", peer([answer]), 20).post("/x", b"{}")
+        ControlWire("127.0.0.1", peer([answer]), 20).post("/x", b"{}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.faults import Call
+from llmproxy.core.faults import FaultTarget
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 
-def call(**given: Any) -> Call:  # noqa: ANN401 - as Call takes them
+def call(**given: Any) -> FaultTarget:  # noqa: ANN401 - as Call takes them
     """Return a call of an agent to OpenAI."""
     plain: dict[str, Any] = {
         "session": "default",
@@ -23,7 +23,7 @@ def call(**given: Any) -> Call:  # noqa: ANN401 - as Call takes them
         "family": "openai",
         "recording": 1,
     }
-    return Call(**plain | given)
+    return FaultTarget(**plain | given)
 
 
 def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, Rules, Scrub, canonicalize
+from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, Rules, TextScrub, canonicalize
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.redact import Redactor
@@ -196,8 +196,10 @@ def test_url_encoded_forms_keep_their_order() -> None:
 )
 def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
     """Whatever arrives gets a key, the same each time."""
-    one = canonical(CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (Scrub("a", "b"),)))
-    assert one == canonical(CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (Scrub("a", "b"),)))
+    one = canonical(CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (TextScrub("a", "b"),)))
+    assert one == canonical(
+        CHAT, body, (("content-type", content_type),), rules=Rules(("$..a",), (TextScrub("a", "b"),))
+    )
 
 
 def test_state_follows_the_interaction_that_made_it() -> None:
@@ -237,7 +239,7 @@ def test_a_secret_in_an_unknown_path_is_not_in_the_operation() -> None:
 
 def test_the_users_rules_apply_before_ours() -> None:
     """Also to paths that nobody knows."""
-    rules = Rules(("$.trace",), (Scrub(r"run \d+", "run N"),))
+    rules = Rules(("$.trace",), (TextScrub(r"run \d+", "run N"),))
     assert key("/v1/x", {"a": "run 1", "trace": 1}, rules=rules) == key("/v1/x", {"a": "run 2"}, rules=rules)
     assert key(CHAT, {**HI, "trace": 1}, rules=rules) == key(CHAT, HI, rules=rules)
 

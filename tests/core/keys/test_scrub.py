@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.keys.scrub import Rules, Scrub, apply, compiled, parse_path
+from llmproxy.core.keys.scrub import Rules, TextScrub, apply, compiled, parse_path
 from llmproxy.errors import SettingsError
 
 ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
@@ -60,8 +60,8 @@ def test_wrong_rules_are_said_with_their_text(config: dict[str, object], said: s
 def test_rules_have_a_digest() -> None:
     """Equal rules have equal digests, others another one."""
     one = Rules.from_config({"ignore": ["$.a"], "scrub": {"x": "y"}, "packs": ["dates"]})
-    assert one == Rules(("$.a",), (Scrub("x", "y"),), ("dates",))
-    assert one.digest == Rules(("$.a",), (Scrub("x", "y"),), ("dates",)).digest != Rules().digest
+    assert one == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",))
+    assert one.digest == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",)).digest != Rules().digest
     assert len(one.digest) == 12
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.scrub import Rules, Scrub
+from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
@@ -121,7 +121,7 @@ def test_random_names_of_items_keep_their_meaning_over_messages() -> None:
 
 def test_the_users_rules_hold_for_messages() -> None:
     """`ignore` and `scrub` as for any request."""
-    rules = Rules(ignore=("$.session.trace",), scrub=(Scrub(r"\d{4}-\d\d-\d\d", "DATE"),))
+    rules = Rules(ignore=("$.session.trace",), scrub=(TextScrub(r"\d{4}-\d\d-\d\d", "DATE"),))
     one, other = ({"session": {"trace": n, "text": f"today is 2026-01-0{n}"}} for n in (1, 2))
     assert said(one, rules=rules) == said(other, rules=rules)
     assert said(one) != said(other)

@@ -15,20 +15,20 @@ from llmproxy.report.choices import handler_of
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.report.shards.junit import merge_junit, read_junit
 from llmproxy.report.shards.merging import Merged, fold, merge
-from llmproxy.report.shards.reading import Part, kind_of, read_part
+from llmproxy.report.shards.reading import PartReport, kind_of, read_part
 from tests.report.shards import whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")
 
 
-def as_parts(every: list[list[Event]]) -> list[Part]:
+def as_parts(every: list[list[Event]]) -> list[PartReport]:
     """Return parts as if they had been read."""
     found = []
     for n, events in enumerate(every):
         story = made.story(events)
         assert story.selected
         assert story.selected.shard
-        found.append(Part(Path(f"{n}.json"), story, story.selected.shard))
+        found.append(PartReport(Path(f"{n}.json"), story, story.selected.shard))
     return found
 
 
@@ -186,7 +186,7 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
                 Completed(exit_code=0, seconds=1.0, scenarios=rows),
             ]
         )
-        parts.append(Part(Path(f"{number}.json"), story, told))
+        parts.append(PartReport(Path(f"{number}.json"), story, told))
     ended = merge(parts).events[-1]
     assert isinstance(ended, Completed)
     assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]

@@ -13,7 +13,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import SuiteError
 from llmproxy.suite.choose.cost import estimate, refuse_costs
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.reading.load import Case
+from llmproxy.suite.reading.load import SuiteCase
 from tests.suite import rig
 from tests.trace.observing.chats import NOW, Chats, said, user
 
@@ -21,7 +21,7 @@ TEXT = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: two, s
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> tuple[Path, Sequence[Case]]:
+def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
     """Return a store in which the first of two cases is recorded."""
     chats = Chats()
     _, made = chats.chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
@@ -31,7 +31,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[Case]]:
     return tmp_path / "x.db", rig.cases_of(tmp_path, TEXT)
 
 
-def test_recordings_are_added_up(recorded: tuple[Path, Sequence[Case]]) -> None:
+def test_recordings_are_added_up(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
     """Once for each run; what was never recorded is unknown."""
     found = estimate(*recorded)
     one = estimate(recorded[0], recorded[1][:1], runs=1)
@@ -40,7 +40,7 @@ def test_recordings_are_added_up(recorded: tuple[Path, Sequence[Case]]) -> None:
     assert estimate(recorded[0].with_name("none.db"), recorded[1]).unknown == ("one", "two")
 
 
-def test_too_much_is_refused(recorded: tuple[Path, Sequence[Case]]) -> None:
+def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):

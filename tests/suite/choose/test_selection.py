@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.choose.selection import Wanted, expression, select, until
-from llmproxy.suite.reading.load import Case
+from llmproxy.suite.reading.load import SuiteCase
 from tests.suite import rig
 
 TEXT = """
@@ -23,7 +23,7 @@ scenarios:
 
 
 @pytest.fixture
-def cases(tmp_path: Path) -> Sequence[Case]:
+def cases(tmp_path: Path) -> Sequence[SuiteCase]:
     """Return four cases."""
     return rig.cases_of(tmp_path, TEXT)
 
@@ -46,7 +46,7 @@ def cases(tmp_path: Path) -> Sequence[Case]:
         (Wanted(label="two"), ["a"]),
     ],
 )
-def test_what_is_selected(cases: Sequence[Case], wanted: Wanted, ids: list[str]) -> None:
+def test_what_is_selected(cases: Sequence[SuiteCase], wanted: Wanted, ids: list[str]) -> None:
     """In the order of the files."""
     assert [case.id for case in select(cases, wanted)] == ids
 
@@ -64,7 +64,7 @@ def test_what_is_selected(cases: Sequence[Case], wanted: Wanted, ids: list[str])
         (Wanted(tags="or smoke"), "missing before 'or'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(cases: Sequence[Case], wanted: Wanted, message: str) -> None:
+def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: Wanted, message: str) -> None:
     """A misspelt tag would select nothing, or with `not` everything."""
     with pytest.raises(SuiteError, match=message.replace("(", r"\(")):
         select(cases, wanted)
@@ -78,7 +78,7 @@ def test_and_binds_more_than_or(tags: set[str]) -> None:
     assert expression("not (a or b)")(tags) == expression("not a and not b")(tags)
 
 
-def test_steps_up_to_a_label(cases: Sequence[Case]) -> None:
+def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
     """All of them without one; a label that is not there is an error."""
     assert [len(until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
     with pytest.raises(SuiteError, match="no step with the label"):

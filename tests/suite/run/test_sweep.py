@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.sweep import Finding, Outcome, asked_kinds
+from llmproxy.client.sweep import Outcome, SweepFinding, asked_kinds
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.run.sweep import NoSweep, has_faults, sweep_case
+from llmproxy.suite.run.sweep import NoScenarioSweep, has_faults, sweep_case
 from llmproxy.suite.run.world import World
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
@@ -50,10 +50,10 @@ def suite(folder: Path, tries: int, expected: str = "hello") -> str:
     return SUITE.format(python=json.dumps(sys.executable), agent=agent, tries=tries, expected=expected)
 
 
-def sweep(tape: tuple[Path, str], kinds: str, tries: int, expected: str = "hello") -> list[Finding]:
+def sweep(tape: tuple[Path, str], kinds: str, tries: int, expected: str = "hello") -> list[SweepFinding]:
     """Sweep the first scenario."""
     folder, url = tape
-    found: list[Finding] = []
+    found: list[SweepFinding] = []
     case = rig.cases_of(folder, suite(folder, tries, expected))[0]
     world = World(options=Options(mode="replay", runs=1), proxy=url)
     try:
@@ -75,7 +75,7 @@ def test_each_fault_is_told_by_what_became_of_the_scenario(tape: tuple[Path, str
 
 def test_a_scenario_that_does_not_pass_undisturbed_is_none_to_sweep(tape: tuple[Path, str]) -> None:
     """Said with what it fails of; and one with faults of its own is never undisturbed."""
-    with pytest.raises(NoSweep, match=r"one: undisturbed it does not pass.*response\.eq"):
+    with pytest.raises(NoScenarioSweep, match=r"one: undisturbed it does not pass.*response\.eq"):
         sweep(tape, "sweep:http-500", tries=1, expected="goodbye")
     folder, _ = tape
     assert [has_faults(case) for case in rig.cases_of(folder, suite(folder, 1))] == [False, True]

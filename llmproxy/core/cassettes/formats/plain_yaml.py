@@ -4,7 +4,7 @@
 
 The writer knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as blocks and
 one value a line, so that a diff shows what changed. A part that stands in several places is written once with an anchor
-(:class:`Named`), and as an alias after that (:class:`Same`).
+(:class:`AnchoredValue`), and as an alias after that (:class:`Same`).
 
 The reader takes plain scalars as JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members,
 tags and whatever explodes.
@@ -35,7 +35,7 @@ _ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class AnchoredValue:
     """A value with an anchor, so that later places can name it."""
 
     name: str
@@ -76,7 +76,7 @@ def _block(out: list[str], value: object, indent: str) -> None:
 
 def _entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write what stands after ``name:`` or ``-``."""
-    if isinstance(value, Named):
+    if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
     if isinstance(value, Same):
         out.append(f"{head} *{value.name}")
@@ -142,7 +142,7 @@ _RESOLVED = (
 def _loader() -> Any:  # noqa: ANN401 (PyYAML's classes have no common type)
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         """Scalars as in JSON, members once."""
 
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's name and way)
@@ -163,11 +163,11 @@ def _loader() -> Any:  # noqa: ANN401 (PyYAML's classes have no common type)
             yield self.construct_mapping(node, deep=True)
 
     for tag, pattern, first in _RESOLVED:
-        Loader.add_implicit_resolver(tag, pattern, first)
-    Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
-    Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
-    Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
-    return Loader
+        PlainLoader.add_implicit_resolver(tag, pattern, first)
+    PlainLoader.add_constructor("tag:yaml.org,2002:map", PlainLoader.construct_yaml_map)
+    PlainLoader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
+    PlainLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+    return PlainLoader
 
 
 def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)

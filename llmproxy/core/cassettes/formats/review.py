@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
-from llmproxy.core.cassettes.formats.plain_yaml import PLAIN, Named, Same, lines, load, scalar
+from llmproxy.core.cassettes.formats.plain_yaml import PLAIN, AnchoredValue, Same, lines, load, scalar
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.cassettes.formats.styles import STYLES, style_of, written
 from llmproxy.core.cassettes.formats.vcr_yaml import listing
@@ -217,7 +217,7 @@ class _Shared:
                 return Same(name)
             if not known:
                 self.names[name] = text
-                return Named(name, self.items(value) if items else value)
+                return AnchoredValue(name, self.items(value) if items else value)
         return self.items(value) if items else value
 
     def items(self, value: object) -> object:

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.speak import written
 from llmproxy.core.dialects.streams import framing, parsed
 from llmproxy.core.faults.kinds.parameters import CHUNK
 from llmproxy.core.faults.pieces import after, kind_of, timed, with_pieces
-from llmproxy.core.faults.values import Broken, Call, Kind, Needs, Parameter, Values
+from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Response, without
 
 Edit = Callable[[bytes], bytes]
@@ -47,7 +47,7 @@ def _halved(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malformed(call: Call, values: Values) -> Broken | None:
+def _malformed(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
@@ -59,7 +59,7 @@ def _malformed(call: Call, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
 
 
-def _empty_body(call: Call, _values: Values) -> Broken | None:
+def _empty_body(call: FaultTarget, _values: Values) -> Broken | None:
     answer = call.answer()
     return None if answer is None else Broken(with_pieces(answer, [], call.speed))
 
@@ -94,7 +94,7 @@ def _with_wrong_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as ab
     }
 
 
-def _recounted(call: Call, change: Callable[[Any], Any]) -> Broken | None:
+def _recounted(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -118,11 +118,11 @@ def _without_counts(answer: Response) -> Response:
     return replace(answer, headers=without(answer.headers, *_COUNTED))
 
 
-def _no_usage(call: Call, _values: Values) -> Broken | None:
+def _no_usage(call: FaultTarget, _values: Values) -> Broken | None:
     return _recounted(call, _without_usage)
 
 
-def _wrong_usage(call: Call, values: Values) -> Broken | None:
+def _wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
     return _recounted(call, lambda value: _with_wrong_usage(value, values["factor"]))
 
 
@@ -130,7 +130,7 @@ _NO_JSON = "says that the answer cannot be read, or asks again"
 _COUNT = "goes on: what it counts is unknown, never 0, and nothing that matters depends on it"
 
 ROWS = (
-    Kind(
+    FaultKind(
         "malformed-json",
         "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones",
         _NO_JSON,
@@ -138,9 +138,9 @@ ROWS = (
         (CHUNK,),
         Needs.ANSWER,
     ),
-    Kind("empty-body", "200, and no byte of a body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
-    Kind("no-usage", "the answer without its count of tokens", _COUNT, _no_usage, needs=Needs.ANSWER),
-    Kind(
+    FaultKind("empty-body", "200, and no byte of a body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
+    FaultKind("no-usage", "the answer without its count of tokens", _COUNT, _no_usage, needs=Needs.ANSWER),
+    FaultKind(
         "wrong-usage",
         "the answer with another count of tokens: `factor` times the recorded one",
         _COUNT,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from llmproxy.core.faults.values import Broken, Call, Kind, Parameter, Values
+from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Parameter, Values
 from llmproxy.protocol import Channel
 
 
-def _refused(_call: Call, values: Values) -> Broken:
+def _refused(_call: FaultTarget, values: Values) -> Broken:
     return Broken(None, reset=True, shut=values["seconds"])
 
 
-def _reset(_call: Call, _values: Values) -> Broken:
+def _reset(_call: FaultTarget, _values: Values) -> Broken:
     return Broken(None, reset=True)
 
 
@@ -19,7 +19,7 @@ _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 ROWS = (
-    Kind(
+    FaultKind(
         "refused",
         "connection refused: this connection is reset, and the port takes no new one for `seconds`",
         _AGAIN,
@@ -30,5 +30,5 @@ ROWS = (
         shared=True,
         sweep=None,
     ),
-    Kind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
+    FaultKind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
 )

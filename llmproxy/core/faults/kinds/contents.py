@@ -13,10 +13,10 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import parsed
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.faults.pieces import kind_of, timed, with_pieces
-from llmproxy.core.faults.values import Break, Broken, Call, Kind, Needs, Values
+from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
 
-Change = Callable[[Message, Call], tuple[Message, str] | None]
+Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 """What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to change."""
 
 REFUSED = "I'm sorry, but I can't help with that."
@@ -25,7 +25,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 def said_instead(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
-    def do(call: Call, _values: Values) -> Broken | None:
+    def do(call: FaultTarget, _values: Values) -> Broken | None:
         from llmproxy.core.forks.write_answer import can_write, write
 
         answer = call.answer()
@@ -65,22 +65,22 @@ def _half(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _empty(_said: Message, _call: Call) -> tuple[Message, str]:
+def _empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", ""), ""
 
 
-def _length(said: Message, call: Call) -> tuple[Message, str] | None:
+def _length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _half(said.text)), "length"
     cut = _truncated(said, call)
     return None if cut is None else (cut[0], "length")
 
 
-def _filtered(said: Message, _call: Call) -> tuple[Message, str]:
+def _filtered(said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", _half(said.text)), "content_filter"
 
 
-def _refusal(_said: Message, _call: Call) -> tuple[Message, str]:
+def _refusal(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", REFUSED), "refusal"
 
 
@@ -89,7 +89,7 @@ def _own_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncated(said: Message, call: Call) -> tuple[Message, str] | None:
+def _truncated(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if not (calls := _own_calls(said)):
         return None
     from llmproxy.core.forks.write_answer import writes_text_arguments
@@ -107,12 +107,12 @@ def _less(arguments: str) -> str:
     return written(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate(said: Message, _call: Call) -> tuple[Message, str] | None:
+def _duplicate(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
     calls = _own_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _unknown(said: Message, _call: Call) -> tuple[Message, str] | None:
+def _unknown(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
     calls = _own_calls(said)
     return (
         (replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), "") if calls else None
@@ -122,8 +122,8 @@ def _unknown(said: Message, _call: Call) -> tuple[Message, str] | None:
 _ERROR_RESULT = "gives the model an error as the tool's result, asks again, or says what is wrong; runs nothing of it"
 
 
-def _row(name: str, about: str, sound: str, change: Change) -> Kind:
-    return Kind(name, about, sound, said_instead(change), needs=Needs.ANSWER, again=False)
+def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
+    return FaultKind(name, about, sound, said_instead(change), needs=Needs.ANSWER, again=False)
 
 
 ROWS = (

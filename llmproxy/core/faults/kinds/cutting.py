@@ -7,21 +7,21 @@ from dataclasses import replace
 from llmproxy.core.faults.kinds.error_events import write_error_event
 from llmproxy.core.faults.kinds.parameters import CHUNK
 from llmproxy.core.faults.pieces import after, before, is_binary, is_streamed, timed, with_pieces
-from llmproxy.core.faults.values import Broken, Call, Kind, Needs, Values
+from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk
 
 FIRST_BYTE = "é".encode()[:1]
 """Of a character of two."""
 
 
-def _reset_after(call: Call, values: Values) -> Broken | None:
+def _reset_after(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     sent, _ = after(timed(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
 
 
-def _cut_frame(call: Call, values: Values) -> Broken | None:
+def _cut_frame(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     sent, left = after(timed(answer, call.speed), values["chunk"])
@@ -29,7 +29,7 @@ def _cut_frame(call: Call, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
 
 
-def _cut_character(call: Call, values: Values) -> Broken | None:
+def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
@@ -53,7 +53,7 @@ def _first_wide(pieces: list[Chunk]) -> tuple[int, int] | None:
     return None
 
 
-def _early_end(call: Call, values: Values) -> Broken | None:
+def _early_end(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
@@ -61,7 +61,7 @@ def _early_end(call: Call, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, sent, call.speed))
 
 
-def _error_event(call: Call, values: Values) -> Broken | None:
+def _error_event(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
@@ -74,7 +74,7 @@ def _error_event(call: Call, values: Values) -> Broken | None:
 _WHOLE = "takes nothing of the broken answer for an answer: asks again, or says that it broke off"
 
 ROWS = (
-    Kind(
+    FaultKind(
         "reset-after",
         "the connection is reset after `chunk` events of the answer",
         _WHOLE,
@@ -82,7 +82,7 @@ ROWS = (
         (CHUNK,),
         Needs.ANSWER,
     ),
-    Kind(
+    FaultKind(
         "cut-frame",
         "the connection ends in the middle of an event, after `chunk` whole ones",
         _WHOLE,
@@ -90,7 +90,7 @@ ROWS = (
         (CHUNK,),
         Needs.ANSWER,
     ),
-    Kind(
+    FaultKind(
         "cut-character",
         "the connection ends in the middle of a character of several bytes",
         _WHOLE,
@@ -98,7 +98,7 @@ ROWS = (
         (CHUNK,),
         Needs.ANSWER,
     ),
-    Kind(
+    FaultKind(
         "early-end",
         "a stream ends in order, but without the provider's last event: no [DONE], no message_stop",
         "notices that the end is missing, and takes what came for no answer",
@@ -106,7 +106,7 @@ ROWS = (
         (CHUNK,),
         Needs.ANSWER,
     ),
-    Kind(
+    FaultKind(
         "error-event",
         "the provider's own error event in the middle of a stream, after `chunk` events",
         "takes nothing of the broken answer for an answer: asks again, or says what the provider said",

@@ -8,13 +8,13 @@ from llmproxy.core.dialects.aws_eventstream import write_frame
 from llmproxy.core.dialects.speak import sse, written
 from llmproxy.core.dialects.streams import framing
 from llmproxy.core.faults.pieces import kind_of
-from llmproxy.core.faults.values import Call
+from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.traffic.interaction import Response
 
 _FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_error_event(call: Call, answer: Response, number: int) -> bytes:
+def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
     """Return the event, in the framing of `answer`; `number` events came before it."""
     kind = framing(kind_of(answer), answer.body)
     if kind == "aws":
@@ -25,7 +25,7 @@ def write_error_event(call: Call, answer: Response, number: int) -> bytes:
     return written(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
 
-def _said(call: Call, number: int) -> tuple[str, dict[str, Any]]:
+def _said(call: FaultTarget, number: int) -> tuple[str, dict[str, Any]]:
     """Return the event's name, empty for none, and what it holds."""
     if call.operation == "responses":
         return "error", {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from llmproxy.core.faults.values import Broken, Call, Kind, Values
+from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Values
 
 
-def _failure(_call: Call, _values: Values) -> Broken:
+def _failure(_call: FaultTarget, _values: Values) -> Broken:
     return Broken(None)
 
 
 ROWS = (
-    Kind(
+    FaultKind(
         "tls-failure",
         "the TLS handshake of an intercepted connection fails with an alert",
         "tries again, and says after some attempts that the provider cannot be reached; never goes on without TLS",

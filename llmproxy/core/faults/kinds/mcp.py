@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.core.dialects.streams import parsed
 from llmproxy.core.faults.pieces import MICROSECONDS
-from llmproxy.core.faults.values import Break, Broken, Call, Kind, Parameter, Values
+from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
 from llmproxy.core.mcp.refusals import error_message
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.protocol import Channel
@@ -22,7 +22,7 @@ SESSION_GONE = -32001
 """With which the official SDKs' servers say that they do not know a session."""
 
 
-def _asked(call: Call) -> dict[str, Any] | None:
+def _asked(call: FaultTarget) -> dict[str, Any] | None:
     """Return the request, if somebody waits for its answer."""
     message = parsed(call.body)
     waits = isinstance(message, dict) and isinstance(message.get("method"), str) and message.get("id") is not None
@@ -38,12 +38,12 @@ def _error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _rpc_error(call: Call, values: Values) -> Broken | None:
+def _rpc_error(call: FaultTarget, values: Values) -> Broken | None:
     asked = _asked(call)
     return None if asked is None else _said(_error(asked, int(values["code"]), "Internal error"))
 
 
-def _tool_error(call: Call, _values: Values) -> Broken | None:
+def _tool_error(call: FaultTarget, _values: Values) -> Broken | None:
     asked = _asked(call)
     if asked is None or asked["method"] != "tools/call":
         return None
@@ -51,14 +51,14 @@ def _tool_error(call: Call, _values: Values) -> Broken | None:
     return _said(error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable"))
 
 
-def _silent(call: Call, values: Values) -> Broken | None:
+def _silent(call: FaultTarget, values: Values) -> Broken | None:
     asked = _asked(call)
     if asked is None:
         return None
     return _said(_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _gone(call: Call, _values: Values) -> Broken | None:
+def _gone(call: FaultTarget, _values: Values) -> Broken | None:
     asked = _asked(call)
     if asked is None:
         return None
@@ -72,8 +72,8 @@ _FAILS = "gives the model an error as the tool's result, or asks again where tha
 
 def _row(
     name: str, about: str, sound: str, do: Break, *takes: Parameter, again: bool = True, sweep: Values | None = None
-) -> Kind:
-    return Kind(
+) -> FaultKind:
+    return FaultKind(
         name,
         about,
         sound,

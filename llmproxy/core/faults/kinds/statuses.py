@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmproxy.core.faults.values import Break, Broken, Call, Kind, Parameter, Values
-from llmproxy.core.providers.failures import REASONS, Asked, write_failure
+from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
+from llmproxy.core.providers.failures import REASONS, RepeatedRequest, write_failure
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
@@ -11,8 +11,8 @@ from llmproxy.protocol import Channel
 def status(number: int) -> Break:
     """Return what answers with a status."""
 
-    def do(call: Call, values: Values) -> Broken:
-        headers, body = write_failure(call.family, number, Asked(call.model, values.get("retry_after", 0)))
+    def do(call: FaultTarget, values: Values) -> Broken:
+        headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
         return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
@@ -24,7 +24,7 @@ _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 ROWS = (
-    Kind(
+    FaultKind(
         "http-429",
         "429, a rate limit with retry-after",
         "waits as long as retry-after says, then tries again",
@@ -33,12 +33,12 @@ ROWS = (
         channels=_ALL,
         transports=_BOTH,
     ),
-    Kind("http-500", "500, the provider's internal error", _AGAIN, status(500), channels=_ALL, transports=_BOTH),
-    Kind("http-502", "502, a gateway's HTML page", _AGAIN, status(502), channels=_ALL, transports=_BOTH),
-    Kind(
+    FaultKind("http-500", "500, the provider's internal error", _AGAIN, status(500), channels=_ALL, transports=_BOTH),
+    FaultKind("http-502", "502, a gateway's HTML page", _AGAIN, status(502), channels=_ALL, transports=_BOTH),
+    FaultKind(
         "http-503", "503, the service is unavailable", _AGAIN, status(503), channels=_ALL, transports=_BOTH, sweep=None
     ),
-    Kind(
+    FaultKind(
         "http-529", "529, the provider is overloaded", _AGAIN, status(529), channels=_ALL, transports=_BOTH, sweep=None
     ),
 )

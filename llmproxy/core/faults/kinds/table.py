@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmproxy.core.faults.kinds import bodies, connections, contents, cutting, handshakes, mcp, statuses, timing
-from llmproxy.core.faults.values import Kind
+from llmproxy.core.faults.values import FaultKind
 
 _SORTS = (statuses, connections, handshakes, timing, cutting, bodies, contents, mcp)
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for sort in _SORTS for kind in sort.ROWS}
+KINDS: Mapping[str, FaultKind] = {kind.name: kind for sort in _SORTS for kind in sort.ROWS}
 """In the order in which they are shown."""
 
 

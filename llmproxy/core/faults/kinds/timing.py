@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llmproxy.core.faults.kinds.parameters import CHUNK
 from llmproxy.core.faults.pieces import MICROSECONDS, after, is_streamed, paced, timed, with_pieces
-from llmproxy.core.faults.values import Broken, Call, Kind, Needs, Parameter, Values
+from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk
 
 
@@ -14,14 +14,14 @@ def _later(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
     return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
 
 
-def _stall(call: Call, values: Values) -> Broken | None:
+def _stall(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     sent, left = after(timed(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, [*sent, *_later(left, values["seconds"])], call.speed))
 
 
-def _slow_start(call: Call, values: Values) -> Broken | None:
+def _slow_start(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     pieces = _later(timed(answer, call.speed), values["seconds"])
@@ -31,7 +31,7 @@ def _slow_start(call: Call, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _slow_tokens(call: Call, values: Values) -> Broken | None:
+def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
@@ -42,7 +42,7 @@ def _slow_tokens(call: Call, values: Values) -> Broken | None:
 
 
 ROWS = (
-    Kind(
+    FaultKind(
         "slow-start",
         "the first event, or the whole body, comes `seconds` late",
         "waits as long as its own limit allows, then asks again or says so",
@@ -51,7 +51,7 @@ ROWS = (
         Needs.ANSWER,
         sweep=None,
     ),
-    Kind(
+    FaultKind(
         "slow-tokens",
         "`seconds` pass between two events of a stream",
         "goes on reading: something comes all the time",
@@ -60,7 +60,7 @@ ROWS = (
         Needs.ANSWER,
         sweep=None,
     ),
-    Kind(
+    FaultKind(
         "stall",
         "nothing comes for `seconds` in the middle of the answer, then it goes on",
         "gives up at a limit of its own, and asks again or says so; never waits for ever",

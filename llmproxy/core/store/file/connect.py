@@ -93,7 +93,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 
 
 @dataclass(slots=True)
-class Reader:
+class StoreReader:
     """A connection for reading, and the private copy it reads from, if there had to be one."""
 
     conn: Connection
@@ -133,7 +133,7 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _open_in_place(path: Path, state: FileState) -> Reader | None:
+def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
     """Open without changing a thing in the folder; None if only a copy can be read."""
     wal, shm = _size(sidecar(path, "-wal")), _size(sidecar(path, "-shm"))
     if state is not FileState.WAL:
@@ -155,10 +155,10 @@ def _open_in_place(path: Path, state: FileState) -> Reader | None:
     except sqlite3.Error:
         conn.close()
         raise
-    return Reader(conn, in_place=state is not FileState.WAL)
+    return StoreReader(conn, in_place=state is not FileState.WAL)
 
 
-def _open_copy(path: Path) -> Reader:
+def _open_copy(path: Path) -> StoreReader:
     """Copy the store with the files beside it and bring the copy up to date, the original untouched."""
     folder = tempfile.TemporaryDirectory(prefix="llmproxy-", ignore_cleanup_errors=True)
     copied = Path(folder.name) / path.name
@@ -176,16 +176,16 @@ def _open_copy(path: Path) -> Reader:
     except BaseException:
         folder.cleanup()
         raise
-    return Reader(conn, folder)
+    return StoreReader(conn, folder)
 
 
-def open_beside(path: Path) -> Reader:
+def open_beside(path: Path) -> StoreReader:
     """Open the store for reading beside a writer of our own, which made it and keeps its files in order."""
     with sqlite_file.translated(path, WORDS, writing=False):
-        return Reader(connect(path, "mode=ro"))
+        return StoreReader(connect(path, "mode=ro"))
 
 
-def open_reader(path: Path) -> Reader:
+def open_reader(path: Path) -> StoreReader:
     """Open the store for reading only, its schema checked; neither the file nor its folder changes.
 
     Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy.

@@ -80,7 +80,7 @@ class Body(NamedTuple):
     data: bytes
 
 
-class Head(NamedTuple):
+class SampleHead(NamedTuple):
     """A cassette and sample as the server has it."""
 
     place: Place
@@ -118,7 +118,7 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
     """Bring it up to date; None if another process was quicker."""
     only, values = (" WHERE name = %s", [in_column(name)]) if name is not None else ("", [])
     heads = [
-        Head((from_pg(row[0]), row[1]), row[2], row[3], row[4:])
+        SampleHead((from_pg(row[0]), row[1]), row[2], row[3], row[4:])
         for row in conn.execute(f"{_HEADS}{only}".encode(), values)
     ]
     copied = _copied(local)
@@ -148,14 +148,14 @@ def _copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
 
 
 def _one(
-    local: sqlite3.Connection, conn: Conn, head: Head, before: tuple[int, int] | None, known: Mapping[bytes, Body]
+    local: sqlite3.Connection, conn: Conn, head: SampleHead, before: tuple[int, int] | None, known: Mapping[bytes, Body]
 ) -> bool:
     """Bring one cassette and sample up to date, inside a snapshot of the server; tells whether nobody else did meanwhile."""
     name, sample = head.place
     at = conn.execute(f"{_HEADS} WHERE name = %s AND sample = %s".encode(), (to_pg(name), sample)).fetchall()
     if not at:
         return False
-    head = Head(head.place, at[0][2], at[0][3], at[0][4:])
+    head = SampleHead(head.place, at[0][2], at[0][3], at[0][4:])
     anew = before is None or before[1] != head.epoch
     since = -1 if before is None or anew else before[0]
     slots = conn.execute("SELECT position, slot FROM llmproxy.slots WHERE cassette = %s", (to_pg(name),)).fetchall()

@@ -45,7 +45,7 @@ class Lost(MachineError):
     status = 503
 
 
-class Conflict(LLMProxyError):
+class TransactionsMet(LLMProxyError):
     """Two transactions met; the same again will do."""
 
 
@@ -162,7 +162,7 @@ def translate(server: Server, error: psycopg.Error, *, writing: bool) -> LLMProx
     """Return the error of ours that says what the server said."""
     said, state = _said(server, error), error.sqlstate or ""
     if state in _AGAIN:
-        return Conflict(f"The store {server.shown}: {said}.")
+        return TransactionsMet(f"The store {server.shown}: {said}.")
     if state in _DENIED and writing:
         return StoreReadOnly(
             f"The store {server.shown} cannot be written to as this role: {said}.",

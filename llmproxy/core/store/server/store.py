@@ -24,7 +24,7 @@ from llmproxy.core.store.file.connect import open_beside, open_writer, translate
 from llmproxy.core.store.reading import FileSeen, RecordingSlot
 from llmproxy.core.store.server import copying, leases, schema
 from llmproxy.core.store.server.copying import Body
-from llmproxy.core.store.server.link import Conflict, Link, Lost, attempts
+from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts
 from llmproxy.core.store.server.texts import in_column, to_pg
 from llmproxy.core.store.store import UNFINISHED, Addition, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Key
@@ -238,7 +238,7 @@ class ServerStore(Store):
                     self._wrote.update(each.place for each in sent)
                     self._after(conn, sent, bodies, made)
                     return stored
-            except (Lost, Conflict) as error:
+            except (Lost, TransactionsMet) as error:
                 last = error
             except RecordingError as error:
                 if whole or getattr(error.__cause__, "sqlstate", "") != _GONE:
@@ -393,7 +393,7 @@ class ServerStore(Store):
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     leases.give_up(conn, place, holder, clean=clean)
                 break
-            except (Lost, Conflict) as error:
+            except (Lost, TransactionsMet) as error:
                 last = error
         else:
             self._away = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.baseline import Baseline, Changed, find_changed, find_foreign, find_new
-from llmproxy.suite.checks.entities.items import POLL, Created, Looking, all_passed, bind, whose, with_more
+from llmproxy.suite.checks.entities.items import POLL, CreatedEntity, Looking, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import (
     JudgedRow,
     broken,
@@ -34,7 +34,7 @@ _SHOWN = 3
 """Doubtful rows that are named."""
 
 
-def check_created(run: Looking, name: str, before: Baseline, item: Created) -> list[Assertion]:
+def check_created(run: Looking, name: str, before: Baseline, item: CreatedEntity) -> list[Assertion]:
     """Check one item of `created` now, or until it holds for as long as its `within` says."""
     end = run.clock() + item.within / 1000
     while True:
@@ -55,7 +55,9 @@ def check_created(run: Looking, name: str, before: Baseline, item: Created) -> l
         run.sleep(min(left, POLL / 4000))
 
 
-def _now(run: Looking, name: str, before: Baseline, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+def _now(
+    run: Looking, name: str, before: Baseline, item: CreatedEntity
+) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
@@ -88,7 +90,7 @@ class _Doubt:
 
 
 def _doubts(
-    run: Looking, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[Changed]
+    run: Looking, info: EntityInfo, item: CreatedEntity, foreign: Rows, given: Rows, changed: Sequence[Changed]
 ) -> list[_Doubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
@@ -109,13 +111,13 @@ def _doubts(
     ]
 
 
-def _is_meant(run: Looking, info: EntityInfo, item: Created, row: Row) -> bool:
+def _is_meant(run: Looking, info: EntityInfo, item: CreatedEntity, row: Row) -> bool:
     """Tell whether a row is one of those that are looked at, as far as its owner goes."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _doubted(
-    run: Looking, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
+    run: Looking, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only because it was not counted; else beside it."""
     if not doubts:
@@ -139,12 +141,14 @@ def _doubted(
     return found
 
 
-def _unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
+def _unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
     return broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
-def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow]) -> list[Assertion]:
+def _assertions(
+    run: Looking, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow]
+) -> list[Assertion]:
     matching = [each for each in judged if each.holds]
     if item.count is not None:
         checked = check(f"{name}.count", len(matching), item.count, run.scope)
@@ -163,7 +167,7 @@ def _assertions(run: Looking, name: str, info: EntityInfo, item: Created, judged
     return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
 
 
-def _older(run: Looking, info: EntityInfo, item: Created) -> str:
+def _older(run: Looking, info: EntityInfo, item: CreatedEntity) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""

@@ -12,7 +12,18 @@ from llmproxy.suite.checks.entities.rows import broken
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreAdapter
 
-__all__ = ["POLL", "TIMEOUT", "Created", "Looking", "VerifyItem", "Wait", "all_passed", "bind", "whose", "with_more"]
+__all__ = [
+    "POLL",
+    "TIMEOUT",
+    "CreatedEntity",
+    "Looking",
+    "VerifyItem",
+    "WaitSpec",
+    "all_passed",
+    "bind",
+    "whose",
+    "with_more",
+]
 
 TIMEOUT = 30_000
 POLL = 1_000
@@ -20,7 +31,7 @@ _SHOWN_IDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
+class CreatedEntity:
     """One item of `created`."""
 
     entity: str
@@ -48,7 +59,7 @@ class VerifyItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitSpec:
     """What `wait` says."""
 
     entity: str

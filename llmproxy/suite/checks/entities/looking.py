@@ -21,12 +21,12 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.baseline import Baseline, take_baseline
 from llmproxy.suite.checks.entities.created import check_created
 from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, Created, Looking, VerifyItem, Wait
+from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, CreatedEntity, Looking, VerifyItem, WaitSpec
 from llmproxy.suite.checks.entities.rows import broken
 from llmproxy.suite.checks.entities.verified import check_verify, check_wait
 from llmproxy.suite.stores.protocol import Row
 
-__all__ = ["POLL", "TIMEOUT", "Created", "Entities", "Looking", "VerifyItem", "Wait"]
+__all__ = ["POLL", "TIMEOUT", "CreatedEntity", "Entities", "Looking", "VerifyItem", "WaitSpec"]
 
 
 class Entities:
@@ -93,7 +93,7 @@ class Entities:
         except LLMProxyError as error:
             return error
 
-    def created(self, before: Baseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
+    def created(self, before: Baseline | LLMProxyError, wanted: Sequence[CreatedEntity]) -> list[Assertion]:
         """Check what a step created; every item is checked, whatever the others said."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):
@@ -108,6 +108,6 @@ class Entities:
         """Check what is there now."""
         return check_verify(self._run, name, wanted)
 
-    def wait(self, wanted: Wait, name: str = "wait") -> list[Assertion]:
+    def wait(self, wanted: WaitSpec, name: str = "wait") -> list[Assertion]:
         """Look until it holds, or the time is over."""
         return check_wait(self._run, name, wanted)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.items import Looking, VerifyItem, Wait, all_passed, bind, whose, with_more
+from llmproxy.suite.checks.entities.items import Looking, VerifyItem, WaitSpec, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import broken, judge_rows, known_columns, row_assertions, row_text, select
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import StepError
@@ -46,7 +46,7 @@ def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]
     return look.assertions
 
 
-def check_wait(run: Looking, name: str, wanted: Wait) -> list[Assertion]:
+def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]

@@ -51,7 +51,7 @@ def unjudgeable(name: str, why: str = "rows were looked at when the agent ran, a
 
 
 @dataclass(slots=True)
-class _Turn:
+class _RejudgedTurn:
     """A message of the user, and what came of it."""
 
     said: str
@@ -64,7 +64,7 @@ class _Talk:
     """A step in which the agent talked."""
 
     kind: str
-    turns: Sequence[_Turn]
+    turns: Sequence[_RejudgedTurn]
     late: Sequence[str] = ()
     """Recordings of calls that came after its last answer."""
 
@@ -170,12 +170,12 @@ def _run(
 def _talks(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
     """Return the talking steps by their index: a step is told after what was said in it."""
     found: dict[int, _Talk] = {}
-    turns: list[_Turn] = []
+    turns: list[_RejudgedTurn] = []
     for part in parts:
         if part["event"] == "message":
             message = part["message"]
             if part.get("author") != "agent":
-                turns.append(_Turn(text_of(message)))
+                turns.append(_RejudgedTurn(text_of(message)))
             else:
                 turns[-1].answers.append(message)
                 turns[-1].recordings += part["recordings"]
@@ -247,7 +247,7 @@ class RecordedAgent(AgentAdapter):
         """Repeat a run; `calls` are what it asked models, by what the report calls them."""
         self.run = run
         self._session, self._calls = session, calls
-        self._turns: list[_Turn] = []
+        self._turns: list[_RejudgedTurn] = []
         self._late: Sequence[str] = ()
 
     def begin(self, index: int, kind: str) -> Sequence[str]:

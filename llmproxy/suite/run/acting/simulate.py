@@ -23,7 +23,7 @@ from llmproxy.suite.run.acting.rejudge import unjudgeable
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.stage import Stage
     from llmproxy.suite.schema.response import Judging
     from llmproxy.suite.schema.steps import SimulateStep, Simulation
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["judge", "simulate", "simulate_again", "upstreams_for"]
 
 
-def upstreams_for(case: Case) -> dict[str, str]:
+def upstreams_for(case: SuiteCase) -> dict[str, str]:
     """Return where the session of a run must forward the calls of its simulated users and judges, for models with an `api_base`.
 
     A model that nobody named is the step's to report. Raises SettingsError for two that cannot go together.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.matchers.variables import Scope
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedAgent
     from llmproxy.trace.observing.wire import Observed
 
@@ -80,7 +80,7 @@ def status_of(done: Done) -> Status:
 class Stage:
     """Everything that a step may use."""
 
-    case: Case
+    case: SuiteCase
     run_id: str
     sample: int
     options: Options

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
-from llmproxy.suite.checks.entities.items import Created, VerifyItem, Wait
+from llmproxy.suite.checks.entities.items import CreatedEntity, VerifyItem, WaitSpec
 from llmproxy.suite.checks.near import say_unoffered
 from llmproxy.suite.checks.traffic import Window, look
 from llmproxy.suite.run.acting.faults import meet_faults
@@ -147,8 +147,8 @@ def _claims(answer: str) -> bool:
     return _DONE.search(answer) is not None
 
 
-def _created(item: CreatedItem) -> Created:
-    return Created(
+def _created(item: CreatedItem) -> CreatedEntity:
+    return CreatedEntity(
         entity=item.entity,
         fields=item.fields or {},
         count=item.count,
@@ -185,7 +185,7 @@ async def _wait(stage: Stage, step: StepBase) -> Done:
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return Done()
-    wanted = Wait(
+    wanted = WaitSpec(
         entity=said.entity,
         id=said.id,
         filters=said.filters or {},

@@ -15,7 +15,7 @@ from llmproxy.errors import SuiteError
 
 if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
 
 __all__ = ["Baggage", "agent_files", "named_variables", "pack_files", "sent_files"]
 
@@ -76,7 +76,7 @@ def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
         yield from sorted(files)
 
 
-def agent_files(cases: Iterable[Case], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
+def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
     """Return the files that descriptions of agents name: ``agent.py`` of a function, words of a command that are files."""
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}

@@ -24,7 +24,7 @@ from llmproxy.suite.run.cluster.node import Returned, place
 from llmproxy.suite.run.one import Ran
 
 if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.cluster.baggage import Baggage
     from llmproxy.suite.run.world import World
 
@@ -127,7 +127,7 @@ class Cluster:
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
 
-    async def execute(self, world: World, case: Case, sample: int, runs: int, *, alone: bool) -> Ran:
+    async def execute(self, world: World, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
         """Run a case somewhere, and tell `world` what happened. Raises only what cancels it."""
         died = ""
         try:
@@ -154,7 +154,7 @@ class Cluster:
             self.recorded.append(back.cassettes)
         return back.ran
 
-    async def _once(self, case: Case, sample: int, runs: int, *, alone: bool) -> Returned:
+    async def _once(self, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Returned:
         wanted = self._task.options(name=case.id, **options_of(case.scenario.resources))
         ref = wanted.remote([self._box], self._batch, self._version, case.id, sample, runs, alone)
         self._running.add(ref)
@@ -183,7 +183,7 @@ class Cluster:
                 found[name] = max(found.get(name, 0.0), much)
         return found
 
-    def _check(self, case: Case) -> None:
+    def _check(self, case: SuiteCase) -> None:
         """Refuse what no node can ever run: Ray would wait for such a node. Raises MachineError."""
         wanted = options_of(case.scenario.resources)
         asked = {
@@ -231,7 +231,7 @@ def _run(box: list[Any], batch: str, version: str, case: str, sample: int, runs:
     return place(batch, version, lambda: ray.get(box[0])).run(case, sample, runs, alone=alone)
 
 
-def _failed(world: World, case: Case, sample: int, runs: int, error: LLMProxyError) -> Ran:
+def _failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
     name, at = run_id(), world.now()
     cassette = cassette_name(case.suite.name, case.id)

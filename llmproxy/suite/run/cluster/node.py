@@ -21,7 +21,7 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.suite.reading.load import Case
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.cluster.baggage import Baggage
     from llmproxy.suite.run.one import Ran
     from llmproxy.suite.run.world import World
@@ -79,7 +79,7 @@ class Unpacked:
             os.environ.pop(name, None)
         options = [*baggage.proxy, f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
         proxy = self._open.enter_context(attached(options, os.environ, log=folder / ".llmproxy" / "proxy.log"))
-        self._cases: dict[str, Case] = {case.id: case for case in load(list(baggage.paths)).scenarios}
+        self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(baggage.paths)).scenarios}
         self._known = dict(baggage.cassettes)
         self._world: World = World(
             options=baggage.options, proxy=proxy.url, agent=baggage.agent, store=baggage.store, folder=folder,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
-from llmproxy.core.cassettes.formats.plain_yaml import Named, Same, lines, load
+from llmproxy.core.cassettes.formats.plain_yaml import AnchoredValue, Same, lines, load
 from llmproxy.errors import CassetteCorrupt
 
 TEXTS = st.text(st.characters(codec="utf-8")) | st.text("ab \n\t:#-'\"{}[]&*!|>%@`,?\r\x85\u2028\ufeff~=<")
@@ -76,7 +76,9 @@ def test_it_looks_as_it_should() -> None:
 
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
-    text = "\n".join(lines({"a": [Named("p1", {"b": 1}), Same("p1")], "c": Named("p2", "text"), "d": Same("p2")}))
+    text = "\n".join(
+        lines({"a": [AnchoredValue("p1", {"b": 1}), Same("p1")], "c": AnchoredValue("p2", "text"), "d": Same("p2")})
+    )
     assert text == "a:\n  - &p1\n    b: 1\n  - *p1\nc: &p2 text\nd: *p2"
     assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
 

@@ -11,7 +11,7 @@ from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending, events_of, parsed
 from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.faults import KINDS, Broken, Call, Needs
+from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
 from llmproxy.core.faults.pieces import is_streamed, kind_of
 from llmproxy.core.forks.write_answer import WRITERS, write, writes_text_arguments
 from llmproxy.core.providers.routing import Family
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     said: Message
 
     @property
-    def call(self) -> Call:
+    def call(self) -> FaultTarget:
         """The call that it answers."""
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.looking import Created
+from llmproxy.suite.checks.entities.looking import CreatedEntity
 from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
 
 
 def check(made: Run, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
     """Check one item of `created`."""
-    return lines(made.entities.created(before, [Created(entity="tasks", **wanted)]))
+    return lines(made.entities.created(before, [CreatedEntity(entity="tasks", **wanted)]))
 
 
 def key_text(made: Run, row: Row) -> str:

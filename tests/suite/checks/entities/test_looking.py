@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.looking import Created, Entities, Looking, VerifyItem, Wait
+from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem, WaitSpec
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, lines, run
@@ -66,7 +66,7 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
     made.entities.insert("notes", {"text": "setup"})
     before = made.entities.baseline(["tasks"])
     made.add("found")
-    made.entities.created(before, [Created(entity="tasks")])
+    made.entities.created(before, [CreatedEntity(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.finish() == []
@@ -80,10 +80,12 @@ def test_without_a_store_assertions_are_errors() -> None:
     look = Looking(adapter=None, scope=Scope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = Entities(look)
     said = lines(
-        entities.created(entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)])
+        entities.created(
+            entities.baseline(["tasks"]), [CreatedEntity(entity="tasks"), CreatedEntity(entity="notes", count=0)]
+        )
     )
     said += lines(entities.verify(VerifyItem(entity="tasks", count=0)))
-    said += lines(entities.wait(Wait(entity="tasks", id=1, until={"a": 1})))
+    said += lines(entities.wait(WaitSpec(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -98,7 +100,7 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     before = made.entities.baseline(["tasks"])
     store.away = True
     lost = made.entities.baseline(["tasks"])
-    items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
+    items = [CreatedEntity(entity="tasks"), CreatedEntity(entity="tasks", count=0)]
     said = lines(made.entities.created(before, items)) + lines(made.entities.created(lost, items))
     said += lines(made.entities.verify(VerifyItem(entity="tasks", count=0)))
     assert len(said) == 5

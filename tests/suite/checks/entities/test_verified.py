@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.looking import VerifyItem, Wait
+from llmproxy.suite.checks.entities.looking import VerifyItem, WaitSpec
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 
@@ -18,7 +18,7 @@ def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verif
 
 def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
     """Wait for a task."""
-    return lines(made.entities.wait(Wait(entity="tasks", **{"until": {"status": "done"}, **wanted})))
+    return lines(made.entities.wait(WaitSpec(entity="tasks", **{"until": {"status": "done"}, **wanted})))
 
 
 def test_a_row_is_verified_by_its_id() -> None:
@@ -161,7 +161,7 @@ def test_what_never_changes_is_not_waited_for() -> None:
     made = run()
     assert "no column 'stats'" in wait(made, id=1, until={"stats": 1})[0]
     assert "neither id nor filters" in wait(made)[0]
-    assert "no entity" in lines(made.entities.wait(Wait(entity="taks", id=1, until={"a": 1})))[0]
+    assert "no entity" in lines(made.entities.wait(WaitSpec(entity="taks", id=1, until={"a": 1})))[0]
     assert made.slept == []
 
 

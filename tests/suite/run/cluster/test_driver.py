@@ -13,7 +13,7 @@ import pytest
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.reading.load import Case, load
+from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.cluster.baggage import Baggage
 from llmproxy.suite.run.cluster.driver import Cluster, address_of, on_ray, options_of, refused
 from llmproxy.suite.run.cluster.node import Returned, _portable
@@ -87,14 +87,14 @@ def baggage() -> Baggage:
     return Baggage(batch="b", version="1", files={}, cassettes={}, paths=(), options=Options(), proxy=())
 
 
-def case_of(folder: Path, more: str = "") -> Case:
+def case_of(folder: Path, more: str = "") -> SuiteCase:
     """Return a case."""
     path = folder / "t.suite.yaml"
     path.write_text(f"name: t\nagent: {{command: [x]}}\nscenarios: [{{id: a, {more}steps: [{{chat: hi}}]}}]\n")
     return load([path]).scenarios[0]
 
 
-def execute(ray: Ray, case: Case) -> tuple[Ran, list[Event], Cluster]:
+def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], Cluster]:
     """Run a case on a cluster."""
     heard, cluster = Heard(), Cluster(ray, baggage())
     world = World(options=Options(mode="replay"), proxy=None, handlers=[heard])

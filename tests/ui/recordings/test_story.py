@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.story import TEXT, story
+from llmproxy.ui.recordings.story import TEXT, story
 from tests.support.chats import chat
 from tests.ui import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.reading import Reader
+from llmproxy.ui.recordings.reading import Reader
 from tests.ui import samples
 
 

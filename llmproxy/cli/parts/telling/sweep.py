@@ -15,7 +15,7 @@ import typer
 from llmproxy.errors import Exit, MachineError
 
 if TYPE_CHECKING:
-    from llmproxy.client.sweep import Finding
+    from llmproxy.client.sweep import SweepFinding
 
 MOST_JOBS = 4
 """Runs at once unless somebody says otherwise."""
@@ -56,7 +56,7 @@ def teller() -> Callable[[str], None]:
     return tell
 
 
-def tell_findings(findings: Sequence[Finding], typed: str, file: Path | None = None) -> int:
+def tell_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
     """Print the table and what it comes to, and write them to `file`; returns the exit code. `typed` is a command with FAULT in it."""
     from llmproxy.client.sweep import as_json, lines_of, summary_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.cli.parts.bindings import merges_of, say_merges
-from llmproxy.cli.parts.opening import opened
-from llmproxy.cli.parts.printing import line, say
-from llmproxy.cli.parts.progress import Working
+from llmproxy.cli.parts.stores.opening import opened
+from llmproxy.cli.parts.telling.printing import line, say
+from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
 from llmproxy.report.amounts import counted
 from llmproxy.store_server import shown
@@ -66,7 +66,7 @@ class Verifier:
 
     def file(self, path: Path) -> int:
         """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not. Raises CassetteError."""
-        from llmproxy.cli.parts.importer import ImportedPiece, read_pieces
+        from llmproxy.cli.parts.stores.importer import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
         from llmproxy.core.secrets.redact import Redactor
 

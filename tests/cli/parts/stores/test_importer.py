@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.importer import ImportedPiece, by_cassette, cassette_of, count, read_pieces
+from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, count, read_pieces
 from llmproxy.core.cassettes.formats import named
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
 from tests.support.recordings import filled, interaction, reopened
 
-FORMATS = Path(__file__).resolve().parents[3] / "fixtures/formats"
+FORMATS = Path(__file__).resolve().parents[4] / "fixtures/formats"
 
 
 def test_a_file_of_ours_says_its_name(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.ui.calls import CHUNKS, call
-from llmproxy.ui.reading import Reader
+from llmproxy.ui.recordings.calls import CHUNKS, call
+from llmproxy.ui.recordings.reading import Reader
 from tests.support.chats import chat
 from tests.ui import samples
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.cli.parts.progress import Working
+from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import shown
 

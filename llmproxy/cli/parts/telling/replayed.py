@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.parts.printing import line
+from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.rows import Wanted, place_of, strip, sums, window
+from llmproxy.ui.recordings.rows import WantedCalls, place_of, strip, sums, window
 from tests.support.recordings import reopened
 from tests.ui import samples
 
@@ -22,9 +22,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
     """By time, however they were stored."""
-    assert [row["id"] for row in window(store, Wanted("agent"), 1, 3)] == [2, 3, 4]
-    assert window(store, Wanted("agent"), 5, 10) == []
-    assert window(store, Wanted("nothing"), 0, 10) == []
+    assert [row["id"] for row in window(store, WantedCalls("agent"), 1, 3)] == [2, 3, 4]
+    assert window(store, WantedCalls("agent"), 5, 10) == []
+    assert window(store, WantedCalls("nothing"), 0, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -33,32 +33,32 @@ def test_a_window_gives_its_part_in_order(store: Store) -> None:
 )
 def test_finding_looks_into_prompts_answers_and_models(store: Store, find: str, ids: list[int]) -> None:
     """Case does not count, and what SQL takes for a wildcard is a letter."""
-    assert [row["id"] for row in window(store, Wanted("agent", find=find), 0, 10)] == ids
+    assert [row["id"] for row in window(store, WantedCalls("agent", find=find), 0, 10)] == ids
 
 
 def test_only_what_failed(store: Store) -> None:
     """One refusal of five calls."""
-    only = Wanted("agent", failed=True)
+    only = WantedCalls("agent", failed=True)
     assert [row["status"] for row in window(store, only, 0, 10)] == [529]
     assert sums(store, only)["calls"] == 1
 
 
 def test_sums_say_what_is_unknown(store: Store) -> None:
     """A failed call has no tokens and so no price to miss; nothing recorded has no sum at all."""
-    found = sums(store, Wanted("agent"))
+    found = sums(store, WantedCalls("agent"))
     assert (found["calls"], found["failed"], found["unpriced"]) == (5, 1, 0)
     assert found["to"] - found["from"] > 40
-    nothing = sums(store, Wanted("nothing"))
+    nothing = sums(store, WantedCalls("nothing"))
     assert (nothing["calls"], nothing["in"], nothing["cost"]) == (0, None, None)
 
 
 def test_a_call_knows_its_place(store: Store) -> None:
     """So that the list can be opened where it stands."""
-    for place, row in enumerate(window(store, Wanted("agent"), 0, 10)):
-        assert place_of(store, Wanted("agent"), row["at"], row["id"]) == place
+    for place, row in enumerate(window(store, WantedCalls("agent"), 0, 10)):
+        assert place_of(store, WantedCalls("agent"), row["at"], row["id"]) == place
 
 
 def test_the_strip_holds_what_is_drawn(store: Store) -> None:
     """Id, time, milliseconds, first byte, failed."""
-    assert [each[0] for each in strip(store, Wanted("agent"))] == [1, 2, 3, 4, 5]
-    assert [each[4] for each in strip(store, Wanted("agent"))] == [0, 1, 0, 0, 0]
+    assert [each[0] for each in strip(store, WantedCalls("agent"))] == [1, 2, 3, 4, 5]
+    assert [each[4] for each in strip(store, WantedCalls("agent"))] == [0, 1, 0, 0, 0]

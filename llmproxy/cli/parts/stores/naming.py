@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.cli.parts.printing import line
+from llmproxy.cli.parts.telling.printing import line
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import shown

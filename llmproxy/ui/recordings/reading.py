@@ -17,7 +17,7 @@ from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
 from llmproxy.trace.reading.history import History
 
 
-class Result(NamedTuple):
+class ShownResult(NamedTuple):
     """What a request says a tool answered."""
 
     caller: int
@@ -39,7 +39,7 @@ class Told:
     previous: OpenedExchange | None = None
     """The call that this one goes on with."""
     retry: bool = False
-    results: tuple[Result, ...] = ()
+    results: tuple[ShownResult, ...] = ()
     """Of tools that earlier calls asked for."""
 
 
@@ -74,14 +74,14 @@ class Reader:
 
     def _results(
         self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
-    ) -> Iterator[Result]:
+    ) -> Iterator[ShownResult]:
         for message in exchange.messages[place.known :]:
             if message.role != "tool":
                 continue
             pending = self._conversations.answer(conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name
-                yield Result(pending.span.id, name, message.text, exchange.interaction.id or 0)
+                yield ShownResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
 
     def _wait(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
         if exchange.answer is None or exchange.failed:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.cli.parts.naming import find
-from llmproxy.cli.parts.opening import opened
-from llmproxy.cli.parts.printing import dump, line, paragraphs, say
+from llmproxy.cli.parts.stores.naming import find
+from llmproxy.cli.parts.stores.opening import opened
+from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
 from llmproxy.report.amounts import counted, dollars, duration, number, when
@@ -53,10 +53,10 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
 
 
 def _plain(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
-    from llmproxy.ui.rows import Wanted, sums
-    from llmproxy.ui.story import story
+    from llmproxy.ui.recordings.rows import WantedCalls, sums
+    from llmproxy.ui.recordings.story import story
 
-    wanted = Wanted(cassette, sample)
+    wanted = WantedCalls(cassette, sample)
     return {
         "cassette": cassette,
         "sample": sample,

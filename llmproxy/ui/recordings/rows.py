@@ -27,7 +27,7 @@ FROM interactions WHERE {where}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCalls:
     """Which calls of which cassette."""
 
     cassette: str
@@ -52,14 +52,14 @@ class Wanted:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def window(store: Reading, wanted: Wanted, offset: int, limit: int) -> list[dict[str, Any]]:
+def window(store: Reading, wanted: WantedCalls, offset: int, limit: int) -> list[dict[str, Any]]:
     """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
     where, values = wanted.where()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [plain(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
 
 
-def sums(store: Reading, wanted: Wanted) -> dict[str, Any]:
+def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
     """Return what the calls come to; None is unknown, never 0."""
     where, values = wanted.where()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.rows(
@@ -78,13 +78,13 @@ def sums(store: Reading, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def count(store: Reading, wanted: Wanted) -> int:
+def count(store: Reading, wanted: WantedCalls) -> int:
     """Return how many calls there are."""
     where, values = wanted.where()
     return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
 
 
-def strip(store: Reading, wanted: Wanted) -> list[list[Any]]:
+def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed; nothing of too many."""
     where, values = wanted.where()
     sql = (
@@ -95,7 +95,7 @@ def strip(store: Reading, wanted: Wanted) -> list[list[Any]]:
     return found if len(found) <= DRAWN else []
 
 
-def place_of(store: Reading, wanted: Wanted, started_at: float, id_: int) -> int:
+def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -> int:
     """Return how many rows come before a call."""
     where, values = wanted.where()
     sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"  # noqa: S608 - constants only

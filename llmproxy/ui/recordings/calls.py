@@ -18,8 +18,8 @@ from llmproxy.core.traffic.differences import ABSENT, raw
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.trace.reading.exchange import OpenedExchange, parameters
-from llmproxy.ui.media import Medium, media
-from llmproxy.ui.reading import Result, Told
+from llmproxy.ui.recordings.media import Medium, media
+from llmproxy.ui.recordings.reading import ShownResult, Told
 
 CHUNKS = 2000
 """Chunks that are told one by one; of more, neighbours are told together."""
@@ -53,7 +53,7 @@ def call(told: Told) -> dict[str, Any]:
     }
 
 
-def settle(calls: Mapping[int, dict[str, Any]], results: Sequence[Result]) -> None:
+def settle(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownResult]) -> None:
     """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.replayed import ReplayEnding
+from llmproxy.cli.parts.telling.replayed import ReplayEnding
 from llmproxy.client.control.client import Control, Report
 from llmproxy.client.process.attach import Attached
 

@@ -1,0 +1,1 @@
+"""What commands do with a store: open it, find what was named, import, check."""

@@ -1,0 +1,1 @@
+"""What commands tell at the terminal: recorded text made safe, progress, tables, whole conversations."""
