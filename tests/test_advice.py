@@ -53,6 +53,13 @@ BY_HAND = {
     "cli/run.py": "the name of the command that `Again` completes, and what the command never used",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
+    "cli/merge.py": "several stores are read, and their names typed",
+    "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
+    "core/cassettes/uniting.py": "several stores, of which the text names the one that is meant, or the user chooses",
+    "core/store/server/schema.py": "the store stands in the text, without its password",
+    "core/store/server/store.py": "where the server is was said with its password, which no text repeats",
+    "pytest/options.py": "what options do",
+    "trace/observing/servers.py": "by what servers of tools are seen",
     "suite/choose/unrecorded.py": "a pattern that finds the command in a miss",
 }
 """File -> why its texts keep nothing."""
