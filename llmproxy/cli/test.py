@@ -211,10 +211,13 @@ class TestAsked:
         return code
 
     def recordings(self, env: Mapping[str, str]) -> Path | None:
-        """Return the store of what is tested; None where a running proxy has another one."""
+        """Return the store of what is tested; None where a running proxy has another one, or settings do not say which (which ends the test)."""
         from llmproxy.client.process.attach import running_at
 
-        return None if running_at(env) else store_of(gather(self.flags))
+        try:
+            return None if running_at(env) else store_of(gather(self.flags))
+        except LLMProxyError:
+            return None
 
     def _close(self, reports: Sequence[Handler]) -> list[str]:
         """Let every report write what is left; return what was lost, a full disk say."""

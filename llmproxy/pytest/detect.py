@@ -27,6 +27,7 @@ SUITE_KEYS = frozenset(
         "proxy", "defaults", "defaultTags", "hooks", "id", "description", "tags", "userId",
         "setup", "steps", "teardown", "runs", "minPassRate", "timeout", "settle", "observe",
         "skip", "xfail", "parametrize", "matrix", "faults", "mock", "usage",
+        "resources",
     }
 )  # fmt: skip
 """Keys of suites and scenarios."""

@@ -156,15 +156,14 @@ def form(
 
 
 def test_multipart_is_keyed_on_its_parts(tmp_path: Path) -> None:
-    """Another boundary, file name and part type is the same upload; other bytes, or another field, are not."""
-    live, again = both(
-        tmp_path, always(Reply("noon")), "openai", form("aaa"), form("bbb-ccc", name="tmp81.wav", kind="audio/wav")
-    )
+    """Another boundary and file name is the same upload; other bytes, another field, or another type of a part, are not."""
+    live, again = both(tmp_path, always(Reply("noon")), "openai", form("aaa"), form("bbb-ccc", name="tmp81.wav"))
     assert (live.json["text"], again.body) == ("noon", live.body)
     with Rig("replay", tmp_path / "x.db") as rig:
         assert ask(rig, form("aaa", SOUND + b"!")).status == 404
         assert ask(rig, form("aaa", model="whisper-2")).status == 404
         assert ask(rig, form("aaa", name="a.mp3")).status == 404
+        assert ask(rig, form("aaa", kind="audio/wav")).status == 404
         assert ask(rig, form("aaa")).status == 200
 
 

@@ -24,7 +24,7 @@ _LIST = 1 << 20
 
 _ALL = 2 << 20
 """Bytes of all that is kept, above which nothing is."""
-_PIECES = 200_000
+_PIECES = 600_000
 """Strings and brackets of it, likewise: parsed, each is worth many bytes."""
 _DEEPEST = 500
 """Lists in lists, which nobody reads."""
