@@ -40,7 +40,16 @@ async function served(question, query) {
 export const ask = given.served ? served : async (question, query) => inFile(given, question, query);
 
 // What a person says of a verdict, for `llmproxy judge calibrate`.
-export async function label(said) {
+let labelled = Promise.resolve();
+
+/* One after the other: of two pressed quickly the second is what is kept, and what is shown. */
+export function label(said) {
+  const asked = labelled.then(() => putLabel(said));
+  labelled = asked.catch(() => {});
+  return asked;
+}
+
+async function putLabel(said) {
   const headers = { "content-type": "application/json", ...(known ? { "x-llmproxy-token": known } : {}) };
   const answer = await fetch("label", { method: "POST", headers, body: JSON.stringify(said) });
   const value = await answer.json();
