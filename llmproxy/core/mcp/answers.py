@@ -25,7 +25,7 @@ def messages_of(response: Response) -> list[BodyPart]:
 
 def readdress(response: Response, recorded: bytes, asked: bytes) -> Response:
     """Return the answer for the request `asked`, recorded as the answer to `recorded`; the same object where nothing changes."""
-    was, now = _parsed(recorded), _parsed(asked)
+    was, now = parse_message(recorded), parse_message(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
     edits = [edit for part in messages_of(response) for edit in _edits(response.body, part, was, now)]
@@ -38,12 +38,13 @@ def readdress(response: Response, recorded: bytes, asked: bytes) -> Response:
 
 def answers(response: Response, asked: bytes) -> bool:
     """Tell whether an answer holds the result of a request, or its error."""
-    id_ = _parsed(asked).get("id")
+    id_ = parse_message(asked).get("id")
     found = (part.value for part in messages_of(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def parse_message(body: bytes) -> dict[str, Any]:
+    """Return the message in a body; empty for what is no object."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

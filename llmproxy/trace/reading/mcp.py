@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp.answers import messages_of
+from llmproxy.core.mcp.answers import messages_of, parse_message
 from llmproxy.core.mcp.texts import read_call
 from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, header
@@ -63,7 +63,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
 
 
 def _attributes(interaction: Interaction) -> dict[str, Any]:
-    asked = _parsed(interaction.request.body)
+    asked = parse_message(interaction.request.body)
     params = asked.get("params") if isinstance(asked.get("params"), dict) else {}
     over_pipe = interaction.provider.startswith(STDIO_PREFIX)
     where = urlsplit(interaction.upstream) if interaction.upstream and not over_pipe else None
@@ -93,14 +93,6 @@ def _error_code(interaction: Interaction) -> int | None:
         if isinstance(error, dict) and isinstance(error.get("code"), int):
             return int(error["code"])
     return None
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def is_carried_out(call: Span, served: Span) -> bool:
