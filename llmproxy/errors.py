@@ -22,7 +22,10 @@ A message says what happened, with which values, and what to type next. Programm
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+
+_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s/:@'\"]*:)[^\s/@'\"]+@")
 
 
 class Exit(IntEnum):
@@ -49,6 +52,16 @@ def signed(text: object) -> str:
     """Return a text that says whose it is, once: what the proxy said over HTTP says so already."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
+
+
+def unsigned(text: object) -> str:
+    """Return the same without whose it is: for what stands inside of another message."""
+    return str(text).removeprefix(OURS)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text in which no URL has a password; one that was taken for a path may have lost a slash."""
+    return _PASSWORD.sub(r"\1***@", text)
 
 
 class LLMProxyError(Exception):
@@ -181,9 +194,11 @@ def end_with(error: Exception, *, debug: bool) -> Exit:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, LLMProxyError):
         text, code = str(error), error.exit_code
+    elif isinstance(error, FileNotFoundError) and error.filename is None:  # what os.getcwd says
+        text, code = "the folder in which this was typed is not there any more: `cd` to one that is.", Exit.ENVIRONMENT
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
-    sys.stderr.write(f"{signed(text)}\n")
+    sys.stderr.write(f"{without_passwords(signed(text))}\n")
     sys.stderr.flush()
     return code

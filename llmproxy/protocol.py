@@ -210,6 +210,10 @@ NODE_PROXY = "NODE_USE_ENV_PROXY"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_STORE = "llmproxy.db"
+TESTS_STORE = ".llmproxy/llmproxy.db"
+"""Of suites, unless the settings say otherwise."""
+LAST_REPORT = ".llmproxy/last-report.jsonl"
+"""What the last `llmproxy test` of a folder told, or tells while it runs, in the form of `--report jsonl=FILE`."""
 
 TRANSIENT = frozenset({408, 409, 425, 429})
 """Statuses that may be different a moment later; with every 5xx. Recorded and replayed in turn, never a hit in `auto`."""

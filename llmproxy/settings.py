@@ -76,6 +76,7 @@ __all__ = [
     "load",
     "options",
     "options_table",
+    "shared_path",
     "shown",
     "shown_path",
 ]
@@ -346,6 +347,12 @@ def shown_path(path: Path) -> str:
         return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def shared_path(path: Path) -> str:
+    """Return a path as it may stand in a file that leaves the machine: one that is not below this folder without its folders."""
+    said = shown_path(path)
+    return path.name if Path(said).is_absolute() else said
 
 
 def _spelled(value: object) -> str:

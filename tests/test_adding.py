@@ -202,8 +202,8 @@ def test_a_dialect_is_an_operation_and_what_its_answers_mean(grown: Grown, tmp_p
     endings = """
 import sys, time
 from pathlib import Path
-from llmproxy.core.store.store import Store
-with Store.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
+from llmproxy.core.store.file.store import FileStore
+with FileStore.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
     print(*(each.response.ending.name for each in store.interactions("default")))
 """
     assert grown.python(endings, str(store)).split() == ["COMPLETE", "UNTERMINATED"]

@@ -34,6 +34,7 @@ BY_HAND = {
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/doctor/examine.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/environment/runtimes.py": "what `run` can do for a language",
+    "client/tools/agents.py": "the name of the command that starts the agent already",
     "client/tools/configuring.py": "how an agent is given its configuration of tools",
     "client/process/child.py": "how a command is written as words",
     "core/faults/reading.py": "how faults are written; a rule was refused before anything ran",
@@ -59,6 +60,7 @@ BY_HAND = {
     "core/store/server/schema.py": "the store stands in the text, without its password",
     "core/store/server/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
+    "ui/answers.py": "the name of the command, when the page itself broke",
     "trace/observing/servers.py": "by what servers of tools are seen",
     "suite/choose/unrecorded.py": "a pattern that finds the command in a miss",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy import errors
-from llmproxy.errors import Exit, LLMProxyError, MachineError, signed
+from llmproxy.errors import Exit, LLMProxyError, MachineError, signed, without_passwords
 
 ALL = sorted(
     (found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, LLMProxyError)),
@@ -44,6 +44,20 @@ def test_exit_codes_are_those_of_the_readme() -> None:
         "NOTHING": 5,
         "INTERRUPTED": 130,
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("no postgresql://me:s3:cr%21et@h/x, no y@z", "no postgresql://me:***@h/x, no y@z"),
+        ("postgresql:/me:secret@h:5432/x", "postgresql:/me:***@h:5432/x"),
+        ("redis://:secret@h", "redis://:***@h"),
+        ("https://me@h:1/a:b@c and C:/x:y", "https://me@h:1/a:b@c and C:/x:y"),
+    ],
+)
+def test_no_message_has_a_password_of_a_url(said: str, shown: str) -> None:
+    """Also of one that lost a slash when it was taken for a path."""
+    assert without_passwords(said) == shown
 
 
 def test_who_speaks_is_said_once() -> None:

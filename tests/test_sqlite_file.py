@@ -26,6 +26,7 @@ from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal, read_misses, read_served
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
 from llmproxy.scenario.caching.store import CacheStore
@@ -166,7 +167,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def recorder(path: Path) -> Iterator[Store]:
     """Record in this process, with a journal beside."""
-    with Store.open(path, writable=True, now=time.time) as store:
+    with FileStore.open(path, writable=True, now=time.time) as store:
         store.add(chat(), supersede=False)
         store.add(chat("And now?"), supersede=False)
         journal = Journal.open(Path(f"{path}.state.db"), time.time)
@@ -244,7 +245,7 @@ def engine(mode: Mode, path: Path) -> None:
 
 
 def cassettes(path: Path) -> None:
-    with Store.open(path, writable=True, now=time.time) as store:
+    with FileStore.open(path, writable=True, now=time.time) as store:
         kept = CassetteDir(path.parent / "kept", now=time.time)
         kept.save(store, "default")
         kept.load_into(store, rules=Rules())
@@ -352,7 +353,7 @@ def cleaned(path: Path) -> None:
 @pytest.mark.parametrize("how", [removed, replaced, cleaned])
 def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path], None], path: Path) -> None:
     """A recorder whose file is taken away records into the one that lies there then; nothing goes into a file without a name."""
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         store.add(interaction(1), supersede=False)
         how(path)
         acknowledged = [store.add(interaction(n), supersede=False) for n in (2, 3)]

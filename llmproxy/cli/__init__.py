@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli.commands import Commands, application
-from llmproxy.errors import Exit, end_with
+from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
@@ -89,5 +89,6 @@ def _misused(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
     if possible:
         error.possibilities = None
         error.message = f"{error.message}. Did you mean {min(possible)!r}?"
+    error.message = without_passwords(error.message)
     error.show()
     return Exit.USAGE

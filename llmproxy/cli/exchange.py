@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.opening import STORE
+from llmproxy.cli.parts.stores.opening import STORE, no_url
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
@@ -75,7 +75,6 @@ def import_(
     """
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette, progress
-    from llmproxy.cli.parts.stores.opening import no_url
     from llmproxy.core.cassettes.formats import named
     from llmproxy.core.store.opening import open_store
 
@@ -91,8 +90,10 @@ def import_(
             importer.take(database, name, pieces)
     if importer.cassettes:
         typer.echo(importer.report(path))
-    elif new:  # nothing came in: an empty store would only hide that there is none
+    if new and (importer.nothing_of_it or not importer.cassettes):  # an empty store would only hide that there is none
         path.unlink(missing_ok=True)
+    if importer.nothing_of_it and not importer.failed:
+        raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
         for error in importer.failed:
             typer.echo(f"error: {error}", err=True)
@@ -190,6 +191,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     from llmproxy.cli.parts.telling.printing import size
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
     from llmproxy.core.store.opening import open_store
+    from llmproxy.core.traffic.advice import store_words
+    from llmproxy.settings import shared_path
     from llmproxy.ui.file import chosen, recording
     from llmproxy.ui.page import document, is_ours
 
@@ -203,7 +206,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         wanted = list(chosen(database, cassette, sample))
         if not wanted:
             raise nothing(database, cassette or "any name", sample)
-        text = document(recording(database, wanted, cassette or store.name), title=cassette or store.name)
+        made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
+        text = document(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
         return
@@ -224,6 +228,7 @@ def textconv(
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
 
+    no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
             recorded = release_all(database.interactions(name), slots_of(database, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -14,8 +15,9 @@ from llmproxy.cli.parts.stores.naming import find, is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
-from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError
-from llmproxy.report.amounts import counted
+from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError, unsigned
+from llmproxy.report.forms.amounts import counted
+from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
     from llmproxy.core.store.contents.rows import RowSummary
@@ -50,8 +52,9 @@ def verify(
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = gather({"store": store}).settings
     verifier = Verifier(Rules.from_config(settings.normalize.model_dump()), settings.upstream, cassette, rekey)
-    wrong, failed = 0, False
+    wrong, failed, looked = 0, False, False
     for path, is_store in recordings(paths or [settings.store]):
+        looked = True
         try:
             with read_anew(path) as here:
                 wrong += verifier.store(here) if is_store else verifier.file(here)
@@ -60,6 +63,11 @@ def verify(
                 raise
             failed = True
             typer.echo(f"error: {error}", err=True)
+    if not looked:
+        where = ", ".join(map(str, paths or ()))
+        raise CassetteNotFound(f"there is nothing to verify in {where}: no store, and no file of recordings.")
+    if verifier.lacking and not verifier.held:  # a name that is nowhere: nothing was verified
+        raise verifier.lacking[0]
     if wrong or failed:
         raise typer.Exit(int(Exit.ENVIRONMENT if failed else Exit.FAILED))
 
@@ -79,7 +87,10 @@ def prune(
 ) -> None:
     """Delete recordings that are not wanted any more, after saying which and asking."""
     asked = ToKeep(superseded, unused, cassette, older_than, yes)
-    done = [_prune(path, asked) for path in paths or [store_path(store)]]
+    places = paths or [store_path(store)]
+    if cassette is not None:
+        _somewhere(places, cassette)
+    done = [_prune(path, asked) for path in places]
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
 
@@ -99,6 +110,23 @@ class ToKeep(NamedTuple):
         return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
 
+def _somewhere(places: Collection[Path], cassette: str) -> None:
+    """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound, SettingsError."""
+    lacking = []
+    for path in places:
+        with opened(path) as database:
+            try:
+                named = find(database, cassette)
+            except CassetteNotFound as error:
+                lacking.append(error)
+                continue
+        if named.sample is not None:
+            again = look(f"rm {shlex.quote(cassette)}", path)
+            raise SettingsError(f"{line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
+    if len(lacking) == len(places):
+        raise lacking[0]
+
+
 def _prune(path: Path, asked: ToKeep) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
     with opened(path, writable=True) as database:
@@ -113,21 +141,22 @@ def _prune(path: Path, asked: ToKeep) -> bool:
 
 def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
     """Say what goes, ask, and delete it; returns False if somebody said no."""
-    from llmproxy.core.store.upkeep import prune as delete, stored_bytes
+    from llmproxy.core.store.upkeep import stored_bytes
 
     if not chosen:
-        say(f"There is nothing to delete in {database.path}.")
+        say(f"There is nothing to delete in {shown(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
     what = f"{counted(len(ids), 'interaction')} of {_names(chosen)}"
     say(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    say(f"about {size(stored_bytes(database, ids))} of {database.path}.")
+    say(f"about {size(stored_bytes(database, ids))} of {shown(database.path)}.")
     if not yes and not _confirmed():
         say("Nothing was deleted.")
         return False
-    done = delete(database, ids)
-    say(f"Deleted {counted(done.interactions, 'interaction')}; the file is {size(done.freed)} smaller.")
+    done = database.delete(ids)
+    freed = "" if done.freed is None else f"; the file is {size(done.freed)} smaller"
+    say(f"Deleted {counted(done.interactions, 'interaction')}{freed}.")
     return True
 
 
@@ -167,7 +196,7 @@ def _with_id(rows: Collection[RowSummary], id_: int, database: Store) -> RowSumm
         if row.id == id_:
             return row
     raise CassetteNotFound(
-        f"There is no interaction {id_} in {database.path}.", hint=f"Their numbers: {look('ls', database.path)}"
+        f"There is no interaction {id_} in {shown(database.path)}.", hint=f"Their numbers: {look('ls', database.path)}"
     )
 
 
@@ -179,13 +208,11 @@ def rename(
     store: Path | None = STORE,
 ) -> None:
     """Give a cassette another name."""
-    from llmproxy.core.store.upkeep import rename as give
-
     with opened(store, writable=True) as database:
         named = find(database, old)
         if named.sample is not None:
             raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
-        give(database, old, _checked(new))
+        database.rename(old, _checked(new))
         say(f"{line(old)} is now {line(new)}.")
         _say_files(store, [old])
 
@@ -193,11 +220,14 @@ def rename(
 def _checked(name: str) -> str:
     """Return a name that a cassette can have. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_name
+    from llmproxy.values import read_name
 
     try:
-        cassette, _ = split_name(name)
+        cassette, _ = split_name(str(read_name(name)))
     except RefusedError as error:
-        raise SettingsError(error.message.removeprefix("llmproxy: ")) from error
+        raise SettingsError(unsigned(error.message)) from error
+    except ValueError as error:
+        raise SettingsError(f"{error}.") from error
     if cassette != name or is_number(name):
         why = "a number is an interaction's" if is_number(name) else "~ and a number name a sample of one"
         raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")

@@ -22,7 +22,7 @@ from llmproxy.cli.parts.stores.naming import is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, say, table
 from llmproxy.protocol import Channel
-from llmproxy.report.amounts import dollars, duration, number, when
+from llmproxy.report.forms.amounts import dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.stores.opening import no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.amounts import counted
 from llmproxy.report.choices import CHOICES
+from llmproxy.report.forms.amounts import counted
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
 _JUNIT = "junit"
+_OF_SERVERS = "Merged are files. Of a server: llmproxy pull NAME --file part.db before, llmproxy push NAME --file merged.db after."
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +57,8 @@ def merge(
             "merge was not told what to write.",
             hint="llmproxy merge shards/* --report html=report.html, --store llmproxy.db, --cassette-dir tests/cassettes",
         )
+    for each in (*inputs, store, cassette_dir):
+        no_url(each or "", _OF_SERVERS)
     found = sort_inputs(inputs)
     if cassette_dir is not None:
         _folders(found.folders, cassette_dir)

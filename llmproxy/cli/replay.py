@@ -200,7 +200,7 @@ def fork(
     from llmproxy.core.forks.table import by_hand
     from llmproxy.core.misses.again import Again
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.report.amounts import counted
+    from llmproxy.report.forms.amounts import counted
     from llmproxy.settings import shown_path
 
     with opened(store, writable=True) as database:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +184,8 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
 
 def _put(database: Store, old: Interaction, new: Interaction) -> int:
     """Let the new answer take the old one's place; returns its number."""
+    from llmproxy.core.store.store import Addition
+
     made = replace(
         old,
         id=None,
@@ -194,13 +195,7 @@ def _put(database: Store, old: Interaction, new: Interaction) -> int:
         redacted=new.redacted,
         made_ids=new.made_ids,
     )
-    id_ = database.add(made, supersede=False)  # while the old one lives, as one more recording of its key
-    with database.transaction() as conn:
-        conn.execute(
-            "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ?", (time.time(), id_, old.id)
-        )
-        conn.execute("UPDATE interactions SET occurrence = ? WHERE id = ?", (old.occurrence, id_))
-    return id_
+    return database.add_all([Addition(made, instead=old.id)])[0]
 
 
 def _says(interaction: Interaction) -> tuple[str | None, str | None]:

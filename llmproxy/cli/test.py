@@ -25,7 +25,7 @@ import typer
 from llmproxy.cli.parts.live_runs import LiveTests
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.sharding import CutPart, cut, tell_empty
-from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE
+from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE, store_of
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
@@ -302,7 +302,7 @@ class TestAsked:
 
     def trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
-        from llmproxy.report.trend import read_tests, trend_lines
+        from llmproxy.report.history.trend import read_tests, trend_lines
 
         path = state_path(gather(self.flags))
         tests = read_tests(path)
@@ -316,14 +316,18 @@ class TestAsked:
             typer.echo(line)
         if not lines:
             what = f"none of the last {len(tests)} tests ran what was asked for" if tests else "no test is kept yet"
-            typer.echo(f"llmproxy: no trend: {what} ({path}); each `llmproxy test` is kept", err=True)
+            typer.echo(
+                f"llmproxy: no trend: {what} ({path}); every test is kept: of `llmproxy test`, pytest, and programs"
+                " whose scenarios are recorded",
+                err=True,
+            )
         return Exit.OK if lines else Exit.NOTHING
 
     def against(self, cases: Sequence[str]) -> list[Handler]:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
-        from llmproxy.report.baseline import BaselineReport, read_baseline
+        from llmproxy.report.history.baseline import BaselineReport, read_baseline
 
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
@@ -614,6 +618,7 @@ async def _until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
 def last_report() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
     from llmproxy.report.choices import handler_of
+    from llmproxy.report.history.folder import made_ignored
 
     try:
         made_ignored(Path.cwd() / LAST_REPORT.parent)
@@ -621,19 +626,6 @@ def last_report() -> Handler | None:
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
         return None
-
-
-def made_ignored(folder: Path) -> None:
-    """Make the folder of what nobody commits. Raises OSError."""
-    folder.mkdir(exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
-
-
-def store_of(settings: LoadedSettings) -> Path:
-    """Return the database of recordings."""
-    return Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
 
 
 def state_path(settings: LoadedSettings) -> Path:
@@ -644,14 +636,14 @@ def state_path(settings: LoadedSettings) -> Path:
 
 def trend_of(settings: LoadedSettings) -> Handler:
     """Return who keeps the test for --trend."""
-    from llmproxy.report.trend import Trend
+    from llmproxy.report.history.trend import Trend
 
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
-    from llmproxy.report.hiding import Hiding
+    from llmproxy.report.forms.hiding import Hiding
     from llmproxy.report.terminal.console import wants_colour
     from llmproxy.report.terminal.suite_console import SuiteConsole
 
@@ -667,6 +659,7 @@ def console(*, verbose: bool) -> Handler:
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless something else is said."""
     from llmproxy.cli.run import start_options
+    from llmproxy.report.history.folder import made_ignored
 
     words = start_options(flags)
     if settings.sources["store"] == "default":

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.opening import STORE, no_url, store_path
-from llmproxy.errors import CassetteNotFound, Exit, MachineError
+from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.stores.opening import STORE, no_url
+from llmproxy.cli.parts.suites import LAST_REPORT, STORE as TESTS, store_of
+from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.store_server import shown
+from llmproxy.settings import shown_path
+from llmproxy.store_server import is_server, server_of, shown
 
 if TYPE_CHECKING:
     from llmproxy.ui.answers import Ask
@@ -49,12 +52,11 @@ def ui(
     """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
     from llmproxy.ui.serve import server
 
-    report = report_in(what)
-    looking = reporting(Path(what or ""), report, store) if report is not None else meant(what, store)
-    with looking as (path, start):
+    with looking(what, store) as shown_here:
+        path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = asker(path) if report is None else asker_of(report, path)
-        put = None if report is None else labeller(Path(what or ""), labels)
+        ask = asker(path, shown_here.report)
+        put = None if shown_here.report is None else labeller(shown_here.report, labels)
         try:
             made = server(port, token, ask, start, put)
         except OSError as error:
@@ -73,51 +75,106 @@ def ui(
             made.server_close()
 
 
-def asker(path: Path) -> Ask:
-    """Return what answers the page's questions out of a store, which is opened for each."""
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What is looked at."""
+
+    store: Path
+    start: dict[str, Any]
+    """What the page begins with."""
+    report: Path | None = None
+    """Of tests: one that was named, or that of the last test in this folder, which may run."""
+
+
+@contextmanager
+def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
+    """Give what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at.
+
+    Raises:
+        LLMProxyError: there is no such thing.
+
+    """
+    if what and is_server(what):
+        store, what = cast("Path", what), None  # `settings` reads the URL
+    if what:
+        no_url(what)
+    path = Path(what) if what else None
+    last = Path.cwd() / LAST_REPORT
+    tests: dict[str, Any] = {"tests": True, "labels": True}
+    if path is not None and is_report(path):
+        yield _report(path, store)
+    elif path is not None and path.suffix in _DATABASES and path.exists():
+        yield Looked(_there(path), {**_words(path), **tests}, last)
+    elif path is not None and path.exists():
+        with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
+            yield Looked(_imported(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
+    elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
+        yield _report(last, store)  # only tests ran here
+    else:
+        found = _there(_store(store))
+        named = {"start": f"#/c/{_cassette(found, what)}"} if what else {}
+        yield Looked(found, {**_words(found), **tests, **named}, last)
+
+
+def asker(path: Path, report: Path | None = None) -> Ask:
+    """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
     from llmproxy.core.store.opening import open_store
+    from llmproxy.report.following import reporting
     from llmproxy.ui.data import answer
 
+    told = None if report is None else reporting(report, path.with_name(f"{path.name}.state.db"))
+
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+        if question == "report" and told is not None:
+            return told(query)
         with open_store(path, writable=False, now=time.time) as database:
             return answer(database, question, query)
 
     return ask
 
 
-def report_in(what: str | None) -> Any:  # noqa: ANN401 - plain values
-    """Return the document of a JSON report of tests; None if it is something else."""
-    path = Path(what) if what else None
-    if path is None or path.suffix != ".json" or not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError):
-        return None
-    ours = isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found
-    return found if ours else None
+def is_report(path: Path) -> bool:
+    """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or version."""
+    from llmproxy.report.following import document_of
+    from llmproxy.report.shards.reading import kind_of
+
+    kind = kind_of(path) if path.is_file() else ""
+    if kind == "html":
+        raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
+    if kind == "junit":
+        raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
+    if kind == "json":
+        document_of(path)
+    return bool(kind)
 
 
-@contextmanager
-def reporting(path: Path, report: Mapping[str, Any], store: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Give the store that holds what a report stands on, if it is here, and what the page begins with."""
-    found = store_path(store)
-    start = {"store": f"{path} ({report.get('title', '')})", "start": "#/report", "report": True, "labels": True}
-    yield found, {**start, "recordings": found.is_file()}
+def _report(path: Path, store: Path | None) -> Looked:
+    """Return a report, with the store that holds what it stands on if that is here."""
+    found = _store(store, of_tests=True)
+    start = {"start": "#/report", "report": True, "labels": True, "recordings": _holds(found)}
+    return Looked(found, {**_words(found), **start, "store": shown_path(path)}, path)
 
 
-def asker_of(report: Mapping[str, Any], path: Path) -> Ask:
-    """Return what answers the page's questions about a report, and about the recordings that it stands on."""
-    from llmproxy.report.trend import columns, read_tests
+def _words(store: Path) -> dict[str, str]:
+    """Return what a store is called, and how commands that the page shows name it."""
+    from llmproxy.core.traffic.advice import store_words
 
-    inner, names = asker(path), {str(each.get("id")) for each in report["scenarios"]}
+    said = shown_path(store)
+    return {"store": said, "store_words": store_words(said)}
 
-    def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
-        if question != "report":
-            return inner(question, query)
-        return {**report, "trend": columns(read_tests(Path(f"{path}.state.db")), names)}
 
-    return ask
+def _store(given: Path | None, *, of_tests: bool = False) -> Path:
+    """Return the store that was asked for, here or in the settings; where none was, that of calls or that of tests, whichever is there."""
+    loaded = gather({"store": given})
+    if loaded.sources["store"] != "default":
+        return Path(loaded.settings.store)
+    both = [Path(loaded.settings.store), store_of(loaded)]
+    ranked = both[::-1] if of_tests else both
+    return next((each for each in ranked if each.is_file()), ranked[0])
+
+
+def _holds(path: Path) -> bool:
+    return path.is_file() or server_of(path) is not None
 
 
 def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
@@ -134,22 +191,6 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
         return {"file": str(labels)}
 
     return put
-
-
-@contextmanager
-def meant(what: str | None, store: Path | None) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Give the store that is meant and what the page begins with; of a file a store of its own, for as long as it is looked at."""
-    no_url(what or "")
-    path = Path(what) if what else None
-    if path is None or (path.suffix in _DATABASES and path.exists()):
-        found = path or store_path(store)
-        yield _there(found), {"store": shown(found)}
-    elif path.exists():
-        with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
-            yield _imported(path, Path(folder) / "file.db"), {"store": path.name}
-    else:
-        found = _there(store_path(store))
-        yield found, {"store": shown(found), "start": f"#/c/{_cassette(found, str(what))}"}
 
 
 def _there(path: Path) -> Path:
@@ -180,7 +221,6 @@ def _cassette(path: Path, name: str) -> str:
 def _imported(file: Path, store: Path) -> Path:
     """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.exchange import rules_of
-    from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette
     from llmproxy.core.store.opening import open_store
 

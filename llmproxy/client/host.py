@@ -39,6 +39,8 @@ class Host:
     """Gives the name of a recording where the run stands (in a test), from the name that it has by itself."""
     faults: Any = None
     """Faults on purpose of sessions of runs, as plain values; None: the proxy's."""
+    walk: str = ""
+    """The session of the test that goes on: what the process calls while no agent has its turn lands there. Empty: there is none."""
     ready: Callable[[], None] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 

@@ -18,7 +18,7 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.providers.routing import PROVIDERS
+from llmproxy.core.providers.routing import PROVIDERS, REST
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError, SettingsError, signed
@@ -56,7 +56,7 @@ def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, str]]:
     host, port = spec.address[:2]
     default = port == {"http": 80, "https": 443}[spec.scheme]
     url = f"{spec.scheme}://{f'[{host}]' if ':' in host else host}{'' if default else f':{port}'}"
-    return dict.fromkeys(PROVIDERS, (url, f"mitmproxy --mode {spec.full_spec}"))
+    return dict.fromkeys((*PROVIDERS, REST), (url, f"mitmproxy --mode {spec.full_spec}"))
 
 
 class NothingPasses:

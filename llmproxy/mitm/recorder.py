@@ -23,7 +23,7 @@ from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.traffic import redirects
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, UpstreamError
+from llmproxy.errors import LLMProxyError, UpstreamError, unsigned
 from llmproxy.mitm.faster.settled import Fields, Settled
 from llmproxy.mitm.https.intercept import is_tunnel
 from llmproxy.mitm.interim import read_past_interim
@@ -188,7 +188,7 @@ class Recorder(SocketHooks):
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
             exchange.error = self._unreachable(exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup))
-            exchange.note = exchange.error.message.partition("\n")[0].removeprefix("llmproxy: ")
+            exchange.note = unsigned(exchange.error.message.partition("\n")[0])
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""

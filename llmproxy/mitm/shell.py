@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.core.control.tool_lines import ToolLines
@@ -29,7 +30,7 @@ from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Sockets
-from llmproxy.protocol import CACHE_HEADER, Decision
+from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
 from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
@@ -189,10 +190,12 @@ class Shell:
     def view(self, asked: ControlAsked) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
-            from llmproxy.ui.proxy import Viewer  # late: a start must not wait for what may never be opened
+            from llmproxy.report.following import reporting  # late: a start must not wait for what may never be opened
+            from llmproxy.ui.proxy import Viewer
 
-            engine, token = self.engine, self.token
-            self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token)
+            engine, token, store = self.engine, self.token, self.engine.config.store
+            tests = reporting(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
+            self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.ask(asked)
 
     # --- what became of an exchange --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.client.control.client import ControlError, Report
 from llmproxy.client.control.summary import add, brief, one_line
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.pytest.options import BASELINE
 from llmproxy.pytest.scenario_runs import SCENARIOS
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Collector:
         """Returns the state database, in which tests are kept for their trend; None where this process keeps none."""
         self.last: Callable[[], Path] | None = None
         """Returns the file that keeps what this test tells, for ``llmproxy label``; None where this process keeps none."""
+        self.baseline: Path | None = None
+        """The JSON report of an earlier run, which this one is compared with."""
+        self._compared: list[str] = []
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Returns which part of the tests this is (`report.shards`)."""
         self._times: dict[str, float] = {}
@@ -85,7 +89,7 @@ class Collector:
             self._keep(self.state(), rows, int(exitstatus))
         if rows and self.events and self.last is not None:
             self._handlers = [*self._handlers, *self._last(self.last())]
-        if not self._handlers:
+        if not self._handlers and self.baseline is None:
             return
         from llmproxy.report.events import Completed, Selected
         from llmproxy.report.revive import revived
@@ -95,6 +99,8 @@ class Collector:
         for tree in self.events:
             story.add(revived(tree))
         rows = self._texts().rows_of(story, self.rows)
+        if self.baseline is not None:
+            self._compare(self.baseline, rows)
         shard = self.shard()
         part = None if shard is None else {**shard, "runs": self._test_of}
         times = {test: round(seconds * 1000) for test, seconds in self._times.items()}
@@ -114,6 +120,14 @@ class Collector:
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
 
+    def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        from llmproxy.report.history.baseline import against, read_baseline
+
+        try:
+            self._compared = against(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
+        except SettingsError as error:
+            self._lost.append(str(error))
+
     def _recorded(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
@@ -130,7 +144,7 @@ class Collector:
 
     def _keep(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
         from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.trend import Trend
+        from llmproxy.report.history.trend import Trend
 
         kept = Trend(path, self._lost.append)
         kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
@@ -145,7 +159,9 @@ class Collector:
         for row in self.rows:
             if row.get("told"):
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
-        from llmproxy.report.cases import table
+        for line in self._compared:
+            terminalreporter.write_line(line)
+        from llmproxy.report.history.cases import table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().rows_of_tests(several, self.passed) if several else []
@@ -166,6 +182,7 @@ class Collector:
         shown = lines if terminalreporter.verbosity > 0 else lines[:_LISTED]
         if len(shown) < len(lines):
             shown.append(f"... and {len(lines) - len(shown)} more: -v")
+        terminalreporter.ensure_newline()
         terminalreporter.section("llmproxy", sep="-")
         for line in shown:
             terminalreporter.write_line(line)

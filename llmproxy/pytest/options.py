@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import LLMProxyError, signed
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
 from llmproxy.values import in_words
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
 __all__ = [
+    "BASELINE",
     "CASSETTE_DIR",
     "DEBUG",
     "LIVE",
@@ -32,6 +33,7 @@ __all__ = [
     "SHARD_TIMES",
     "TAKEN",
     "add_options",
+    "baseline_of",
     "distributes",
     "in_ci",
     "report_handlers",
@@ -40,7 +42,7 @@ __all__ = [
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE = "--llmproxy-live"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
-REJUDGE = "--scenario-rejudge"
+REJUDGE, BASELINE = "--scenario-rejudge", "--scenario-baseline"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
@@ -79,6 +81,8 @@ def add_options(parser: pytest.Parser) -> None:
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
     again = "judge the suites' runs of a JSON report again (--scenario-report json=FILE); no agent of a suite is run"
     add(REJUDGE, metavar="REPORT", default=None, help=again)
+    before = "JSON report of an earlier run (--scenario-report json=FILE): what got worse is shown first"
+    add(BASELINE, metavar="REPORT", default=None, help=before)
     part = "run only this part of the tests, such as 3/10; `llmproxy merge` puts the parts' reports together"
     add(SHARD, metavar="N/OF", default=None, help=part)
     even = "JSON report of an earlier run (--scenario-report json=FILE): parts take equally long by its times"
@@ -128,3 +132,23 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
         return [handler_of(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
+
+
+def baseline_of(config: pytest.Config) -> Path | None:
+    """Return the report to compare with; None where none was asked for, and in workers of xdist, whose rows travel.
+
+    Raises:
+        pytest.UsageError: it is none.
+
+    """
+    given = config.getoption(BASELINE, default=None)
+    if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
+        return None
+    from llmproxy.report.history.baseline import read_baseline
+
+    path = config.invocation_params.dir / str(given)
+    try:
+        read_baseline(path, flag=BASELINE)
+    except LLMProxyError as error:
+        raise pytest.UsageError(signed(error)) from error
+    return path

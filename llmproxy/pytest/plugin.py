@@ -35,6 +35,7 @@ from llmproxy.pytest.options import (
     SHARD_TIMES,
     TAKEN,
     add_options,
+    baseline_of,
     distributes,
     in_ci,
     report_handlers,
@@ -142,6 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     collector = Collector(
         _texts, report_handlers(config, lambda: _recordings(config, run, suites=bool(collector.rows)))
     )
+    collector.baseline = baseline_of(config)
     if sharding is not None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
@@ -306,8 +308,9 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
         walk = shared.begin(replace(_asked(request.node), circumstances=_declared(request)))
+        HOST.walk = walk.name
     except (LLMProxyError, ValueError) as error:
-        pytest.fail(signed(error), pytrace=False)
+        raise pytest.fail.Exception(signed(error), pytrace=False) from None  # it says all, once
     request.node.stash[_WALK] = walk
     late = request.config.stash[_RUN].late
     late.begin()
@@ -315,9 +318,10 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     late.end(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
     try:
+        HOST.walk = ""
         ended = shared.finish(walk, complete=passed)
     except LLMProxyError as error:
-        pytest.fail(signed(error), pytrace=False)
+        raise pytest.fail.Exception(signed(error), pytrace=False) from None  # it says all, once
     if passed and ended.unstruck:
         pytest.fail(
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unstruck]),
@@ -360,23 +364,32 @@ def _asked(item: pytest.Item) -> PluginAsked:
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return the faults on purpose that the nearest marker asks for. Raises ValueError."""
-    if (marker := item.get_closest_marker(FAULTS)) is None:
+    """Return the faults on purpose that the markers of the nearest place ask for, test, class or module. Raises ValueError."""
+    placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
+    if not placed:
         return None
-    given = dict(marker.kwargs)
-    seed = given.pop("seed", 0)
+    markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
     from llmproxy.core.faults import BadFaults, faults_for_session
     from llmproxy.core.faults.reading import read_seed
 
-    asked: Any = [*marker.args, *([given] if given else [])]
-    if not asked:
-        raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
+    rules: list[Mapping[str, Any]] = []
+    seeds: dict[int, None] = {}
     try:
-        found = [faults_for_session(each, item.config.rootpath) for each in asked]
-        rules = [rule.to_json() for each in found for rule in each.rules]
-        return {"faults": rules, "seed": read_seed(seed)}
+        for marker in markers:
+            given = dict(marker.kwargs)
+            seeds |= {read_seed(given.pop("seed")): None} if "seed" in given else {}
+            asked: list[Any] = [*marker.args, *([given] if given else [])]
+            if not asked:
+                raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
+            found = [faults_for_session(each, item.config.rootpath) for each in asked]
+            rules += [rule.to_json() for each in found for rule in each.rules]
     except BadFaults as error:
         raise ValueError(f"the marker faults: {str(error).removeprefix('faults: ')}") from error
+    if len(seeds) > 1:
+        raise ValueError(
+            f"the markers faults say different seeds ({', '.join(map(str, seeds))}): one draws for all rules"
+        )
+    return {"faults": rules, "seed": next(iter(seeds), 0)}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,8 +16,9 @@ from typing import Any
 from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, Started, Status
+from llmproxy.report.forms.words import conversation, told
+from llmproxy.report.history.rows import row_of_runs
 from llmproxy.report.story import Run, Story, plain
-from llmproxy.report.words import conversation, told
 from llmproxy.scenario.repeats.statistics import wilson
 from llmproxy.scenario.types import ScenarioResult
 
@@ -200,32 +201,9 @@ def rows_of_tests(
     Those of `good` have passed, whatever became of their runs: a test may want one to fail. `whole`: they are named with their file.
     """
     return [
-        _row_of_test(name if whole else name.rpartition("::")[2], runs, good=name in good)
+        row_of_runs(name if whole else name.rpartition("::")[2], runs, good=name in good)
         for name, runs in found.items()
     ]
-
-
-def _row_of_test(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool) -> Mapping[str, Any]:
-    statuses = [str(run.get("status")) for run in runs]
-    passed = statuses.count("passed")
-    counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
-    bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
-    interval = wilson(passed, counted) if counted else None
-    return {
-        "scenario": name,
-        "status": "passed" if good else bad or "failed",
-        "runs": len(runs),
-        "passed": passed,
-        "interval": None if interval is None else (interval.low, interval.high),
-        "cost_usd": _mean_cost(runs),
-    }
-
-
-def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return US dollars of the agent in a run, the mean of several; None where one of them does not say it."""
-    costs = [run.get("cost_usd") for run in runs]
-    known = [Decimal(cost) for cost in costs if cost is not None]
-    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
 
 
 # -- a test that failed ------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from llmproxy.pytest.options import MODE, TAKEN
 from llmproxy.pytest.shared import cassette_name
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from llmproxy.report.events import Event
     from llmproxy.report.story import Run
 
@@ -35,6 +37,7 @@ _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "an
 """Marks of plugins that run tests on asyncio, as we can, and what those are registered as."""
 _OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
 """Marks of tests that need another loop."""
+_LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
@@ -177,7 +180,9 @@ class Scenarios:
         return True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put the runs that ended on the report, and what they said on that of a failure."""
         parcel = item.stash.get(PARCEL, None)
         if parcel is not None:
@@ -186,6 +191,8 @@ class Scenarios:
             parcel = self._parcel(item)
         if self._ended:
             _hide_ours()
+            if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
+                _without_loops(call.excinfo.tb)
         report = yield
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
@@ -239,3 +246,12 @@ def _hide_ours() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("llmproxy.scenario."):
             setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares
+
+
+def _without_loops(tb: TracebackType) -> None:
+    """Take the event loops' frames out between the test and what it raised: every run has a loop, and each is forty lines."""
+    while tb.tb_next is not None:
+        if tb.tb_next.tb_next is not None and tb.tb_next.tb_frame.f_globals.get("__name__", "") in _LOOPS:
+            tb.tb_next = tb.tb_next.tb_next
+        else:
+            tb = tb.tb_next

@@ -101,11 +101,9 @@ class SuiteBench:
 
     def folder(self) -> Path:
         """Return the folder of what nobody commits."""
-        made = self.root / STORE.parent
-        made.mkdir(exist_ok=True)
-        if not (made / ".gitignore").exists():
-            (made / ".gitignore").write_text("*\n", encoding="utf-8")
-        return made
+        from llmproxy.report.history.folder import made_ignored
+
+        return made_ignored(self.root / STORE.parent)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

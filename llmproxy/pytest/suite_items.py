@@ -105,7 +105,7 @@ class SuiteFile(pytest.File):
                 for case in begun.values():
                     _hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
         except LLMProxyError as error:
-            pytest.fail(f"{shown(self.path)}: {error}", pytrace=False)
+            raise pytest.fail.Exception(f"{shown(self.path)}: {error}", pytrace=False) from None
         finally:
             if world is not None:
                 world.close()
@@ -164,7 +164,7 @@ class SuiteItem(pytest.Item):
                 self.parent.world()
                 self.parent.begin(self.case)
         except LLMProxyError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def runtest(self) -> None:
         """Run the scenario as often as it wants."""
@@ -263,7 +263,7 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _told(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
-    from llmproxy.report.hiding import Hiding
+    from llmproxy.report.forms.hiding import Hiding
     from llmproxy.report.terminal.suite_console import SuiteConsole
 
     lines: list[str] = []

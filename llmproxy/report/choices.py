@@ -90,7 +90,7 @@ def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Ha
         SettingsError: there is no such kind, or it lacks its file.
 
     """
-    from llmproxy.report.hiding import Hiding
+    from llmproxy.report.forms.hiding import Hiding
 
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

@@ -16,10 +16,10 @@ from typing import Any
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.advice import look, quoted, store_words
 from llmproxy.errors import LLMProxyError
-from llmproxy.report.amounts import counted
 from llmproxy.report.events import Status
+from llmproxy.report.forms.amounts import counted
+from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.story import Story
-from llmproxy.report.trend import columns, read_tests
 from llmproxy.settings import shown_path
 
 __all__ = ["MOST", "evidence_of"]
@@ -46,10 +46,10 @@ def _trend(story: Story, store: Path) -> list[dict[str, Any]]:
 
 
 def _recordings(story: Story, store: Path, most: int) -> dict[str, Any]:
-    from llmproxy.core.store.store import Store  # late: most reports need none
+    from llmproxy.core.store.file.store import FileStore  # late: most reports need none
     from llmproxy.ui.file import recording
 
-    with Store.open(store, writable=False, now=time.time) as opened:
+    with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(story.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)

@@ -1,14 +1,23 @@
-"""Functions as handlers: whoever wants to hear events may hand in one function instead of an object with two methods."""
+"""Handlers: functions as handlers, and how each is told an event.
+
+Whoever wants to hear events may hand in one function instead of an object with two methods. A handler that fails disturbs neither the run
+nor the others, and is warned of: whoever asserts in one must not take silence for a pass.
+"""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from llmproxy.report.events import Event, Handler
 
-__all__ = ["HandlerLike", "handlers_from"]
+__all__ = ["HandlerLike", "handlers_from", "tell"]
+
+_log = logging.getLogger(__name__)
 
 HandlerLike = Handler | Callable[[Event], object]
 """A handler, or a function that takes events."""
@@ -37,6 +46,20 @@ def handlers_from(given: object) -> tuple[Handler, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")  # noqa: TRY004 - as for every other argument
     return tuple(_handler(each) for each in given)
+
+
+def tell(handlers: Iterable[Handler], event: Event) -> None:
+    """Tell every handler an event; of one that fails there is a warning, and the traceback is logged."""
+    for handler in handlers:
+        try:
+            handler.handle(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is not its business
+            name = getattr(getattr(handler, "call", handler), "__qualname__", type(handler).__name__)
+            _log.exception("the handler %s failed at %s", name, type(event).__name__)
+            with suppress(RuntimeWarning):  # where warnings are errors
+                warnings.warn(
+                    f"the handler {name} failed: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2
+                )
 
 
 def _handler(given: object) -> Handler:

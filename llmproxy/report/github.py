@@ -1,5 +1,8 @@
 """Annotations of GitHub Actions: each run that did not pass is marked at the line of its file, and the summary page gets a table.
 
+Where a scenario passes although a run of it did not (`minPassRate`), that is a warning; where the test ends badly and no run says so, the
+test as a whole is an error. So a job whose annotations are read says what its exit code says.
+
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """
 
@@ -9,9 +12,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from llmproxy.report.events import Event, Finished, Status
+from llmproxy.report.events import Completed, Event, Finished, Status
+from llmproxy.report.forms.words import told, untold
 from llmproxy.report.story import Run, Story
-from llmproxy.report.words import told
 
 __all__ = ["GitHub"]
 
@@ -27,23 +30,45 @@ class GitHub:
         `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are relative.
         """
         self._write, self._summary, self._root, self._story = write, summary, root, Story()
+        self._marked = False
+        """Whether anything is an error."""
+        self._waiting: list[Run] = []
+        """Runs of which it is not known yet what their scenario comes to."""
 
     def handle(self, event: Event) -> None:
-        """Mark a run that has ended."""
+        """Mark a run that has ended; one of several when everything has."""
         self._story.add(event)
         if isinstance(event, Finished) and (run := self._story.runs.get(event.run_id)):
-            for line in commands(run, self._root):
-                self._write(line + "\n")
+            if run.started.runs > 1:
+                self._waiting.append(run)
+            else:
+                self._mark(run)
+        elif isinstance(event, Completed):
+            self._mark_waiting()
+            if (why := untold(event.exit_code, event.notes)) and not self._marked:
+                self._write(_command("the test as a whole", why, self._root) + "\n")
+
+    def _mark_waiting(self) -> None:
+        passed = {id(run) for each in self._story.scenarios() if each.status is Status.PASSED for run in each.runs}
+        for run in self._waiting:
+            self._mark(run, "warning" if id(run) in passed else "error")
+        self._waiting = []
+
+    def _mark(self, run: Run, level: str = "error") -> None:
+        for line in commands(run, self._root, level):
+            self._marked = self._marked or level == "error"
+            self._write(line + "\n")
 
     def close(self) -> None:
-        """Write the summary. Raises OSError."""
+        """Write the summary, and what waited for an end that did not come. Raises OSError."""
+        self._mark_waiting()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
                 out.write(table(self._story))
 
 
-def commands(run: Run, root: Path | None = None) -> list[str]:
-    """Return the workflow commands of a run; none if it passed. `root` is the folder of the checkout."""
+def commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
+    """Return the workflow commands of a run, none if it passed; `root` is the folder of the checkout, `level` how bad they are."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     failed = [
@@ -53,9 +78,10 @@ def commands(run: Run, root: Path | None = None) -> list[str]:
         if each.status not in (Status.PASSED, Status.SKIPPED)
     ]
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
-    return [_command(title, told(each), root, each.where, step.place, run.started.place) for step, each in failed] or [
-        _command(title, run.why, root, _stopped(run), run.started.place)
-    ]
+    return [
+        _command(title, told(each), root, each.where, step.place, run.started.place, level=level)
+        for step, each in failed
+    ] or [_command(title, run.why, root, _stopped(run), run.started.place, level=level)]
 
 
 def _stopped(run: Run) -> str:
@@ -63,11 +89,11 @@ def _stopped(run: Run) -> str:
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 
 
-def _command(title: str, text: str, root: Path | None, *places: str) -> str:
+def _command(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
     """Return an annotation at the first of these places that is a line of a file."""
     place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
     at = f"file={_property(_below(place['file'], root))},line={place['line']}," if place else ""
-    return f"::error {at}title={_property(title)}::{_data(text)}"
+    return f"::{level} {at}title={_property(title)}::{_data(text)}"
 
 
 def _below(file: str, root: Path | None) -> str:
@@ -96,9 +122,11 @@ def table(story: Story) -> str:
         f" {_cell(next((run.why for run in each.runs if run.status is not Status.PASSED), ''))} |"
         for each in story.scenarios()
     ]
-    return "\n".join(
-        [f"### {story.title}", "", "| scenario | result | runs passed | |", "|---|---|---|---|", *rows, "", ""]
-    )
+    ended = story.completed
+    why = untold(ended.exit_code if ended else None, ended.notes if ended else ())
+    said = [f"- {_cell(line)}" for line in why.splitlines() if line.strip()]
+    head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
+    return "\n".join([f"### {story.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])
 
 
 def _cell(text: str) -> str:

@@ -7,25 +7,36 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from llmproxy.report.events import Event
-from llmproxy.report.story import Run, Story, plain
+from llmproxy.report.story import Run, Story, StoryScenario, plain
 
-__all__ = ["FORMAT", "Entry", "JsonLines", "document", "read_entries", "text"]
+__all__ = ["FORMAT", "Entry", "JsonLines", "document", "head", "is_written", "plain_scenario", "read_entries", "text"]
 
 FORMAT = 1
 
 
 class JsonLines:
-    """Writes each event as a line, at once: a run that is killed leaves everything up to there."""
+    """Writes each event as a line, at once: a run that is killed leaves everything up to there.
+
+    As long as it writes it holds a lock on the file, so that whoever follows knows a test that runs from one that was killed.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Write to `path`, which is made anew. Raises OSError."""
+        """Write to `path`, which is made anew. Raises OSError; BlockingIOError where another test writes it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._out: TextIO = path.open("w", encoding="utf-8")
+        self._out: TextIO = path.open("a", encoding="utf-8")
+        try:
+            if path.is_file():
+                _hold(self._out)
+                self._out.truncate(0)
+        except BaseException:
+            self._out.close()
+            raise
 
     def handle(self, event: Event) -> None:
         """Write it."""
@@ -35,6 +46,45 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._out.close()
+
+
+_TRIES, _PAUSE = 20, 0.005
+"""Who looks whether the file is written holds it for a moment."""
+
+
+def _hold(file: TextIO) -> None:
+    """Take the lock of who writes; nothing where there are no locks. Raises BlockingIOError where another has it."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if not left:
+                raise BlockingIOError(error.errno, "another test that runs writes it") from error
+            time.sleep(_PAUSE)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
+
+
+def is_written(path: Path) -> bool | None:
+    """Tell whether a process that lives writes a file of lines; None where that cannot be known."""
+    try:
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return False
 
 
 Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
@@ -49,7 +99,8 @@ def read_entries(path: Path) -> list[Entry]:
         runs = [run for scenario in json.loads(text)["scenarios"] for run in scenario["runs"]]
         return [(run["started"], run["parts"], run["finished"]) for run in runs]
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]], list[Mapping[str, Any]]]] = {}
-    for line in text.splitlines():
+    ended = text[: text.rfind("\n") + 1]  # of a test that runs, or was killed, the last line may be half of one
+    for line in ended.splitlines():
         event = json.loads(line)
         kind, run = event["event"], event.get("run_id")
         if kind == "started":
@@ -68,6 +119,11 @@ def text(story: Story) -> str:
 
 def document(story: Story) -> dict[str, Any]:
     """Return a story as plain JSON values."""
+    return head(story) | {"scenarios": [plain_scenario(scenario) for scenario in story.scenarios()]}
+
+
+def head(story: Story) -> dict[str, Any]:
+    """Return what the document says of the whole."""
     selected, completed = story.selected, story.completed
     return {
         "format": FORMAT,
@@ -80,16 +136,17 @@ def document(story: Story) -> dict[str, Any]:
         "summary": plain(completed.scenarios) if completed else [],
         "times": plain(completed.times) if completed else {},
         "shard": plain(selected.shard) if selected else None,
-        "scenarios": [
-            {
-                "id": scenario.id,
-                "name": scenario.name,
-                "suite": scenario.suite,
-                "status": scenario.status.value,
-                "runs": [_run(run) for run in scenario.runs],
-            }
-            for scenario in story.scenarios()
-        ],
+    }
+
+
+def plain_scenario(scenario: StoryScenario) -> dict[str, Any]:
+    """Return a scenario with its runs as plain JSON values."""
+    return {
+        "id": scenario.id,
+        "name": scenario.name,
+        "suite": scenario.suite,
+        "status": scenario.status.value,
+        "runs": [_run(run) for run in scenario.runs],
     }
 
 

@@ -13,6 +13,7 @@ Importing this opens no connection and imports no LLM library.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import llmproxy
@@ -118,6 +119,8 @@ _LATE = {
     "UserSimulatorAgent": "user_simulator_agent",
 }
 """Names whose modules are imported when they are first asked for."""
+_IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
+"""Who asks for `from llmproxy.scenario import name`: it makes "cannot import name" of an AttributeError, and its reason would be lost."""
 
 
 def __getattr__(name: str) -> object:
@@ -129,6 +132,8 @@ def __getattr__(name: str) -> object:
         globals()[name] = found
         return found
     reason = NAMES_ELSEWHERE.get(name)
+    if reason and sys._getframe(1).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001
+        raise ImportError(f"scenario.{name} {reason}", name=__name__)
     raise AttributeError(f"scenario.{name} {reason}" if reason else f"module {__name__!r} has no attribute {name!r}")
 
 

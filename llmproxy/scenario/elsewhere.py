@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from llmproxy.errors import SettingsError
 
-__all__ = ["NAMES_ELSEWHERE", "NOT_OF_A_STATE", "NotHere", "refuse_elsewhere", "refuse_slips"]
+__all__ = ["NAMES_ELSEWHERE", "NOT_OF_A_STATE", "SERVERS", "VOICE", "NotHere", "refuse_elsewhere", "refuse_slips"]
 
 VOICE = "is part of voice, which is not here: conversations are text."
 SERVERS = "needs LangWatch's servers, to which nothing is sent from here."

@@ -7,15 +7,15 @@ same as environment variables, or as plain values in each message (:meth:`LLM.to
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 
 from llmproxy.client.control.client import session_url
 from llmproxy.client.environment.build import URL_VARIABLE, plan
 from llmproxy.client.environment.variables import BASE_URLS
-from llmproxy.protocol import SESSION_HEADER
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 
 __all__ = ["LLM"]
 
@@ -30,18 +30,22 @@ class LLM:
     """Name of the session."""
     replay: bool = False
     """Whether nothing goes to a provider, so that no key is needed."""
+    party: str = AGENT
+    """Whose calls these are."""
+    named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    """Gives the name in URLs under which calls are those of `party`; None: the session's own, under which they are the agent's."""
 
     def base_url(self, provider: str) -> str:
         """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"anthropic"``, ``"gemini"``, ``"groq"``.
 
         A name that the proxy has of its own (``--upstream mine=URL``) is as good.
         """
-        return session_url(self.proxy, self.session) + _paths().get(provider, f"/{provider}")
+        return session_url(self.proxy, self._name()) + _paths().get(provider, f"/{provider}")
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers that send a call of any URL of the proxy to this session."""
-        return {SESSION_HEADER: self.session}
+        return {SESSION_HEADER: self.session} | ({} if self.party == AGENT else {PARTY_HEADER: self.party})
 
     @property
     def env(self) -> dict[str, str]:
@@ -54,7 +58,7 @@ class LLM:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
-        urls, env = _addresses(self.proxy, self.session)
+        urls, env = _addresses(self.proxy, self._name())
         return {
             "proxy": self.proxy,
             "session": self.session,
@@ -64,7 +68,10 @@ class LLM:
         }
 
     def _plan(self, env: Mapping[str, str]) -> dict[str, str]:
-        return plan(self.proxy, self.session, env, replay=self.replay).changes
+        return plan(self.proxy, self._name(), env, replay=self.replay).changes
+
+    def _name(self) -> str:
+        return self.session if self.named is None else self.named()
 
 
 @lru_cache(maxsize=64)

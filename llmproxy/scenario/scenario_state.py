@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MachineError
+from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.elsewhere import NOT_OF_A_STATE
 from llmproxy.scenario.plain import Plain
@@ -188,8 +189,8 @@ class ScenarioState(Plain):
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
             raise MachineError(
-                f"nobody can tell {what}: {executor.unattributed} calls arrived at the proxy while no agent "
-                "had the turn, so whose they are is not known.",
+                f"nobody can tell {what}: {counted(executor.unattributed, 'call')} arrived at the proxy while no agent had the turn, and whose"
+                " that is is not known.",
                 hint="An agent that calls models after it has answered should send them by input.llm and set uses_session = True.",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 
+logger = logging.getLogger(__name__)
+_FAULT = "That is a fault of the viewer, not of the recording: llmproxy show reads it in the terminal."
 Headers = tuple[tuple[str, str], ...]
 Ask = Callable[[str, dict[str, str]], Any]
 """Question and query to plain values; raises LLMProxyError."""
@@ -57,6 +60,10 @@ def answered(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:
         return refused(error)
+    except Exception as error:
+        logger.debug("the viewer could not answer %s", question, exc_info=True)
+        told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
+        return json_answer(500, {"error": {"code": "llmproxy_viewer", "message": told, "hint": _FAULT}})
 
 
 def refused(error: LLMProxyError) -> PageAnswer:

@@ -20,6 +20,7 @@ from llmproxy.core.store.reading import Reading
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
+from llmproxy.store_server import server_of, shown
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.bodies import body
 from llmproxy.ui.recordings.calls import call as told_call, settle
@@ -91,7 +92,7 @@ def cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, and whose child it is."""
     children = children_of(store)
     return {
-        "store": store.path.name,
+        "store": store.path.name if server_of(store.path) is None else shown(store.path),
         "cassettes": [
             {**asdict(info), **children.get((info.name, info.sample), NO_CHILD)}
             for info in store.cassettes()
@@ -125,13 +126,14 @@ def calls(store: Reading, query: Query) -> Json:
 
 
 def place(store: Reading, query: Query) -> Json:
-    """Return where in its recording's list a call stands."""
+    """Return where in its recording's list a call stands, and what it is called in every store that is made of the same cassettes."""
     row = _row(store, number(query, "id", None, 1 << 62))
     which = replace(wanted({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
         "sample": row.sample,
         "place": rows.place_of(store, which, row.started_at, row.id),
+        "recording": f"{row.key}#{row.occurrence}",
     }
 
 

@@ -18,7 +18,7 @@ from llmproxy.core.control.table import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import look, store_words
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
@@ -42,6 +42,8 @@ class Viewer:
     token: str = ""
     page_token: str = ""
     """Comes with the page, and lets it ask; anew with each proxy."""
+    tests: Callable[[Mapping[str, str]], Any] | None = None
+    """Answers what the last test in this folder told, or tells."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
     def ask(self, asked: ControlAsked) -> Future[PageAnswer]:
@@ -75,7 +77,9 @@ class Viewer:
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return refused(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
-        return page({"live": True, "start": "#/live", "token": given, "store": shown(self.engine.config.store)})
+        store = self.engine.config.shown or shown(self.engine.config.store)
+        start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
+        return page({**start, "store": store, "store_words": store_words(store)})
 
     def _asker(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""
@@ -86,6 +90,8 @@ class Viewer:
         if question == "miss":
             misses, all_of_them = engine.journal.misses(), look("why", path)
             return lambda *_: _missed(misses, query, all_of_them)
+        if question == "report" and (tests := self.tests) is not None:
+            return lambda _, given: tests(given)
         return lambda asked, given: _answer(path, asked, given)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Circumstance, Slot
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import CHAT, answered, engine
@@ -49,7 +49,7 @@ def record(store: Path, cassette: str, run: tuple[Circumstance, ...], asked: lis
 
 def slots_for(store: Path, cassette: str) -> None:
     """Give a cassette its slots."""
-    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         put_slots(opened, cassette, SLOTS)
 
 
@@ -157,7 +157,7 @@ def test_files_keep_circumstances_and_slots(
     assert run(capsys, store, "export", "--cassette", "a", "--format", form, str(file))[0] == 0
     code, out = run(capsys, other, "import", "--cassette", "a", str(file))
     assert code == 0, out
-    with Store.open(other, writable=False, now=lambda: NOW) as opened:
+    with FileStore.open(other, writable=False, now=lambda: NOW) as opened:
         assert slots_of(opened, "a") == SLOTS
     with engine(other, Mode.REPLAY) as made:
         made.sessions.open("a", circumstances=B)

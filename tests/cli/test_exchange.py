@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.folder import slug
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, read
 from llmproxy.core.forks.overrides import typed
 from llmproxy.core.forks.table import Fork, fork_of, put
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
@@ -43,7 +43,7 @@ def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name
 
 
 def stored(name: str, path: Path = Path("llmproxy.db")) -> list[Interaction]:
-    with Store.open(path, writable=False, now=lambda: 0.0) as store:
+    with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
         return list(store.interactions(name))
 
 
@@ -71,7 +71,7 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
         (each.key, each.occurrence, each.response) for each in first
     ]
     assert "3 older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
-    with Store.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
+    with FileStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
         assert store.closed_cleanly("trip", 1)
 
 
@@ -128,6 +128,17 @@ def test_missing_files(capsys: pytest.CaptureFixture[str]) -> None:
     err = capsys.readouterr().err
     assert "There is no file nowhere.yaml" in err
     assert "holds no file of recordings" in err
+
+
+def test_fixtures_without_a_model_need_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As aimock's are written: with --model they are recordings, without it nothing comes in, and that is no success."""
+    Path("hello.json").write_text('{"fixtures": [{"match": {"userMessage": "hi"}, "response": {"content": "hello"}}]}')
+    assert run("import", "hello.json") == 2
+    said = capsys.readouterr().out
+    assert "Nothing was imported" in said
+    assert "--model NAME" in said
+    assert not Path("llmproxy.db").exists()
+    assert run("import", "hello.json", "--model", "gpt-4o") == 0
 
 
 def test_unknown_hosts_are_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +276,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     """In files for review; what another format has no place for is said."""
     fork = Fork("trip@fork-1", "trip", 2, "because", overrides=typed(["get_weather=5"], []), created_at=1.5)
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
-    with Store.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
+    with FileStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
         put(store, fork)
     capsys.readouterr()
     assert run("export", "--cassette", fork.cassette, "f.har") == 0
@@ -277,7 +288,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fork:\n  parent: trip\n" in capsys.readouterr().out
     for number, file in enumerate(("f.yaml", "all")):
         assert run("import", file, "--store", f"{number}.db") == 0
-        with Store.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
+        with FileStore.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
             assert fork_of(store, fork.cassette, 1) == fork
 
 

@@ -19,7 +19,7 @@ from llmproxy.cli import main
 from llmproxy.core.forks.table import forks
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from tests.support.chats import NOW, chat, fill, run
@@ -53,6 +53,55 @@ def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys
     assert f"nothing to delete in {other}" in out
     assert main(["verify", str(tmp_path / "nosuch.db")]) == 3
     assert main(["verify", str(path), "--cassette", "x", "--rekey"]) == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "prune"])
+def test_what_is_nowhere_is_an_error(
+    command: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that no store holds, of a cassette or of a store: nothing was looked at, and nothing is made of it."""
+    other = tmp_path / "second.db"
+    fill(other, chat())
+    capsys.readouterr()
+    assert main([command, str(path), str(other), "--cassette", "othre"]) == 3
+    assert "did you mean 'other'?" in capsys.readouterr().err
+    assert main([command, "--cassette", "other", str(tmp_path / "nosuch.db"), str(path)]) == 3
+    assert main([command, str(tmp_path / "nosuch.db")]) == 3
+    assert "There is no store at" in capsys.readouterr().err
+    assert main(["verify", str(path), "--cassette", "other"]) == 0
+    assert not (tmp_path / "nosuch.db").exists()
+
+
+def test_a_file_s_slots_are_verified_too(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a run would refuse has not been verified; the file is named, and whose words they are only once."""
+    assert main(["export", "--all", str(tmp_path / "kept"), "--store", str(path)]) == 0
+    file = min((tmp_path / "kept").glob("*.yaml"))
+    file.write_text(
+        file.read_text().replace("interactions:", "slots:\n  - {name: x, kind: wat, tool: t}\ninteractions:", 1)
+    )
+    capsys.readouterr()
+    assert main(["verify", str(file)]) == 3
+    assert capsys.readouterr().err.startswith(f"llmproxy: {file}, at `slots`: slot x is of kind 'wat'.")
+
+
+def test_a_name_that_no_session_can_have_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a cassette that would never be found again."""
+    assert run(capsys, path, "rename", "other", "a#b")[0] == 2
+    assert run(capsys, path, "rename", "other", "")[0] == 2
+
+
+def test_an_empty_folder_is_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check of nothing has not passed."""
+    (tmp_path / "empty").mkdir()
+    assert main(["verify", str(tmp_path / "empty")]) == 3
+    assert "nothing to verify" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["rm", "x"], ["rename", "a", "b"], ["rerecord", "1"], ["fork", "a", "--at", "1"]])
+def test_a_store_that_is_not_there_is_not_made(words: list[str], tmp_path: Path) -> None:
+    """By what keeps one in order."""
+    assert main([*words, "--store", str(tmp_path / "x.db")]) == 3
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_verify_reads_cassette_files_and_folders(
@@ -113,7 +162,7 @@ def test_verify_rekeys_after_a_rule_change(tmp_path: Path, capsys: pytest.Captur
     alike = [dataclasses.replace(chat("same"), key=Key(f"v1:{n:064x}"), rules="old", cassette="m") for n in (1, 2)]
     fill(path, *alike)
     code, out = run(capsys, path, "verify", "--rekey")
-    assert (code, "2 keys were derived anew." in out) == (0, True)
+    assert (code, "2 keys derived anew." in out) == (0, True)
     assert run(capsys, path, "verify") == (0, f"{path}: 2 live interactions, nothing is wrong.\n")
 
 
@@ -125,7 +174,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
         chat(answer="Best."),
         supersede=True,
     )
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         kept = list(store.interactions("default")) + list(store.interactions("other"))
     before = path.stat().st_size
     code, out = run(capsys, path, "prune", "--yes")
@@ -133,7 +182,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     assert "2 interactions of cassette default: 0 live, 2 replaced by newer ones" in out
     assert path.stat().st_size < before
     assert b"Much better" not in path.read_bytes()
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert list(store.interactions("default")) + list(store.interactions("other")) == kept
     assert run(capsys, path, "prune", "--yes") == (0, f"There is nothing to delete in {path}.\n")
     assert run(capsys, path, "verify")[0] == 0
@@ -145,10 +194,10 @@ def test_prune_asks_first(path: Path) -> None:
     for said in ("n\n", ""):
         done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 1, done.stderr
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert len(store.summaries()) == 2
     subprocess.run(command, input="y\n", capture_output=True, text=True, check=True, timeout=60)
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [row.cassette for row in store.summaries()] == ["default"]
 
 
@@ -161,7 +210,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     journal.decision(Outcome(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
     journal.close()
     assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [row.id for row in store.summaries()] == [1, 2]
 
 
@@ -181,14 +230,14 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
         history += f"turn {n} said something {'abcdefgh'[n % 8] * 40}. "
         turns.append(chat(history, cassette="odd" if n % 2 else "even"))
     fill(path, *(dataclasses.replace(turn, cassette="x") for turn in turns))
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.summaries() if row.id % 3 == 0}
-        with store.transaction() as conn:
+        with store.in_file() as conn:
             conn.executemany(
                 "UPDATE interactions SET superseded_at = 1 WHERE id = ?", [(n,) for n in range(1, 13) if n not in kept]
             )
     assert run(capsys, path, "prune", "--yes")[0] == 0
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (5,)
     assert run(capsys, path, "verify")[0] == 0
@@ -228,7 +277,7 @@ def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytes
     """With everything that belongs to it: its children too know their parent by it."""
     assert run(capsys, path, "fork", "other", "--at", "1")[0] == 0
     assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [each.parent for each in forks(store)] == ["another"]
     assert [row["cassette"] for row in listed(capsys, path)] == ["default", "another", "other@fork-1"]
     assert run(capsys, path, "verify")[0] == 0
@@ -275,6 +324,9 @@ def listed(capsys: pytest.CaptureFixture[str], path: Path) -> list[dict[str, Any
         ["scan", "{}"],
         ["ui", "{}"],
         ["import", "{}"],
+        ["textconv", "{}"],
+        ["test", "{}"],
+        ["merge", "{}", "--store", "x.db"],
     ],
     ids=lambda words: words[0],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.bindings import Slot
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from tests.provider import Provider, load
 from tests.support.process import clean_env
@@ -82,7 +82,7 @@ def recorded(once: Path, tmp_path: Path) -> Path:
 
 def slots(folder: Path) -> list[str]:
     """Return the names of the slots that the cassette has."""
-    with Store.open(folder / "llmproxy.db", writable=False, now=time.time) as store:
+    with FileStore.open(folder / "llmproxy.db", writable=False, now=time.time) as store:
         return [slot.name for slot in slots_of(store, "tasks")]
 
 
@@ -254,7 +254,7 @@ def test_a_missing_store_and_a_missing_slot_are_said(
         monkeypatch.delenv(name, raising=False)
     assert main(["learn", "tasks"]) == 3
     assert "Record first" in capsys.readouterr().err
-    with Store.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
+    with FileStore.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
         put_slots(store, "tasks", [Slot("chunk", "hex", "sh", before="Chunk: ")])
     assert main(["learn", "tasks", "--drop", "chunks"]) == 2
     assert "It has: chunk." in capsys.readouterr().err

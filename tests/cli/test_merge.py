@@ -8,16 +8,16 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, load
 from tests.support.proxy import near
 from tests.support.recordings import filled, interaction, reopened
+from tests.support.reports import bare
 
 AGENT = """
 import json, os, urllib.request
@@ -32,7 +32,6 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
     f"  - {{id: {name}, runs: {2 if n == 3 else 1}, steps: [{{chat: hi, response: {{contains: {'nope' if n == 5 else 'hi'}}}}}]}}\n"
     for n, name in enumerate(NAMES)
 )
-TIMES = ("at", "ms", "seconds", "total_seconds", "agent_seconds", "waited_seconds", "times", "run_id", "batch_id")
 
 
 @pytest.fixture
@@ -48,13 +47,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with near("replay", tmp_path / "recorded.db") as px:
         monkeypatch.setenv("LLMPROXY_URL", px.url)
         yield tmp_path
-
-
-def bare(tree: Any) -> Any:  # noqa: ANN401 - JSON
-    """Leave times and run ids out of a report."""
-    if isinstance(tree, dict):
-        return {name: bare(value) for name, value in tree.items() if name not in TIMES}
-    return [bare(each) for each in tree] if isinstance(tree, list) else tree
 
 
 def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +125,7 @@ def test_stores_and_their_journals(
     out = capsys.readouterr().out
     assert "2 cassettes with 2 interactions of 2 stores in all.db." in out
     assert "2 runs of 2 journals in all.db.state.db." in out
-    with Store.open(tmp_path / "all.db", writable=False, now=lambda: 0.0) as made:
+    with FileStore.open(tmp_path / "all.db", writable=False, now=lambda: 0.0) as made:
         assert [info.name for info in made.cassettes()] == ["a", "b"]
     assert main(["merge", "a", "b", "--store", "all.db"]) == 2
     assert "all.db is there already" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
 from tests.support.process import clean_env
 from tests.support.proxy import proxy
@@ -59,7 +59,7 @@ class Here:
 
     def texts(self, cassette: str) -> list[str]:
         """Return the requests of a cassette."""
-        with Store.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
+        with FileStore.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
             return [each.request.body.decode() for each in store.interactions(cassette)]
 
 
@@ -158,7 +158,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
     assert len(child) == 3
     assert child[0] == before[0]
     assert all('{\\"temp\\":5}' in text and "21" not in text for text in child[1:])
-    with Store.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
+    with FileStore.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
         fork = fork_of(store, "weather@fork-1", 1)
     assert fork is not None
     assert (fork.parent, fork.step, fork.shared, fork.path) == ("weather", 2, 1, "$.messages[2].content")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
 from tests.support.chats import NOW, chat, fill
@@ -34,7 +34,7 @@ def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> sub
 
 def live(store: Path) -> list[Interaction]:
     """Return the live recordings."""
-    with Store.open(store, writable=False, now=lambda: NOW) as database:
+    with FileStore.open(store, writable=False, now=lambda: NOW) as database:
         return list(database.interactions("default"))
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
     body = json.dumps({"messages": [{"role": "user", "content": "[REDACTED-1]"}]}).encode()
     odd = chat("x", request=Request("POST", "/v1/chat/completions", (), body))
     fill(store, odd)
-    with Store.open(store, writable=True, now=lambda: NOW) as database, database.transaction() as conn:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.in_file() as conn:
         conn.execute("UPDATE interactions SET upstream = 'https://evil.example' WHERE id = 3")
     done = rerecord(store, *typed)
     assert (done.returncode, says in done.stderr) == (2, True), done.stdout + done.stderr

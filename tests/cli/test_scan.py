@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from tests.support.chats import chat, fill, run
 
@@ -50,7 +50,7 @@ def test_secrets_are_named_by_place_and_kind_and_never_shown(
     assert run(capsys, path, "export", str(folder), "--all")[0] == 0
     assert run(capsys, clean, "import", *map(str, sorted(folder.iterdir())))[0] == 0
     assert run(capsys, clean, "scan")[0] == 0
-    with Store.open(clean, writable=False, now=lambda: 0.0) as store:
+    with FileStore.open(clean, writable=False, now=lambda: 0.0) as store:
         assert len(store.summaries()) == 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from tests.support.chats import NOW, chat, fill
 
 
@@ -36,8 +36,8 @@ def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pyte
     code, out = said(capsys, "pull", "default", "--file", "copy.db", "--as", "mine")
     assert code == 0, out
     with (
-        Store.open(folder / "llmproxy.db", writable=False, now=lambda: NOW) as one,
-        Store.open(folder / "copy.db", writable=False, now=lambda: NOW) as other,
+        FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: NOW) as one,
+        FileStore.open(folder / "copy.db", writable=False, now=lambda: NOW) as other,
     ):
         before, after = next(one.interactions("default")), next(other.interactions("mine"))
         assert (before.request, before.response, before.key) == (after.request, after.response, after.key)
@@ -58,7 +58,7 @@ def test_what_differs_is_said_and_replaced_only_when_asked(folder: Path, capsys:
 
 
 def test_commands_look_at_the_server(folder: Path, capsys: pytest.CaptureFixture[str], team_url: str) -> None:
-    """As at a file; what changes recordings says that it cannot, and how it can be done."""
+    """As at a file; what only a file has says how it can be done all the same."""
     assert said(capsys, "push", "default", "other")[0] == 0
     code, out = said(capsys, "ls")
     assert (code, "other" in out, "default" in out) == (0, True, True)
@@ -66,9 +66,40 @@ def test_commands_look_at_the_server(folder: Path, capsys: pytest.CaptureFixture
     code, out = said(capsys, "verify")
     assert (code, "nothing is wrong" in out) == (0, True), out
     assert said(capsys, "export", "x.yaml", "--cassette", "other")[0] == 0
-    code, out = said(capsys, "rm", "other", "--yes")
-    assert (code, "llmproxy pull" in out) == (3, True), out
-    assert said(capsys, "rm", "other", "--yes", "--store", "llmproxy.db")[0] == 0
+    code, out = said(capsys, "import", "x.yaml", "--cassette", "third")
+    assert (code, "in postgresql://" in out) == (0, True), out
+    code, out = said(capsys, "fork", "other")
+    assert (code, "llmproxy pull NAME" in out) == (3, True), out
+    code, out = said(capsys, "merge", "llmproxy.db", "--store", team_url)
+    assert (code, "llmproxy push NAME" in out) == (2, True), out
+
+
+def test_recordings_of_the_server_are_changed(folder: Path, capsys: pytest.CaptureFixture[str], team_url: str) -> None:
+    """By the words that change them in a file."""
+    assert said(capsys, "push", "default", "other")[0] == 0
+    code, out = said(capsys, "rename", "other", "renamed")
+    assert (code, out) == (0, "other is now renamed.\n")
+    code, out = said(capsys, "rm", "renamed", "--yes")
+    assert (code, out.splitlines()[-1]) == (0, "Deleted 1 interaction.")
+    assert f"of {team_url}" in out
+    code, out = said(capsys, "ls")
+    assert ("renamed" in out, "default" in out) == (False, True)
+    fill(folder / "llmproxy.db", chat("One more?", "Yes."))
+    assert said(capsys, "push", "default", "--replace")[0] == 0
+    code, out = said(capsys, "prune", "--yes")
+    assert (code, "1 interaction of cassette default: 0 live, 1 replaced" in out) == (0, True), out
+    code, out = said(capsys, "prune")
+    assert (code, out) == (0, f"There is nothing to delete in {team_url}.\n")
+
+
+def test_keys_of_the_server_are_brought_up_to_date(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the rules of what is equal have changed."""
+    assert said(capsys, "push", "default", "other")[0] == 0
+    (folder / "pyproject.toml").write_text('[tool.llmproxy.normalize]\nignore = ["$.user"]\n')
+    code, out = said(capsys, "verify", "--rekey")
+    assert (code, "nothing is wrong" in out) == (0, True), out
+    code, out = said(capsys, "verify")
+    assert (code, "rules" in out) == (0, False), out
 
 
 def test_a_file_is_no_server(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

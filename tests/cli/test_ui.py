@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import asker, meant
+from llmproxy.cli.parts.suites import LAST_REPORT, STORE
+from llmproxy.cli.ui import asker, looking
 from llmproxy.core.cassettes.adopt import release_all
 from llmproxy.core.cassettes.formats.vcr_yaml import write
+from llmproxy.report import html
+from llmproxy.report.choices import handler_of
+from llmproxy.report.events import Selected
+from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
 from tests.ui import samples
 
@@ -18,14 +23,56 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
     store = samples.store(tmp_path / "x.db")
     file = tmp_path / "weather.yaml"
     write(file, release_all([chat()]), "weather", force=False)
-    with meant(str(store), None) as (path, start):
-        assert (path, start) == (store, {"store": str(store)})
-    with meant("hostile", store) as (path, start):
-        assert start["start"] == "#/c/hostile"
-    with meant(str(file), None) as (path, start):
-        assert start == {"store": "weather.yaml"}
-        assert [each["name"] for each in asker(path)("cassettes", {})["cassettes"]] == ["weather"]
-    assert not path.exists()
+    with looking(str(store), None) as seen:
+        assert (seen.store, seen.start["store"], seen.start["store_words"]) == (store, str(store), f" --store {store}")
+    with looking("hostile", store) as seen:
+        assert seen.start["start"] == "#/c/hostile"
+    with looking(str(file), None) as seen:
+        assert seen.start == {"store": "weather.yaml", "file": str(file)}
+        assert [each["name"] for each in asker(seen.store)("cassettes", {})["cassettes"]] == ["weather"]
+    assert not seen.store.exists()
+
+
+def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder where only tests ran: their report, with their store; beside a store of calls that one, with the tests."""
+    monkeypatch.chdir(tmp_path)
+    writer = handler_of(f"jsonl={LAST_REPORT}")
+    writer.handle(Selected(title="tasks", scenarios=1, runs=1))
+    writer.close()
+    with looking(None, None) as seen:
+        assert (seen.start["start"], seen.start["recordings"], seen.report) == (
+            "#/report",
+            False,
+            tmp_path / LAST_REPORT,
+        )
+    samples.store(tmp_path / STORE)
+    with looking(None, None) as seen:  # the tests' own, which their report stands on
+        assert (seen.store, seen.start["start"], seen.start["recordings"]) == (tmp_path / STORE, "#/report", True)
+    with looking("agent", None) as seen:
+        assert seen.start["store_words"] == f" --store {STORE}"
+    fill(tmp_path / "llmproxy.db", chat())
+    with looking(None, None) as seen:
+        assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
+        assert asker(seen.store, seen.report)("report", {})["title"] == "tasks"
+    with looking(str(LAST_REPORT), None) as seen:
+        assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("report.html", html.page(report_samples.story()), "is the viewer itself, with its report inside"),
+        ("report.xml", "<testsuites/>", "says too little to look at"),
+        ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
+    ],
+)
+def test_reports_of_other_kinds_and_versions_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
+) -> None:
+    """With what to do instead."""
+    (tmp_path / name).write_text(text, "utf-8")
+    code, told = run(capsys, tmp_path / "x.db", "ui", str(tmp_path / name), "--no-browser")
+    assert (code, said in told) == (2, True), told
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

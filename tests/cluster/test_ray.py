@@ -21,6 +21,7 @@ import pytest
 
 from tests.provider import Provider, load
 from tests.support.process import ROOT, clean_env
+from tests.support.reports import bare, differences
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "300"}
 os.environ |= QUIET  # read when it is imported
@@ -58,7 +59,6 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
     f"  - {{id: s{n}, runs: {2 if n % 10 == 3 else 1}, steps: [{{chat: 'hi {n}', response: {{contains: {'nope' if n == 5 else 'hi'}}}}}]}}\n"
     for n in range(MANY)
 )
-TIMES = ("at", "ms", "seconds", "total_seconds", "agent_seconds", "waited_seconds", "times", "run_id", "notes")
 PATIENCE = 300.0
 
 
@@ -125,25 +125,6 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def bare(tree: Any) -> Any:  # noqa: ANN401 - JSON
-    """Leave out times, run ids and notes."""
-    if isinstance(tree, dict):
-        return {name: bare(value) for name, value in tree.items() if name not in TIMES}
-    return [bare(each) for each in tree] if isinstance(tree, list) else tree
-
-
-def differences(one: Any, other: Any, at: str = "$") -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield where two reports differ."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for name in one:
-            yield from differences(one[name], other[name], f"{at}.{name}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for n, (mine, its) in enumerate(zip(one, other, strict=True)):
-            yield from differences(mine, its, f"{at}[{n}]")
-    elif one != other:
-        yield f"{at}: {one!r} {other!r}"
-
-
 def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:  # noqa: ANN401 - Ray has no types
     """What died ran again, once, and is named; nothing of the recordings changed."""
     before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
@@ -163,7 +144,7 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
     (gate / "open").touch()
     assert test.wait(PATIENCE) == 1, out.read_text()
     local, made = (json.loads((project / f"{name}.json").read_text()) for name in ("local", "ray"))
-    assert list(differences(bare(local), bare(made))) == []
+    assert list(differences(bare(local, ("notes",)), bare(made, ("notes",)))) == []
     note = next(each for each in made["notes"] if each.startswith("run again, because a worker or a node died: "))
     assert {killed, *(f"s{path.name.partition(' ')[2]}" for path in others)} <= set(note.partition(": ")[2].split(", "))
     assert local["notes"] == []

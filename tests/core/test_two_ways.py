@@ -15,8 +15,7 @@ from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store import upkeep
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import LLMProxyError
@@ -90,8 +89,8 @@ class Way:
 
     def pruned_elsewhere(self) -> None:
         """Let another process delete some recordings."""
-        with Store.open(self.store, writable=True, now=self.now) as other:
-            upkeep.prune(other, [row.id for row in other.summaries(superseded=True) if row.id % 3 == 0])
+        with FileStore.open(self.store, writable=True, now=self.now) as other:
+            other.delete([row.id for row in other.summaries(superseded=True) if row.id % 3 == 0])
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -102,7 +101,9 @@ class Way:
         found = {}
         for name, walk in self.made.sessions.walks.items():
             tally = {**walk.tally.to_json(), "miss_texts": len(walk.tally.miss_texts)}
-            found[name] = (walk.counts.copy(), walk.served.copy(), walk.calls.after(0), tally)
+            calls = walk.calls.after(0)
+            counts = {(each.party, each.key or ""): walk.counts.of((each.party, each.key or "")) for each in calls}
+            found[name] = (counts, list(walk.served), calls, tally)
         return found, self.made.unused()
 
     def noted(self) -> list[tuple[object, ...]]:

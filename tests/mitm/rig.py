@@ -22,7 +22,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.build import config_of, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
@@ -153,6 +153,6 @@ class Rig:
 
 def recorded(store: Path) -> list[Interaction]:
     """Return every live interaction of a store, in order."""
-    with Store.open(store, writable=False, now=time.time) as opened:
+    with FileStore.open(store, writable=False, now=time.time) as opened:
         ids = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         return [opened.load(row[0]) for row in ids]

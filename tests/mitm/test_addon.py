@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import ssl
@@ -64,8 +65,9 @@ def mitmdump(folder: Path, *options: str, script: Path = SCRIPT) -> Iterator[Mit
 
 @pytest.mark.slow
 def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
-    """A refusal in the provider's place, a reset of the connection; then the provider is asked, and nothing is recorded."""
-    (tmp_path / "f.yaml").write_text("[http-503@1, reset@2]")
+    """A refusal in the provider's place, a reset, a tool that fails; then it is asked, whatever its path, and nothing is recorded."""
+    (tmp_path / "f.yaml").write_text("[http-503@1, reset@2, mcp-tool-error@1]")
+    tool = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "book", "arguments": {}}}
     with Provider(Script((Step(json_answer({"ok": 1}), times=None),))) as p:
         more = (f"mode=reverse:{p.url}", f"llmproxy_faults={tmp_path / 'f.yaml'}")
         with mitmdump(tmp_path, *more, script=SCRIPT.with_name("inject_faults.py")) as m:
@@ -73,8 +75,11 @@ def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
             for text in ("hi", "hi", "more", "more"):
                 with Wire(m.port) as c:
                     found.append(c.ask(chat(text)).status)
+            with Wire(m.port) as c:
+                failed, booked = (c.ask(request(json.dumps(tool).encode(), "/mcp")) for _ in range(2))
         assert found == [503, 200, 0, 200]
-        assert len(p.requests) == 2
+        assert (failed.json["id"], failed.json["result"]["isError"], booked.json) == (7, True, {"ok": 1})
+        assert [seen.target for seen in p.requests[2:]] == ["/mcp"]
     assert not (tmp_path / "llmproxy.db").exists()
 
 

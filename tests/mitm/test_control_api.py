@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
@@ -48,7 +48,7 @@ def in_session(name: str, text: str, **more: object) -> bytes:
 def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
     """Make a store of (cassette, question, answer); questions that come again are occurrences."""
     seen: dict[tuple[str, str], int] = {}
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for at, (cassette, text, said) in enumerate(rows):
             seen[cassette, text] = nth = seen.get((cassette, text), 0) + 1
             made = recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at)
@@ -291,7 +291,7 @@ def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
         rig.wait_idle()
         assert [each.decision for each in rig.outcomes] == [Decision.RECORD]
         assert rig.outcomes[0].interaction is not None
-        with Store.open(store, writable=False, now=time.time) as found:
+        with FileStore.open(store, writable=False, now=time.time) as found:
             assert found.closed_cleanly("a", 1)
             assert len(found.summaries("a", 1)) == 1
         assert rig.shell.losses == 0
@@ -479,7 +479,7 @@ def test_sessions_that_record_at_once_do_not_mix(tmp_path: Path) -> None:
         assert len(p.requests) == sum(1 + n % 3 for n in range(many))
     assert [each["recorded"] for each in closed] == [1 + n % 3 for n in range(many)]
     assert [each["unused"] for each in closed] == [[]] * many
-    with Store.open(store, writable=False, now=time.time) as found:
+    with FileStore.open(store, writable=False, now=time.time) as found:
         assert {each.name: (each.live, each.closed_cleanly) for each in found.cassettes()} == {
             f"s{n}": (1 + n % 3, True) for n in range(many)
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control.client import Control, ControlError
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Received, Wire, chat, request
 from tests.provider import Provider, step
@@ -36,7 +36,7 @@ def ask(client: Wire, service: CountingService, method: str, path: str, body: by
 
 def served(store: Path, cassette: str) -> list[tuple[str, int]]:
     """Return what a cassette holds: operation and status."""
-    with Store.open(store, writable=False, now=lambda: 0.0) as opened:
+    with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
         return [(each.operation, each.status) for each in opened.summaries(cassette)]
 
 

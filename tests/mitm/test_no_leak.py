@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from llmproxy.core.secrets.names import SHORTEST
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from tests.core.secrets.examples import every_secret
 from tests.mitm.wire import Wire, body_of, request
 from tests.provider import Provider, Reply, Script, Step
@@ -73,7 +73,7 @@ def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
             assert (got.status >= 400, leaked(got.body)) == (True, [])
     for file in {*px.files(), *rx.files()}:
         assert leaked(file.read_bytes()) == [], file
-    with Store.open(store, writable=False, now=time.time) as opened:
+    with FileStore.open(store, writable=False, now=time.time) as opened:
         ids = [row.id for row in opened.summaries()]
         for one in ids:
             assert leaked(repr(opened.load(one)).encode()) == []

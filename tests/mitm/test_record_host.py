@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.protocol import Channel
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, Wire, request
@@ -75,6 +77,22 @@ def test_what_was_never_recorded_is_refused_and_named(
     assert len(service.asked) == 2
 
 
+def test_a_presigned_link_of_an_answer_is_followed_in_replay(tmp_path: Path, service: CountingService) -> None:
+    """The answer's signature is overwritten in the recording; who follows the link gets what was behind it, and nobody is asked."""
+    store, sign = tmp_path / "x.db", "X-Amz-Signature=" + hashlib.sha256(b"a").hexdigest()
+    link = f"/files/7?X-Amz-Date=20261123T000001Z&{sign}"
+    with Rig("record", store, record_host=HOSTS) as rig, rig.client() as c:
+        said = ask(c, service, "POST", "/links", json.dumps({"url": link}).encode()).json["heard"]
+        assert ask(c, service, "GET", json.loads(said)["url"]).json["path"] == link
+    assert len(service.asked) == 2
+    with Rig("replay", store, record_host=HOSTS) as rig, rig.client() as c:
+        url = json.loads(ask(c, service, "POST", "/links", json.dumps({"url": link}).encode()).json["heard"])["url"]
+        assert sign not in url
+        assert ask(c, service, "GET", url).json["number"] == 2
+        assert ask(c, service, "GET", url.replace("REDACTEDx", "REDACTEDx0")).status == 501
+    assert len(service.asked) == 2
+
+
 def test_what_was_done_once_is_not_answered_twice(tape: Path, service: CountingService) -> None:
     """A second invoice would have the first one's number; a list may be read again."""
     with Rig("replay", tape, record_host=HOSTS) as rig, rig.client() as c:
@@ -109,7 +127,7 @@ def test_the_prefix_records_too(tmp_path: Path, service: CountingService) -> Non
 
 def test_a_recorded_service_has_its_channel(tape: Path, service: CountingService) -> None:
     """Each interaction says what it is about."""
-    with Store.open(tape, writable=False, now=time.time) as store:
+    with FileStore.open(tape, writable=False, now=time.time) as store:
         assert [row.provider for row in store.summaries(channel=Channel.HTTP)] == [f"http:{service.host}"] * 2
         assert store.summaries(channel=Channel.LLM) == store.summaries(channel=Channel.MCP) == []
     assert {one.operation for one in recorded(tape)} == {"/invoices"}

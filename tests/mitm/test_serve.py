@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at
@@ -181,7 +181,7 @@ def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
             assert got.status == 404
             assert CANARY.encode() not in got.body
     assert len(recorded(store)) == 3
-    with Store.open(store, writable=False, now=time.time) as opened:  # bodies may stand compressed in the file
+    with FileStore.open(store, writable=False, now=time.time) as opened:  # bodies may stand compressed in the file
         for made in recorded(store):
             assert CANARY not in repr(opened.load(made.id or 0))
     for file in {*px.files(), *replayed.files()}:
@@ -243,7 +243,7 @@ def refused(store: Path, *options: str, mode: str = "record") -> subprocess.Comp
 
 def newer(path: Path) -> None:
     """Write a store of a later version."""
-    Store.open(path, writable=True, now=time.time).close()
+    FileStore.open(path, writable=True, now=time.time).close()
     with closing(sqlite3.connect(path)) as conn:
         (table,) = conn.execute("SELECT name FROM sqlite_master WHERE name LIKE '%migrations%'").fetchone()
         names = [row[1] for row in conn.execute(f"PRAGMA table_info({table})")]
@@ -289,7 +289,7 @@ def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_a_read_only_store_replays_and_does_not_record(tmp_path: Path) -> None:
     """Record says what to do instead."""
     store = tmp_path / "x.db"
-    Store.open(store, writable=True, now=time.time).close()
+    FileStore.open(store, writable=True, now=time.time).close()
     store.chmod(0o444)
     done = refused(store)
     assert done.returncode == 3
@@ -336,7 +336,7 @@ def test_a_taken_port_is_said_and_nothing_is_made(tmp_path: Path) -> None:
 def test_misses_decide_the_exit_code_if_asked(tmp_path: Path) -> None:
     """--fail-on-miss: 4."""
     store = tmp_path / "x.db"
-    Store.open(store, writable=True, now=time.time).close()
+    FileStore.open(store, writable=True, now=time.time).close()
     with proxy("replay", store, options=("--fail-on-miss",)) as px, Wire(px.port) as c:
         assert c.ask(chat("hi")).status == 404
     assert px.exit_code == 4

@@ -9,6 +9,7 @@ some calls come after the answer of a step.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,7 +18,21 @@ from random import Random
 from tests.oracle.speak import DIALECTS, JSON_TYPE, Call, Dialect, Said, Turn, dumps
 
 TOOLS = ("createTask", "deleteTask", "listTasks")
+FAILED = (
+    {"error": "no such task"},
+    {"error": "e", "errors": ["e"]},
+    {"success": False, "why": "error"},
+    {"isError": True, "is": "error"},
+)
+FINE = ({"id": 0}, {"id": 1}, {"id": 2, "ok": True}, {"id": 3, "errors": []})
+"""What tools return."""
 HOSTED = {"responses": "web_search", "messages": "web_search", "gemini": "code_execution"}
+
+
+def _set() -> threading.Event:
+    made = threading.Event()
+    made.set()
+    return made
 
 
 @dataclass
@@ -35,6 +50,14 @@ class Exchange:
     attempt: int | None = None
     """What the client says about how often it sent this; None: nothing."""
     party: str = "agent"
+    said: Said | None = None
+    """What stands in it."""
+    over: int = 0
+    """How many exchanges had begun when it ended: itself, and those that went on beside it."""
+    begun: threading.Event = field(default_factory=threading.Event)
+    """Over sockets: set when it has arrived."""
+    may_end: threading.Event = field(default_factory=_set)
+    """Over sockets: its answer waits for it."""
     wants_stream: bool = False
     """Whether a stream was asked for, whatever came."""
 
@@ -91,8 +114,10 @@ class Talk:
 class World:
     """Makes one run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, overlaps: bool = True) -> None:
         self.random = Random(seed)
+        self.overlaps = overlaps
+        """Whether some answers take until others have been asked for."""
         self.count = 0
         self.run = Run()
         self.left = False
@@ -121,15 +146,28 @@ class World:
             going = [self.say(talk, step, words if same else f"{words} of {n}") for n, talk in enumerate(talks)]
             if self.chance(0.2):
                 going.append(self.aside(dialect))
-            while going:  # whoever comes first
+            asked: dict[Generator[Exchange], Exchange] = {}
+            while (
+                going
+            ):  # whoever comes first; some answers take until their agent goes on, and others are asked for meanwhile
                 chosen = self.random.choice(going)
+                if chosen in asked:
+                    asked.pop(chosen).over = len(self.run.exchanges)
                 try:
-                    self.run.exchanges.append(next(chosen))
+                    made = next(chosen)
                 except StopIteration:
                     going.remove(chosen)
+                    continue
+                self.run.exchanges.append(made)
+                made.over = len(self.run.exchanges)
+                if self.overlaps and self.chance(0.5):
+                    asked[chosen] = made
             step.until = len(self.run.exchanges)
             if self.chance(0.4):
                 talks = [self.talk(dialect) for _ in talks]
+        for number, exchange in enumerate(self.run.exchanges, 1):
+            for call in exchange.said.calls if exchange.said else ():
+                call.asked, call.over = number, exchange.over
         return self.run
 
     def talk(self, dialect: Dialect) -> Talk:
@@ -200,14 +238,14 @@ class World:
         )
         request = dialect.request(turns, TOOLS, stream=talk.stream)
         pieces = tuple(dialect.stream(said)) if talk.stream else (dialect.whole(said),)
-        whole = Exchange(dialect, request, kind=dialect.kind if talk.stream else JSON_TYPE, pieces=pieces)
+        whole = Exchange(dialect, request, kind=dialect.kind if talk.stream else JSON_TYPE, pieces=pieces, said=said)
         attempt = 0 if talk.says_attempts else None
         for _ in range(0 if plain else self.random.choice((0, 0, 0, 0, 1, 2))):
             fate = self.random.choice(("error", "cut", "late") if talk.says_attempts else ("error", "cut"))
             if fate == "late":  # whole for everybody but the client, which says so when it asks again
                 other = Said("late", [self.call(dialect, 0, renumbers=talk.renumbers)])
                 late = tuple(dialect.stream(other)) if talk.stream else (dialect.whole(other),)
-                yield replace(whole, pieces=late, attempt=attempt)
+                yield replace(whole, pieces=late, attempt=attempt, said=other)
             elif fate == "cut" and len(pieces) > 1 and not self.same:
                 yield replace(
                     whole, pieces=pieces[: self.random.randint(0, len(pieces) - 2)], cut=True, attempt=attempt
@@ -254,8 +292,8 @@ class World:
             call.ran = self.chance(0.9)
             call.told = call.ran and told and not (talk.hides and self.chance(0.3))
             call.failed = call.ran and self.chance(0.25)
-            value = {"error": "no such task"} if call.failed else {"id": self.random.randint(0, 3)}
-            call.output = dumps(value).decode() if call.ran else ""
+            said_so = self.random.choice(FAILED if call.failed else FINE)
+            call.output = dumps(said_so).decode() if call.ran else ""
             if call.told:
                 results.append((call, call.output, call.failed))
         if said.strange:

@@ -15,7 +15,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem
 from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.checks.tools import check_tools, check_total
+from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.variables import Scope
@@ -56,7 +56,7 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
         stream=bool(exchange.kind == dialect.kind),
     )
     call = Call(
-        seq=number, at=NOW + number, ms=1.0, first_ms=None, party=exchange.party, decision="RECORD", status=exchange.status,
+        seq=number, at=NOW + number, ms=1000.0 * (max(exchange.over, number) - number) + 500.0, first_ms=None, party=exchange.party, decision="RECORD", status=exchange.status,
         miss=False, note="", key=key, occurrence=1, provider=dialect.provider, operation=dialect.operation, model="m",
         interaction=1000 + number, attempt=exchange.attempt,
     )  # fmt: skip
@@ -78,6 +78,8 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
         return Status.ENVIRONMENT_ERROR
     if usage is not None:
         found = check_usage(usage, step, scope)
+    elif "toolOrder" in said:
+        found = [check_order(said["toolOrder"], step)]
     elif "totalToolCalls" in said:
         found = check_total(said["totalToolCalls"], step, scope, hosted=said.get("includeHosted", False))
     elif "onlyTools" in said:

@@ -34,6 +34,10 @@ class Call:
     """The model was told the result."""
     output: str = ""
     failed: bool = False
+    asked: int = 0
+    """Number of the exchange whose answer asked for it."""
+    over: int = 0
+    """How many exchanges had begun when that one ended."""
 
 
 @dataclass

@@ -15,8 +15,9 @@ from llmproxy.report.events import Status
 from llmproxy.trace.observing.wire import Wire
 from tests.oracle.agents import World
 from tests.oracle.product import judge
+from tests.oracle.test_behaviour import FIRST
 from tests.oracle.truth import holds, in_sight, think_of
-from tests.oracle.upstream import NAMES, Upstream, send
+from tests.oracle.upstream import NAMES, Upstream, perform
 from tests.support import proxy
 
 RUNS = int(os.environ.get("ORACLE_SOCKET_RUNS", "12"))
@@ -39,12 +40,12 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(wires: tuple[str, Upstream])
     """Framing, streams, cuts and retries as they arrive: nothing passes that is not true, nothing fails that is."""
     url, upstream = wires
     control, tally, found = Control(url), Counter[str](), list[str]()
-    for seed in range(RUNS):
+    for seed in range(FIRST, FIRST + RUNS):
         run, random, name = World(seed).play(), Random(seed), f"oracle-{seed}"
         control.open(name)
         for exchange in run.exchanges:
             upstream.answers[exchange.request].append(exchange)
-            send(url, name, exchange)
+        perform(url, name, run.exchanges)
         calls = control.walk(name)
         assert [call.attempt for call in calls] == [each.attempt for each in run.exchanges]
         wire = Wire()

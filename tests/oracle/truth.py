@@ -31,10 +31,15 @@ def compared(number: int, wanted: object) -> bool:
 
 def think_of(random: Random) -> Json:
     """Think of something that a suite may say about a step."""
-    kind = random.choice(("tools", "tools", "tools", "tools", "totalToolCalls", "onlyTools", "callCount"))
+    kind = random.choice(("tools",) * 4 + ("totalToolCalls", "onlyTools", "callCount", "toolOrder", "beside"))
     number: object = random.choice((0, 0, 1, 1, 2, 3, {"gte": 1}, {"lte": 1}, {"gt": 1, "lt": 4}))
     if kind in ("totalToolCalls", "callCount"):
         return {kind: number, **({"includeHosted": True} if kind == "totalToolCalls" and random.random() < 0.5 else {})}
+    if kind == "toolOrder":
+        return {kind: [random.choice(TOOLS) for _ in range(random.choice((2, 2, 3)))]}
+    if kind == "beside":
+        one, other = random.sample(TOOLS, 2)
+        return {"tools": {one: {random.choice(("before", "after")): other}}}
     if kind == "onlyTools":
         return {"onlyTools": sorted(random.sample((*TOOLS, "shell"), 3))}
     name = random.choice((*TOOLS, "shell", "web_search", "*"))
@@ -44,7 +49,9 @@ def think_of(random: Random) -> Json:
     if random.random() < 0.3:
         said["input"] = {"n": random.randint(0, 2)}
     if random.random() < 0.3:
-        said["output"] = random.choice(({"contains": "id"}, {"notContains": "error"}, {"not": {"contains": "error"}}))
+        said["output"] = random.choice(
+            ({"contains": '"id"'}, {"notContains": '"error"'}, {"not": {"contains": '"error"'}})
+        )
     if random.random() < 0.2:
         said["error"] = random.random() < 0.5
     if random.random() < 0.3:
@@ -60,8 +67,20 @@ def holds(said: Json, step: Step) -> bool | None:
     """Tell whether an assertion is true of a step."""
     if step.maybe:
         return None
+    if not all(call.asked for call in step.calls) and "callCount" not in said:  # nobody can read which
+        return None if "toolOrder" in said or _names_others(said) else _holds(said, step)
+    return _holds(said, step)
+
+
+def _names_others(said: Json) -> bool:
+    return any(wanted.keys() & {"before", "after"} for wanted in said.get("tools", {}).values())
+
+
+def _holds(said: Json, step: Step) -> bool | None:
     if "callCount" in said:
         return None if step.broken else compared(step.answers, said["callCount"])
+    if "toolOrder" in said:
+        return _in_order(said["toolOrder"], step.calls)
     if "totalToolCalls" in said:
         return compared(
             sum(said.get("includeHosted", False) or not call.hosted for call in step.calls), said["totalToolCalls"]
@@ -69,8 +88,36 @@ def holds(said: Json, step: Step) -> bool | None:
     if "onlyTools" in said:
         return all(call.hosted or call.name in said["onlyTools"] for call in step.calls)
     ((name, wanted),) = said["tools"].items()
+    for key in wanted.keys() & {"before", "after"}:
+        return _beside(key, *([each for each in step.calls if each.name == one] for one in (name, wanted[key])))
     calls = [call for call in step.calls if (not call.hosted if name == "*" else call.name == name)]
     return _tool(calls, wanted)
+
+
+def _comes_after(call: Call, other: Call) -> bool:
+    """Tell whether a call was asked for when the other one had been: its request was sent when the other's answer had come."""
+    return call.asked > other.over
+
+
+def _in_order(names: list[str], calls: list[Call]) -> bool:
+    """Try every way through the calls."""
+    ways: list[Call | None] = [None]
+    for name in names:
+        ways = [
+            call
+            for call in calls
+            if call.name == name and any(last is None or _comes_after(call, last) for last in ways)
+        ]
+    return bool(ways)
+
+
+def _beside(key: str, calls: list[Call], others: list[Call]) -> bool:
+    """Tell whether every call has another tool's before it, or all of those after it."""
+    if not calls or not others:
+        return False
+    if key == "after":
+        return all(any(_comes_after(call, other) for other in others) for call in calls)
+    return all(_comes_after(other, call) for call in calls for other in others)
 
 
 def _tool(calls: list[Call], wanted: Json) -> bool | None:
@@ -121,7 +168,7 @@ def _together(judged: list[bool | None], *, enough: bool) -> bool | None:
 def _output(call: Call, wanted: Mapping[str, Any]) -> bool | None:
     if call.hosted or not call.ran:
         return None  # nothing came out that could be like anything
-    return ("id" in call.output) if "contains" in wanted else ("error" not in call.output)
+    return ('"id"' in call.output) if "contains" in wanted else ('"error"' not in call.output)
 
 
 def _error(call: Call, wanted: bool) -> bool | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -39,6 +41,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Send the pieces, and break off where that is written."""
         exchange = self.server.answers[self.rfile.read(int(self.headers["content-length"]))].popleft()
+        exchange.begun.set()
+        exchange.may_end.wait(60)
         self.send_response(exchange.status)
         self.send_header("content-type", exchange.kind)
         self.send_header("transfer-encoding", "chunked")
@@ -51,6 +55,29 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:  # noqa: ANN401
         """Say nothing."""
+
+
+def perform(url: str, session: str, exchanges: Sequence[Exchange]) -> None:
+    """Send requests in order; an answer that takes until others were asked for is held back as long."""
+    going: list[tuple[Exchange, threading.Thread]] = []
+    for number, exchange in enumerate(exchanges, 1):
+        for flag in (exchange.begun, exchange.may_end):
+            flag.clear()
+        thread = threading.Thread(target=send, args=(url, session, exchange))
+        thread.start()
+        exchange.begun.wait(60)
+        going.append((exchange, thread))
+        ending = [(each, sender) for each, sender in going if each.over <= number or number == len(exchanges)]
+        if any(each is not exchange for each, _ in ending):
+            time.sleep(_APART)
+        for each, sender in ending:
+            each.may_end.set()
+            sender.join()
+            going.remove((each, sender))
+
+
+_APART = 0.003
+"""Seconds that answers go on beside each other, more than clocks may be wrong by."""
 
 
 def send(url: str, session: str, exchange: Exchange) -> None:

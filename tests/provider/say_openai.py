@@ -77,7 +77,7 @@ def response(
         output.append({**item, "content": [part]})
     for index, call in enumerate(reply.call):
         ids = {"id": f"fc_{number:06d}{index}", "call_id": f"call_{number:06d}{index}"}
-        body = {"name": call.name, "arguments": dumps(call.arguments), "status": "completed"}
+        body = {**_named(call.name, request), "arguments": dumps(call.arguments), "status": "completed"}
         output.append({"type": "function_call", **ids, **body})
     usage = {"input_tokens": tokens[0], "input_tokens_details": {"cached_tokens": 0}, "output_tokens": tokens[1]}
     usage |= {"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": sum(tokens)}
@@ -98,6 +98,14 @@ def response(
     fixed |= {"temperature": 1.0, "top_p": 1.0, "truncation": "disabled", "store": True}
     head = {"id": f"resp_{number:06d}", "object": "response", "created_at": created, "status": "completed"}
     return {**head, **echoed, **fixed, "output": output, "usage": usage}
+
+
+def _named(name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Name a tool as its client offered it: in a namespace (`mcp__tools`, as Codex has one for each server) or alone."""
+    for tool in request.get("tools", []):
+        if tool.get("type") == "namespace" and name.startswith(f"{tool['name']}__"):
+            return {"namespace": tool["name"], "name": name.removeprefix(f"{tool['name']}__")}
+    return {"name": name}
 
 
 def response_stream(final: dict[str, Any]) -> Iterator[bytes]:

@@ -17,6 +17,9 @@ class Terminal:
         self.verbosity = verbosity
         self.lines: list[str] = []
 
+    def ensure_newline(self) -> None:
+        """A line is always over here."""
+
     def section(self, title: str, sep: str) -> None:
         self.lines.append(sep + title)
 

@@ -231,6 +231,7 @@ def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest
     result = run(suite, LLMPROXY_COMMAND="/nosuch/llmproxy")
     result.assert_outcomes(passed=1, errors=4)
     result.stdout.fnmatch_lines(["*cannot start the proxy: /nosuch/llmproxy*"])
+    result.stdout.no_fnmatch_line("During handling of the above exception*")
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:

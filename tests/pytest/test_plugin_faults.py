@@ -39,6 +39,17 @@ def test_gives_up(llmproxy):
 def test_never_met(llmproxy):
     assert ask("five") == "hello"
 
+@pytest.mark.faults("http-500@1")
+@pytest.mark.faults(kind="reset", call=2, seed=3)
+def test_two_markers(llmproxy):
+    assert again("seven") + again("eight") == "hellohello"
+    assert [rule["kind"] for rule in llmproxy.report().faults["faults"]] == ["http-500", "reset"]
+
+@pytest.mark.faults("reset@1", seed=1)
+@pytest.mark.faults("http-500@2", seed=2)
+def test_two_seeds(llmproxy):
+    pass
+
 @pytest.mark.faults("http-42")
 def test_unknown(llmproxy):
     pass
@@ -58,17 +69,18 @@ def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
     write(tmp_path, app=APP, test_suite=plain)
     with Provider([step(say="hello", times=None)]) as p:
         run(tmp_path, "--llmproxy-mode", "record", OPENAI_BASE_URL=p.url + "/v1", OPENAI_API_KEY="k").assert_outcomes(
-            passed=6
+            passed=8
         )
     write(tmp_path, test_suite=SUITE)
     done = run(tmp_path)
-    done.assert_outcomes(passed=4, failed=1, errors=2)
+    done.assert_outcomes(passed=5, failed=1, errors=3)
     done.stdout.fnmatch_lines_random(
         [
             "*llmproxy: faults on purpose that it met*",
             "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
             "*the test passed without the faults that it asks for:*",
             "*fault reset (rule 1) struck nothing: no call came that is its number 9*",
+            "*the markers faults say different seeds (1, 2)*",
             "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
         ]
     )

@@ -9,10 +9,10 @@ import pytest
 
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.forms.words import replayed
 from llmproxy.report.story import Story
 from llmproxy.report.terminal.scenario_console import ScenarioConsole
 from llmproxy.report.terminal.suite_console import SuiteConsole
-from llmproxy.report.words import replayed
 
 STARTED = Started(run_id="r", scenario="s", name="s")
 

@@ -10,8 +10,8 @@ import pytest
 from llmproxy.report.choices import handler_of
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
 from llmproxy.report.evidence import evidence_of
+from llmproxy.report.history.trend import Trend
 from llmproxy.report.story import Story
-from llmproxy.report.trend import Trend
 from tests.ui import samples
 
 CHECK = Assertion(name="tools.write_file", status=Status.FAILED, where="interaction 3")

@@ -65,5 +65,7 @@ def test_functions_hear_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
         ScenarioConfig.defaults = before
     assert heard == everywhere
     assert (heard[0], heard[-1], heard.count("Message")) == ("Started", "Finished", 2)
+    with pytest.warns(RuntimeWarning, match=r"the handler .*<lambda> failed: TypeError"):
+        scenario.run_sync("s", "d", [Agent()], script=SCRIPT, handlers=[lambda: None])
     with pytest.raises(ValueError, match="hears nothing"):
         scenario.run_sync("s", "d", [Agent()], script=SCRIPT, handlers=[7])

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from llmproxy.report.events import Assertion, Event, Finished, Started, Status, Step
+from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHub
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.files import shown
@@ -79,3 +79,38 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     world = World(options=Options(), proxy=None, handlers=[GitHub(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
     assert any(f"file={shown(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
+
+
+def told(*runs: Status, code: int, passes: bool, notes: tuple[str, ...] = ()) -> list[str]:
+    """Return the commands for one scenario's runs, and what it comes to."""
+    lines: list[str] = []
+    handler = GitHub(lines.append)
+    for number, status in enumerate(runs, 1):
+        name = f"r{number}"
+        handler.handle(Started(run_id=name, scenario="s", name="s", sample=number, runs=len(runs)))
+        handler.handle(Finished(run_id=name, scenario="s", status=status, error="why"))
+    row = {"scenario": "s", "status": "passed" if passes else "flaky"}
+    handler.handle(Completed(exit_code=code, seconds=1.0, notes=notes, scenarios=[row] if runs else []))
+    handler.close()
+    return [line.partition("::")[2].partition(",")[0].partition("::")[0] for line in lines]
+
+
+def test_annotations_say_what_the_exit_code_says() -> None:
+    """A run that its scenario can do without is a warning; a test that ended badly has an error, whoever says so."""
+    passed, failed = Status.PASSED, Status.FAILED
+    assert told(passed, failed, code=0, passes=True) == ["warning title=s%3A failed"]
+    assert told(passed, failed, code=1, passes=False) == ["error title=s%3A failed"]
+    assert told(passed, code=3, passes=True, notes=("t: afterAll: no",)) == ["error title=the test as a whole"]
+    assert told(code=5, passes=True, notes=("nothing selected",)) == ["error title=the test as a whole"]
+    assert told(failed, code=3, passes=False, notes=("t: afterAll: no",)) == ["error title=s%3A failed"]
+    assert told(passed, code=0, passes=True) == []
+
+
+def test_the_summary_says_why_the_test_as_a_whole_ended_badly(tmp_path: Path) -> None:
+    """Where no scenario ran there is no table."""
+    handler = GitHub(lambda _: None, tmp_path / "s.md")
+    handler.handle(Completed(exit_code=5, seconds=0.0, notes=["nothing selected: none of 2 scenarios"]))
+    handler.close()
+    assert (tmp_path / "s.md").read_text() == (
+        "### llmproxy\n\n- nothing selected: none of 2 scenarios\n- the test ended with exit code 5\n\n"
+    )

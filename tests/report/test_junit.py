@@ -10,7 +10,7 @@ import pytest
 import xmlschema
 
 from llmproxy.report.at_end import AtEnd
-from llmproxy.report.events import Finished
+from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.junit import document
 from llmproxy.report.story import Story
 from tests.report import samples
@@ -95,3 +95,18 @@ def test_faults_on_purpose_are_named() -> None:
 def test_nothing_at_all_is_still_a_file() -> None:
     """No run gives an empty, valid list."""
     assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(document(Story()).decode())
+
+
+@pytest.mark.parametrize(("verdict", "failures"), [("passed", "0"), ("flaky", "1")])
+def test_a_run_that_its_scenario_can_do_without_is_no_failure(verdict: str, failures: str) -> None:
+    """With `minPassRate` the exit code is 0, and so the file's counts are; what was wrong stands in the output."""
+    story = Story()
+    for number, status in enumerate((Status.PASSED, Status.FAILED), 1):
+        story.add(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
+        story.add(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))
+    story.add(Completed(exit_code=0, seconds=1.0, scenarios=[{"scenario": "s", "status": verdict}]))
+    root = ET.fromstring(document(story))
+    assert (root.get("failures"), len(list(root.iter("failure")))) == (failures, int(failures))
+    said = "".join(root.itertext())
+    assert "it said no" in said
+    assert ("failed, and the scenario passes with its other runs" in said) is (verdict == "passed")

@@ -11,6 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
+from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
 from tests.scenario.people import Agent
 
 
@@ -75,3 +76,27 @@ def test_a_name_of_theirs_says_why_it_is_not_here(name: str, why: str) -> None:
         getattr(scenario, name)
     with pytest.raises(AttributeError, match="has no attribute 'judgee'"):
         _ = scenario.judgee
+
+
+@pytest.mark.parametrize("name", sorted(NAMES_ELSEWHERE))
+def test_a_name_that_is_imported_says_why_too(name: str) -> None:
+    """`from ... import` makes "cannot import name" of an AttributeError; whoever only looks whether it is there still may."""
+    with pytest.raises(ImportError, match=rf"^scenario\.{name} (is part of voice|needs LangWatch|belongs to)"):
+        exec(f"from llmproxy.scenario import {name}")
+    assert not hasattr(scenario, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("from llmproxy.scenario.voice import TwilioAgentAdapter", "voice is part of voice"),
+        ("from llmproxy.scenario.voice.adapters.twilio import TwilioAgentAdapter", "voice is part of voice"),
+        ("import llmproxy.scenario.voice", "voice is part of voice"),
+        ("from llmproxy.scenario.evaluators import evaluator", "needs LangWatch's servers"),
+        ("from llmproxy.scenario import judgee", "cannot import name 'judgee'"),
+    ],
+)
+def test_a_module_of_theirs_says_why_it_is_not_here(line: str, why: str) -> None:
+    """As published files import it, with only the package's name changed."""
+    with pytest.raises(ImportError, match=why):
+        exec(line)

@@ -47,3 +47,19 @@ def test_plain_values_hold_no_key() -> None:
     told = LLM("http://127.0.0.1:8080", "x", replay=True).to_dict()
     assert told["session"] == "x"
     assert not [name for name in told["env"] if name.endswith("KEY")]
+
+
+def test_who_is_not_the_agent_has_a_name_of_its_own() -> None:
+    """Asked for when it is needed, in URLs and variables; the headers say the session and the party."""
+    asked: list[str] = []
+
+    def named() -> str:
+        asked.append("judge-1")
+        return "judge-1"
+
+    llm = LLM("http://127.0.0.1:8080", "weather", party="judge", named=named)
+    assert llm.headers == {"x-llmproxy-session": "weather", "x-llmproxy-party": "judge"}
+    assert not asked
+    assert llm.base_url("openai") == "http://127.0.0.1:8080/s/judge-1/v1"
+    assert llm.env["OPENAI_BASE_URL"] == llm.to_dict()["base_urls"]["openai"] == "http://127.0.0.1:8080/s/judge-1/v1"
+    assert llm.to_dict()["session"] == "weather"

@@ -1,7 +1,8 @@
-"""Each program of docs/frameworks.md is run as it stands there: recorded, and replayed with the provider dead."""
+"""Each program of the frameworks' pages is run as it stands there: recorded, and replayed with the provider dead; so is the agent of docs/agents.md."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -9,19 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy import scenario
+from llmproxy.scenario.agents import CommandAgent
 from tests.coding.lab import DEAD, counted
-from tests.provider import Provider, load
+from tests.provider import Provider, load, step
 from tests.support import needed
 from tests.support.process import ROOT, clean_env
 
 from .environments import ENVIRONMENTS, NODE, interpreter
 
 pytestmark = pytest.mark.sdk
-PAGE = (ROOT / "docs/frameworks.md").read_text("utf-8")
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "agents.md")
 PROGRAMS = [
-    pytest.param(environment, program, id=f"{section.split('\n')[0].strip()} ({environment})")
-    for section in PAGE.split("\n## ")[1:]
-    for environment, program in re.findall(r"^```(?:python|js) (\w+)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    pytest.param(environment, program, id=f"{page.stem} ({environment})")
+    for page in PAGES
+    for environment, program in re.findall(
+        r"^```(?:python|js) (\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     if environment in ENVIRONMENTS
 ]
 ANSWER = "Yes: it rains in Oslo."
@@ -53,6 +58,26 @@ def test_a_program_of_the_page_replays(
     assert replayed.returncode == 0, replayed.stderr
     assert (recorded.stdout.strip(), replayed.stdout.strip()) == (ANSWER, ANSWER)
     assert (counted(replayed.stderr, "hit"), counted(replayed.stderr, "miss")) == (2, 0)
+
+
+def test_an_agent_in_node_answers_a_scenario(environments: dict[str, str], tmp_path: Path) -> None:
+    """What docs/agents.md calls a whole agent is one."""
+    if environments["node"]:
+        needed(environments["node"])
+    (agent,) = re.findall(
+        r"^```js node\n(.*?)^```$", (ROOT / "docs/agents.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "agent.mjs").write_text(agent, "utf-8")
+    (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
+    with Provider([step(user="hi", say="hello")]) as up:
+        command = CommandAgent(
+            [interpreter("node"), "agent.mjs"],
+            cwd=tmp_path,
+            env={"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-test"},
+        )
+        script = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
+        ended = asyncio.run(scenario.run(name="node", description="", agents=[command], script=script))
+    assert ended.messages[-1]["content"] == "hello"
 
 
 def _run(environment: str, file: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[str]:

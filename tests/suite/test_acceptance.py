@@ -118,7 +118,7 @@ BROKEN = [
         "no-tool-call",
         "answer",
         "tools.createTask.count",
-        r"createTask was called never.*no tool was called in this step",
+        r"createTask was never called.*no tool was called in this step",
     ),
     ("extra-call", "task-001", "tools.createTask", r"createTask was called 2 times.*expected 1.*Review PR"),
     ("says-error", "answer", "response.notContains", r"error.*the agent answered|An error happened"),

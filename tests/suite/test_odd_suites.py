@@ -79,6 +79,8 @@ REFUSED = {
     response("{jsonSchema: {title: x, $comment: y}}"): "this schema holds for every JSON",
     response('{json: {"$..a": {exists: false}}}'): "'$..a' is a path that is not understood here",
     response('{json: {"a[*].b": {notContains: x}}}'): "from '[*].b' on",
+    response("{not: {json: {error: {exists: true}}}}"): "it is no matcher: write a JSON Schema",
+    response("{anyOf: [{json: [{a: {gt: 5, lt: 7}}]}]}"): "takes a value as it stands",
     response("{contains: $last.response}"): "is this very answer, which is like itself",
     response("{eq: {ref: $last.response}}"): "is this very answer",
     response("{json: {a: $last.response}}"): "is this very answer",
@@ -93,7 +95,8 @@ REFUSED = {
             "true": "takes a whole number",
             ".inf": "takes a whole number",
             "{lt: .nan}": "not negative",
-            "{gte: 0}": "every number is `gte: 0`",
+            "{gte: 0}": "t.suite.yaml:5:33: every number is `gte: 0`",
+            "{status: requested}": "every call is requested; write a count",
             "{lte: .inf}": "every number is `lte: Infinity`",
             "{}": "nothing is asserted here",
             "{every: true}": "nothing else is said",
@@ -115,7 +118,7 @@ REFUSED = {
             "minPassRate: .nan": "above 0, up to 1",
             "timeout: 0": "milliseconds (more than 0)",
             "parametrize: []": "at least one item",
-            "matrix: {m: []}": "takes a list of values, not an empty list",
+            "matrix: {m: []}": "takes at least one item, not an empty list",
         }.items()
     },
 }  # fmt: skip

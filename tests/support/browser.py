@@ -48,6 +48,20 @@ def chromium() -> str:
     return found
 
 
+CODES = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
+TEXTS = {"Enter": "\r"}
+
 ITS_PIPES = """
 import fcntl, os, sys
 ours = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
@@ -209,11 +223,13 @@ class Page:
         self.wait(chosen)
         self.js(f"{chosen}.click()")
 
-    def press(self, key: str) -> None:
-        """Press a key where the focus is."""
-        text = {"text": key} if len(key) == 1 else {}
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """Press a key where the focus is, with what a browser does then: Tab moves on, Enter and space press."""
+        text = {"text": TEXTS.get(key, key)} if len(key) == 1 or key in TEXTS else {}
+        code = {"windowsVirtualKeyCode": CODES[key], "code": key} if key in CODES else {}
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
+            more = text if kind == "keyDown" else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift, **code, **more)
 
     def type(self, text: str) -> None:
         """Type into what has the focus."""

@@ -12,7 +12,7 @@ from llmproxy.cli import main
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.providers.routing import route
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
 
 NOW = 1_800_000_000.0
@@ -43,7 +43,7 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
 
 def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:
     """Add to a store."""
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for interaction in interactions:
             store.add(interaction, supersede=supersede)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
@@ -19,6 +19,8 @@ class CutNetwork:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._down = False
+        self.ways = 0
+        """How often a client spoke after it had been answered: ways there and back, if clients wait for what they asked."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -65,9 +67,18 @@ class CutNetwork:
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         """Pass bytes both ways until one side ends."""
-        back = threading.Thread(target=_pass, args=(server, client), daemon=True)
+        answered = threading.Event()
+        answered.set()
+        back = threading.Thread(target=_pass, args=(server, client, answered.set), daemon=True)
         back.start()
-        _pass(client, server)
+
+        def asked() -> None:
+            if answered.is_set():
+                answered.clear()
+                with self._lock:
+                    self.ways += 1
+
+        _pass(client, server, asked)
         back.join()
         with self._lock:
             self._open -= {client, server}
@@ -75,9 +86,10 @@ class CutNetwork:
         server.close()
 
 
-def _pass(one: socket.socket, other: socket.socket) -> None:
+def _pass(one: socket.socket, other: socket.socket, seen: Callable[[], None]) -> None:
     with suppress(OSError):
         while data := one.recv(1 << 16):
+            seen()
             other.sendall(data)
     for each in (one, other):
         with suppress(OSError):

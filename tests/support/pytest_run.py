@@ -36,10 +36,12 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
 
 
-def run(folder: Path, *words: str, python: str = sys.executable, plugin: bool = True, **env: str) -> pytest.RunResult:
-    """Run pytest in a folder; its output goes to files."""
+def run(
+    folder: Path, *words: str, python: str = sys.executable, plugin: bool = True, script: str = "", **env: str
+) -> pytest.RunResult:
+    """Run pytest in a folder, or a script that does; its output goes to files."""
     loaded = PLUGIN if plugin else ()
-    command = [python, "-m", "pytest", *QUICK, *loaded, *words]
+    command = [python, *([script] if script else ["-m", "pytest"]), *QUICK, *loaded, *words]
     out, err = folder / "out.txt", folder / "err.txt"
     given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)
     with out.open("w") as stdout, err.open("w") as stderr:

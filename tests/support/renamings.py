@@ -35,6 +35,8 @@ class Ref(NamedTuple):
 
 Text = list[str | Ref]
 PATHS = ("cwd", "home", "tmp")
+KEYED = "edits"
+"""Argument whose members are called by paths and ids: ``{"/tmp/a/x.py": ...}``."""
 _FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda value: value,
     "below": lambda value: f"{value}/src/main.py",
@@ -141,7 +143,7 @@ def make_run(rng: random.Random) -> tuple[Run, list[str]]:
     for _ in range(rng.randint(0, 5)):
         arguments = {
             name: _prose(rng, [*paths[:2], *known], 2)
-            for name in rng.sample(("command", "path", "note"), rng.randint(1, 2))
+            for name in rng.sample(("command", "path", "note", KEYED), rng.randint(1, 2))
         }
         kind = rng.choice(("run", "mint", "commit", "read"))
         name = f"{kind}{len(made)}"
@@ -161,7 +163,11 @@ def make_run(rng: random.Random) -> tuple[Run, list[str]]:
     else:
         run.call = (
             "run",
-            {"note": _prose(rng, [Ref("cwd"), Ref("tmp", "below"), *known], 4), "path": [Ref("cwd", "below")]},
+            {
+                "note": _prose(rng, [Ref("cwd"), Ref("tmp", "below"), *known], 4),
+                "path": [Ref("cwd", "below")],
+                KEYED: [Ref("cwd", "below"), *(part for ref in known[:2] for part in (" and ", ref))],
+            },
         )
     return run, made
 
@@ -187,7 +193,8 @@ def _result(kind: str, name: str, prose: Text) -> Callable[[World], str]:
         if kind == "run":
             wall = random.Random(world.shuffled).randint(1, 999)
             return f"Chunk ID: {world.values[name]}\nWall time: 0.{wall:03} seconds\nOutput:\n{world.write(prose)}"
-        value = {"commit": world.values[name], "said": world.write(prose), "files": [1, 2], "ok": True}
+        by = {world.write([Ref("cwd", "below")]): 1, world.values[name]: {"of": world.values[name]}}
+        value = {"commit": world.values[name], "said": world.write(prose), "files": [1, 2], "ok": True, "by": by}
         keys = list(value)
         random.Random(world.shuffled).shuffle(keys)
         return json.dumps({key: value[key] for key in keys}, ensure_ascii=bool(world.shuffled % 2))
@@ -281,8 +288,15 @@ def converse(run: Run, world: World) -> Json:
     return {"system": [{"text": world.write(run.system)}], "messages": messages}
 
 
-def _arguments(arguments: dict[str, Text], world: World) -> dict[str, str]:
-    return {name: world.write(text) for name, text in arguments.items()}
+def _arguments(arguments: dict[str, Text], world: World) -> Json:
+    return {name: _keyed(text, world) if name == KEYED else world.write(text) for name, text in arguments.items()}
+
+
+def _keyed(text: Text, world: World) -> Json:
+    """Return an object whose members are called by what a text refers to."""
+    return {world.write([part]): world.write(text) for part in text if isinstance(part, Ref)} | {
+        "text": world.write(text)
+    }
 
 
 REQUESTS: dict[str, Callable[[Run, World], Json]] = {
@@ -308,7 +322,7 @@ def _sse(events: Sequence[tuple[str, Json]], *, done: bool = False) -> list[byte
     return [line.encode() for line in [*lines, *(["data: [DONE]\n\n"] if done else [])]]
 
 
-def _say(run: Run, world: World) -> tuple[str, str, dict[str, str]]:
+def _say(run: Run, world: World) -> tuple[str, str, Json]:
     """Return words, tool and arguments."""
     if run.call is None:
         return world.write(run.answer), "", {}

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage
 
@@ -137,7 +137,7 @@ def loop() -> list[Interaction]:
 
 def store(path: Path, *interactions: Interaction) -> Path:
     """Record exchanges in a store."""
-    with Store.open(path, writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
         for each in interactions:
             opened.add(each, supersede=False)
     return path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.forks.table import Fork, put
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 
 NOW = 1_800_000_000.0
@@ -211,7 +211,7 @@ def hostile() -> list[Interaction]:
 
 def store(path: Path, *interactions: Interaction) -> Path:
     """Make a store of them; without any, of all of the above."""
-    with Store.open(path, writable=True, now=lambda: NOW) as made:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as made:
         found = interactions or (*agent(), *agent("forked", "return sum((a, b))"), picture(), *hostile())
         for each in found:
             made.add(each, supersede=False)

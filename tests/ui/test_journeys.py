@@ -75,9 +75,7 @@ def test_two_recordings_stand_side_by_side(page: Page) -> None:
     """From a fork to its parent, which is offered first; the first difference is in sight, and what is equal folded."""
     page.js("location.hash = '#/c/forked'")
     page.see("agent (its parent)", ".head select")
-    page.js(
-        "(() => { const box = document.querySelector('.head select'); box.value = '0'; box.dispatchEvent(new Event('change')); })()"
-    )
+    page.click(".head button", "side by side")
     page.see("3 differences; the first: the tool write_file was called otherwise", ".head")
     assert page.js("location.hash") == "#/d/agent/forked"
     page.wait("document.activeElement.matches('.pair.differs.chosen')")

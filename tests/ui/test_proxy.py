@@ -16,6 +16,9 @@ from llmproxy.core.engine.engine import Config, Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
+from llmproxy.report.events import Selected, Started
+from llmproxy.report.following import reporting
+from llmproxy.report.json_report import JsonLines
 from llmproxy.ui.data import QUESTIONS
 from llmproxy.ui.proxy import Viewer
 from llmproxy.ui.watch import KEPT, Watch
@@ -97,9 +100,24 @@ def asker(make: Make, tmp_path: Path) -> Asker:
 def test_every_question_is_documented(asker: Asker) -> None:
     """Each answers as the document says, and none is described that nobody answers."""
     described = {path.removeprefix(DATA) for path in DOCUMENT["paths"] if path.startswith(DATA)}
-    assert described == {*QUESTIONS, "live", "miss"}
+    assert described == {*QUESTIONS, "live", "miss", "report"}
     for question in QUESTIONS:
         assert asker.get(question, **ASKED[question])
+
+
+def test_the_last_test_of_the_folder_is_told(asker: Asker, tmp_path: Path) -> None:
+    """While it runs, and when it is over; where the proxy knows of no folder there is no such question."""
+    assert asker.ask(f"{DATA}report")[0] == 404
+    asker.viewer.tests = reporting(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
+    assert asker.get("report")["scenarios"] == []
+    writer = JsonLines(tmp_path / "last.jsonl")
+    for event in (Selected(title="tasks", scenarios=1, runs=1), Started(run_id="r", scenario="s", name="s")):
+        writer.handle(event)
+    told = asker.get("report")
+    assert [each["status"] for each in told["scenarios"]] == ["running"]
+    assert asker.get("report", test=told["test"].replace("+", "%2B"), after=2)["scenarios"] == []
+    writer.close()
+    assert asker.get("report")["running"] is False
 
 
 def test_what_happens_is_told_once(asker: Asker) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import asker_of, labeller, report_in, reporting
+from llmproxy.cli.ui import asker, labeller, looking
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -24,9 +26,10 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
+from llmproxy.report.history.trend import Trend
 from llmproxy.report.html import page as written
+from llmproxy.report.json_report import JsonLines
 from llmproxy.report.story import Story
-from llmproxy.report.trend import Trend
 from llmproxy.scenario.lab.labels import read_labels
 from llmproxy.ui.serve import server
 from tests.report import samples as report_samples
@@ -83,7 +86,7 @@ def test_an_assertion_leads_to_the_call_inside_the_one_file(browser: Browser, tm
     opened.click(".checked .link", "#3")
     opened.see("call #3", ".facts h2")
     opened.see("return a + b", ".panel")
-    opened.click(".nav", "report")
+    opened.click(".nav", "tests")
     opened.see("need a look", "main")
     assert opened.errors() == []
     assert {each for each in opened.requests() if each.startswith("http")} == set()
@@ -185,39 +188,91 @@ def test_a_report_fits(browser: Browser, tmp_path: Path, width: int, dark: bool)
     opened.close()
 
 
+@contextmanager
+def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
+    """Serve the viewer on a report; yields the address with its token."""
+    with looking(str(file), store) as seen:
+        made = server(0, "the-token", asker(seen.store, seen.report), seen.start, labeller(file, labels))
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token"
+        finally:
+            made.shutdown()
+            made.server_close()
+            thread.join()
+
+
+def test_a_test_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> None:
+    """Scenarios are there as they begin and end, with what was said last; a call of another store is not taken for its own."""
+    recordings = samples.store(tmp_path / "x.db")
+    file = tmp_path / "report.jsonl"
+    writer = JsonLines(file)
+    writer.handle(Selected(title="tasks", scenarios=2, runs=2, at=time.time()))
+    with served(file, recordings, tmp_path / "labels.jsonl") as url:
+        opened = browser.open(url)
+        opened.see("0 of 2 runs ended", "[role=status]")
+        writer.handle(Started(run_id="one-1", scenario="one", name="one", cassette="agent", at=time.time()))
+        writer.handle(Message(run_id="one-1", message={"role": "user", "content": "Mend it."}))
+        opened.see("Mend it.", "main")
+        opened.see("running", ".scenario")
+        opened.click(".scenario", "one")
+        writer.handle(Message(run_id="one-1", message={"role": "assistant", "content": f"It is mended. {EVIL}"}))
+        opened.see("It is mended.", ".message.assistant")
+        opened.see("and it goes on", "main")
+        check = Assertion(name="response", status=Status.FAILED, message="not so")
+        names = ("v2:" + "0" * 64 + "#1@ab", "")
+        writer.handle(
+            Step(
+                run_id="one-1",
+                index=0,
+                kind="chat",
+                status=Status.FAILED,
+                assertions=(check,),
+                interactions=(1,),
+                recordings=names,
+            )
+        )
+        writer.handle(Finished(run_id="one-1", scenario="one", status=Status.FAILED))
+        opened.see("1 of 2 runs ended, 1 not passed", "[role=status]")
+        opened.see("tests (1 of 2)", ".top")
+        opened.see("not so", ".checks")
+        opened.click(".checked .link", "#1")
+        opened.see("does not hold this call of agent", ".failure")
+        writer.handle(Started(run_id="two-1", scenario="two", name="two"))
+        writer.handle(Finished(run_id="two-1", scenario="two", status=Status.PASSED))
+        writer.handle(Completed(exit_code=1, seconds=3.0))
+        writer.close()
+        opened.see("exit code 1", ".head")
+        opened.see("two", ".scenario")
+        assert opened.js("document.querySelectorAll('progress, #app img, #app script').length") == 0
+        assert opened.errors() == []
+        opened.close()
+
+
 def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, tmp_path: Path) -> None:
     """From an assertion to the interaction it stands on; a button says what a person thinks, as `judge calibrate` reads it."""
     recordings = samples.store(tmp_path / "x.db")
     file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
     file.write_text(json_report.text(story()), "utf-8")
-    report = report_in(str(file))
-    assert report is not None
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
         rows = [{"scenario": "on-calls", "status": status, "runs": 1, "passed": 0}]
         kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))
-    with reporting(file, report, recordings) as (path, start):
-        made = server(0, "the-token", asker_of(report, path), start, labeller(file, labels))
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            opened = browser.open(f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token")
-            opened.see("The last 2 tests", "main")
-            opened.see("worse", ".matrix")
-            opened.click(".scenario", "on calls")
-            opened.click(".label button", "passed")
-            opened.see("you say", ".label")
-            opened.click(".label button", "inconclusive")
-            opened.wait("document.querySelector('.label [aria-pressed=true]').innerText === 'inconclusive'")
-            opened.click(".checked .link", "#3")
-            opened.see("call #3", ".facts h2")
-            assert opened.errors() == []
-            opened.close()
-        finally:
-            made.shutdown()
-            made.server_close()
-            thread.join()
+    with served(file, recordings, labels) as url:
+        opened = browser.open(url)
+        opened.see("The last 2 tests", "main")
+        opened.see("worse", ".matrix")
+        opened.click(".scenario", "on calls")
+        opened.click(".label button", "passed")
+        opened.see("you say", ".label")
+        opened.click(".label button", "inconclusive")
+        opened.wait("document.querySelector('.label [aria-pressed=true]').innerText === 'inconclusive'")
+        opened.click(".checked .link", "#3")
+        opened.see("call #3", ".facts h2")
+        assert opened.errors() == []
+        opened.close()
     (labelled,) = read_labels(labels)
     assert labelled.labels == {"It says that the tests pass": "inconclusive"}
     assert json.loads(labels.read_text("utf-8"))["description"] == "Mend it."

@@ -22,6 +22,8 @@ def ask(question: str, query: dict[str, str]) -> object:
     """Answer with what was asked."""
     if question == "bad":
         raise SettingsError("no", hint="yes")
+    if question == "broken":
+        raise RecursionError("too deep")
     return {"question": question, **query, "half": "\ud800"}
 
 
@@ -89,6 +91,13 @@ def test_an_error_is_told_as_json() -> None:
     found = respond("GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})
     assert found.status == 400
     assert json.loads(found.body)["error"] == {"code": "llmproxy_settings", "message": "no", "hint": "yes"}
+
+
+def test_a_fault_of_ours_is_told_too() -> None:
+    """The page shows it where the answer would stand; the terminal of the command stays quiet."""
+    found = respond("GET", DATA + "broken", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})
+    assert found.status == 500
+    assert json.loads(found.body)["error"]["message"] == "llmproxy: this cannot be shown: RecursionError: too deep"
 
 
 @pytest.fixture

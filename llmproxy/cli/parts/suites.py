@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy import protocol
+
+if TYPE_CHECKING:
+    from llmproxy.settings import Loaded as LoadedSettings
 
 CASSETTES = Path("tests") / "cassettes"
-STORE = Path(".llmproxy") / "llmproxy.db"
-LAST_REPORT = Path(".llmproxy") / "last-report.jsonl"
-"""What the last `llmproxy test` told, in the form of `--report jsonl=FILE`."""
+STORE = Path(protocol.TESTS_STORE)
+LAST_REPORT = Path(protocol.LAST_REPORT)
+
+
+def store_of(settings: LoadedSettings) -> Path:
+    """Return the database of recordings of tests."""
+    return Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control.told import Call, Health, Miss, Party, Refused, Report, Unused
-from llmproxy.errors import MachineError
+from llmproxy.errors import MachineError, unsigned
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class Control:
             return value
         said = value.get("error")
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
-        message = str(said.get("message", "")).removeprefix("llmproxy: ")
+        message = unsigned(said.get("message", ""))
         raise ControlError(
             f"the proxy at {self.url} answered {status}: {message}", hint=str(said.get("hint") or ""), status=status
         )

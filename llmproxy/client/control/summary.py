@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from llmproxy.client.control.client import Report
-from llmproxy.report.amounts import counted, dollars
+from llmproxy.errors import unsigned
+from llmproxy.report.forms.amounts import counted, dollars
 
 __all__ = ["add", "brief", "first_lines", "one_line"]
 
@@ -92,5 +93,5 @@ def brief(text: str) -> str:
     """Return a miss's first sentence on one line, fit for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
-    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", first.removeprefix("llmproxy: "))
+    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", unsigned(first))
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.providers.channels import channel_of
-from llmproxy.errors import UpstreamError
+from llmproxy.errors import UpstreamError, unsigned
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def never_reached(calls: Iterable[Call]) -> str:
         if call.unreached:
             asked = call.key or place
             lost.pop(asked, None)
-            lost[asked] = call.note.removeprefix("llmproxy: ")
+            lost[asked] = unsigned(call.note)
         else:
             lost.pop(call.key or place, None)
             lost.pop(place, None)

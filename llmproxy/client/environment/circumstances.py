@@ -45,7 +45,10 @@ def gather_circumstances(
         "os_version": f"{platform.system()} {platform.release()}",
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
-    return [*(each for each in found if each["value"] not in ("", "/")), *(_git(cwd) if git else [])]
+    return [
+        *(each for each in found if each["value"].strip("/\\.")),
+        *(_git(cwd) if git else []),
+    ]  # the root is in every path
 
 
 def _zone(env: Mapping[str, str]) -> ZoneInfo | None:
@@ -117,13 +120,18 @@ def read_circumstances(given: list[str]) -> Declared:
         SettingsError: it is something else.
 
     """
-    from llmproxy.errors import SettingsError
+    from llmproxy.core.bindings.values.circumstances import BadCircumstance, check_circumstance
+    from llmproxy.errors import SettingsError, unsigned
 
     found = []
     for each in given:
         name, mark, value = each.partition("=")
         if not mark or not name or not value:
             raise SettingsError(f"--circumstance {each!r}: it is NAME=VALUE, as in task=1007.")
+        try:
+            check_circumstance(name, value)
+        except BadCircumstance as error:
+            raise SettingsError(f"--circumstance {each!r}: {unsigned(error)}") from error
         found.append({"name": name, "value": value})
     return found
 

@@ -28,8 +28,8 @@ __all__ = ["COMMAND_VARIABLE", "Command", "Look", "find_command"]
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
 EXTRA = "llmproxy-replay[proxy]"
-PATIENCE = 30.0
-"""Seconds until a proxy must serve; a cold disk takes its time to load mitmproxy."""
+PATIENCE = 120.0
+"""Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to load mitmproxy."""
 DOWNLOAD_PATIENCE = 300.0
 """The same where uvx or pipx may have to install it first."""
 ASKED = 30.0

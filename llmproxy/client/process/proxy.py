@@ -76,11 +76,13 @@ class Proxy:
             if self.url:
                 break
             if not self.alive or time.monotonic() > deadline:
-                state = "is still not ready" if self.alive else f"ended with {self.popen.returncode}"
+                waited = f"does not serve after {self._command.patience:g} s"
+                state = waited if self.alive else f"ended with {self.popen.returncode}"
                 self.end(seconds=1.0)
                 words = shlex.join(self._command.words)
                 hint = f"It was called as `{words}` ({self._command.source})."
-                raise MachineError(f"the proxy {state}:\n{self.said[-_TAIL:].strip()}", hint=hint)
+                said = self.said[-_TAIL:].strip() or "(it said nothing)"
+                raise MachineError(f"the proxy {state}:\n{said}", hint=hint)
             time.sleep(PAUSE)
         self._ask(deadline)
         return self.url

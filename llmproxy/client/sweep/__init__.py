@@ -8,7 +8,7 @@
 Everything but `command` is pure. `asked_kinds` reads what stands behind `--faults sweep:`.
 """
 
-from llmproxy.client.sweep.findings import Outcome, SweepFinding, Went, find
+from llmproxy.client.sweep.findings import Outcome, SweepFinding, Went, find, last_words
 from llmproxy.client.sweep.table import as_json, lines_of, summary_of
 from llmproxy.client.sweep.trials import Trial, asked_kinds, is_sweep, trials_of
 
@@ -21,6 +21,7 @@ __all__ = [
     "asked_kinds",
     "find",
     "is_sweep",
+    "last_words",
     "lines_of",
     "summary_of",
     "trials_of",

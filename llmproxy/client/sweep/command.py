@@ -28,7 +28,7 @@ from llmproxy.client.sweep.findings import SweepFinding, Went, find, last_words
 from llmproxy.client.sweep.trials import Trial, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
-from llmproxy.report.amounts import counted
+from llmproxy.report.forms.amounts import counted
 
 MOST_KEPT = 1 << 20
 """Bytes of a run's output that are compared."""

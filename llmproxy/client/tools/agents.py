@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.client.tools.configuring import ToolsConfig, make_config, put_in_command, read_config
+from llmproxy.client.tools.shells import in_shell
 from llmproxy.errors import SettingsError
 
 NONE = "none"
@@ -58,10 +59,29 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
             return put_in_command(command, asked, write_copy(made, folder))
 
         return FoundTools(read_config(text, asked), place)
+    return _found(command, env, cwd) if asked is None else None
+
+
+def _found(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    """Return what a known agent has; one that a shell's text begins with gets its words there."""
+    if (inside := in_shell(command)) is not None:
+        found = _found((inside.program, *inside.words), env, cwd)
+        if found is None:
+            return None
+        if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
+            note = f"{inside.program}: LEFT AS IT IS: {_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
+            return FoundTools(make_config({}), lambda *_: tuple(command), (note,))
+        behind = len(inside.words)
+
+        def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+            words = found.place(made, folder)
+            return inside.given(words[1 : len(words) - behind])
+
+        return FoundTools(found.config, place, found.notes)
     program = re.sub(r"\.(exe|cmd)$", "", command[0].replace("\\", "/").rpartition("/")[2])
     row = AGENTS.get(program)
     runs = not (command[1:2] and command[1] in _SUBCOMMANDS)
-    return row(command, env, cwd) if row is not None and runs and asked is None else None
+    return row(command, env, cwd) if row is not None and runs else None
 
 
 def write_copy(made: Mapping[str, Any], folder: Path) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.client.tools.hosts import ToolHost
 from llmproxy.client.tools.messages import error, id_of, parse, token_of
 from llmproxy.client.tools.server import Server, lines
-from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.errors import Exit, LLMProxyError, unsigned
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""
@@ -248,7 +248,7 @@ class Shim:
 
     def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         """Serve nothing more."""
-        self.failed = str(why).removeprefix("llmproxy: ")
+        self.failed = unsigned(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and id_of(message) is not None:
             self._write_whole(error(message, f"llmproxy: {self.failed}"))

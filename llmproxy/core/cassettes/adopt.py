@@ -45,7 +45,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
-from llmproxy.errors import CassetteCorrupt
+from llmproxy.errors import CassetteCorrupt, unsigned
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
@@ -249,7 +249,9 @@ class _Extra:
         try:
             return write_circumstances(check_circumstance(**each) for each in found)  # type: ignore[attr-defined]
         except (BadCircumstance, TypeError) as error:
-            raise CassetteCorrupt(f"`circumstances` of a recording cannot be {str(found)[:200]}: {error}") from error
+            raise CassetteCorrupt(
+                f"`circumstances` of a recording cannot be {str(found)[:200]}: {unsigned(error)}"
+            ) from error
 
     def ending(self) -> Ending | None:
         value = self.text("ending")
@@ -279,13 +281,13 @@ def release_all(interactions: Iterable[Interaction], slots: Sequence[Slot] = ())
     return found
 
 
-def slots_in(recorded: Sequence[Recorded]) -> tuple[Slot, ...]:
-    """Return the slots that a file says, each once. Raises CassetteCorrupt."""
+def slots_in(recorded: Sequence[Recorded], file: object) -> tuple[Slot, ...]:
+    """Return the slots that a file says, each once. Raises CassetteCorrupt, which names the file."""
     values = [value for each in recorded for value in each.extra.get("slots") or ()]
     try:
         return tuple(dict.fromkeys(read_slot(value) for value in values))
     except BadSlot as error:
-        raise CassetteCorrupt(f"A slot of this cassette cannot be: {error}") from error
+        raise CassetteCorrupt(f"{file}, at `slots`: {unsigned(error)}") from error
 
 
 def release_to_file(interaction: Interaction) -> Recorded:

@@ -272,7 +272,7 @@ def _adopted(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return _plain(found), skipped, slots_in(recorded)
+    return _plain(found), skipped, slots_in(recorded, source.name)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -325,7 +325,7 @@ def _replace(
             store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
-        with store.transaction() as conn:
+        with store.in_file() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add(each, supersede=False) for each in new]
         store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))

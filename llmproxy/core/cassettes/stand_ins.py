@@ -50,7 +50,7 @@ def without_names(interaction: Interaction) -> Interaction:
 
 def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present value of each circumstance for the recorded one, in request and answer."""
-    request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response)
+    request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
         interaction,
         request=replace(request, body=_renamed(request.body, bindings)),

@@ -23,6 +23,7 @@ from llmproxy.core.forks.table import fork_of, put
 from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import applied
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.store.varying import put_slots, slots_of
@@ -91,7 +92,9 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
     """
     _check_versions(paths)
     with ExitStack() as stack:
-        stores = {path: stack.enter_context(Store.open(path, writable=False, now=now)) for path in sorted(set(paths))}
+        stores = {
+            path: stack.enter_context(FileStore.open(path, writable=False, now=now)) for path in sorted(set(paths))
+        }
         names = sorted({info.name for store in stores.values() for info in store.cassettes() if info.live})
         _check_rules(stores)
         stale, conflicts = 0, list[str]()
@@ -107,7 +110,7 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
         part = target.with_name(f".{target.name}.part")
         part.unlink(missing_ok=True)
         try:
-            with Store.open(part, writable=True, now=now) as made:
+            with FileStore.open(part, writable=True, now=now) as made:
                 for name in names:
                     kept, _, _ = _union(stores, name)
                     count += len(kept)

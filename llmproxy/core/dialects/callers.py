@@ -12,7 +12,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["CONVERSE", "GEMINI", "MESSAGES", "RESPONSES", "TOOL_CALLS", "Asks", "By", "kind_of"]
+__all__ = [
+    "CONVERSE",
+    "GEMINI",
+    "MESSAGES",
+    "NAMESPACE",
+    "RESPONSES",
+    "TOOL_CALLS",
+    "Asks",
+    "By",
+    "kind_of",
+    "named_in",
+]
+
+NAMESPACE = "__"
+"""Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents write ``mcp__SERVER__TOOL``."""
 
 
 class By(Enum):
@@ -37,13 +51,20 @@ class Asks:
     """Members that may hold the arguments: the first that is there."""
 
     def name_in(self, item: Mapping[str, Any]) -> str:
-        """Return which tool is called; empty if nobody says."""
-        said = item.get("name")
-        return said if isinstance(said, str) and said else self.name
+        """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
+        return named_in(item) or self.name
 
     def arguments_in(self, item: Mapping[str, Any]) -> object:
         """Return what it is called with, None for nothing."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
+
+
+def named_in(item: Mapping[str, Any]) -> str | None:
+    """Return the name that an item says, behind its namespace where it has one; None if it says none."""
+    said, space = item.get("name"), item.get("namespace")
+    if not isinstance(said, str):
+        return None
+    return f"{space}{NAMESPACE}{said}" if said and isinstance(space, str) and space else said
 
 
 _WORDS = Asks(By.NOBODY)

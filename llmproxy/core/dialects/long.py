@@ -52,7 +52,7 @@ def weight(body: bytes) -> int:
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
-def _tokens(body: bytes) -> Iterator[tuple[bytes, int, int]]:
+def _tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
     """Yield the strings and brackets of a document: (first byte, start, end). A string without its end ends with the document."""
     at = 0
     while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
@@ -81,11 +81,11 @@ class _Kept:
         self._left_out = 0
         """How deep the scan is inside what is left out; 0: not at all."""
 
-    def text(self, data: bytes) -> None:
+    def text(self, data: bytes | bytearray) -> None:
         """Keep what stands there, unless it makes what it stands in too long."""
         if self._left_out:
             return
-        self._parts.append(data)
+        self._parts.append(bytes(data))
         self._size += len(data)
         if len(self._open) > 1 and self._size - self._open[-1].kept > _LIST:
             at, kept = self._open[-1]
@@ -122,7 +122,7 @@ class _Kept:
         return b"".join(self._parts)
 
 
-def shortened(body: bytes) -> bytes:
+def shortened(body: bytes | bytearray) -> bytes:
     """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
     kept, at = _Kept(), 0
     for number, (mark, start, after) in enumerate(_tokens(body)):
@@ -155,10 +155,10 @@ def elements(body: bytes) -> Iterator[bytes]:
                 yield body[begun:after]
 
 
-def _beginning(body: bytes, start: int, end: int) -> bytes:
+def _beginning(body: bytes | bytearray, start: int, end: int) -> bytes:
     """Return the string that stands there, quotes and all, if it is long its beginning."""
     if end - start <= _STRING:
-        return body[start:end]
+        return bytes(body[start:end])
     whole = _UNITS.match(body, start + 1, start + _STRING)
     text = whole[0] if whole else b""
     return b'"' + text.decode("utf-8", "ignore").encode() + b'"'

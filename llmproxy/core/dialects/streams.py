@@ -49,13 +49,14 @@ class Event:
 class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
-    def __init__(self) -> None:
-        """Start before the first byte."""
+    def __init__(self, *, short: bool = False) -> None:
+        """Start before the first byte; `short`: of data that is long only what `long.shortened` leaves is wanted."""
+        self._short = short
         self._partial = bytearray()
         self._skip_lf = False
         self._first = True
         self._event: str | None = None
-        self._data: list[str] | None = None
+        self._data: bytearray | None = None
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes, cut anywhere, and return the events that they complete."""
@@ -69,8 +70,7 @@ class SSEParser:
         for end in _LINE_END.finditer(data):
             self._partial += data[start : end.start()]
             start = end.end()
-            line = bytes(self._partial)
-            self._partial.clear()
+            line, self._partial = self._partial, bytearray()
             self._line(line, events)
         self._partial += data[start:]
         return events
@@ -79,23 +79,28 @@ class SSEParser:
         """Return what stands there unfinished: a last event without its blank line."""
         return [*self.feed(b"\n"), *self.feed(b"\n")] if self._partial or self._data is not None else []
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
+    def _line(self, line: bytearray, events: list[Event]) -> None:
         if self._first:
             self._first = False
-            line = line.removeprefix(_BOM)
+            if line.startswith(_BOM):
+                del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                events.append(Event(self._event, "\n".join(self._data)))
+                data = shortened(self._data) if self._short and len(self._data) > LONG else self._data
+                events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
-        name, _, value = line.decode("utf-8", "replace").partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
+        if line.startswith(b"data:"):
+            del line[: 6 if line.startswith(b"data: ") else 5]  # in place: it may be all of the body
             if self._data is None:
-                self._data = []
-            self._data.append(value)  # in place: an event may have any number of lines
-        elif name == "event":
-            self._event = value or None
+                self._data = line
+            else:  # in place: an event may have any number of lines
+                self._data += b"\n"
+                self._data += line
+        elif line.startswith(b"event:"):
+            self._event = line[6:].removeprefix(b" ").decode("utf-8", "replace") or None
+        elif bytes(line[:6]) in (b"data", b"event"):
+            self._line(line + b":", events)
 
 
 def _sse(body: bytes) -> list[Event]:
@@ -244,20 +249,25 @@ def _lines(body: bytes) -> Iterator[bytes]:
 def _sse_in(body: bytes) -> Iterator[Event]:
     """Yield the events of a long body."""
     if b"\r" in body or _BOM in body:
-        parser, view = SSEParser(), memoryview(body)
-        for at in range(0, len(body), _TAIL):
-            yield from parser.feed(bytes(view[at : at + _TAIL]))
-        yield from parser.finish()
+        yield from _fed(body, 0, len(body))
         return
     at = 0
     while at < len(body):
         end = body.find(b"\n\n", min(at + _TAIL, len(body)))
         end = len(body) if end < 0 else end + 2
-        if end - at > LONG and body.startswith(b"data: ", at) and body.find(b"\n", at, end - 2) < 0:
-            yield Event(None, shortened(body[at + 6 : end].rstrip(b"\n")).decode("utf-8", "replace"))
+        if end - at > LONG:
+            yield from _fed(body, at, end)
         else:
             yield from _sse(body[at:end])
         at = end
+
+
+def _fed(body: bytes, start: int, end: int) -> Iterator[Event]:
+    """Yield the events of a part of a body, read piece by piece; of long ones what `long.shortened` leaves."""
+    parser, view = SSEParser(short=True), memoryview(body)
+    for at in range(start, end, _TAIL):
+        yield from parser.feed(bytes(view[at : min(at + _TAIL, end)]))
+    yield from parser.finish()
 
 
 def beginning(content_type: str, body: bytes) -> bytes:

@@ -26,6 +26,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.bindings.fitting.results import ON_TRIAL
+from llmproxy.core.bindings.fitting.typed import read_typed
 from llmproxy.core.bindings.learning.lessons import find_lessons
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
@@ -45,7 +46,7 @@ REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
 REMEMBERED_BYTES = 32 << 20
 """Bodies of the recorded requests that are kept ready to be compared."""
-_MOST_COMPARED = 200
+_MOST_COMPARED = 20_000
 """Recordings that one request is compared with."""
 _LOOKED_AT = 50
 """Recordings of a session in which a captured value is looked for."""
@@ -120,9 +121,12 @@ class Binder:
             return None
         wanted = canonical()
         fitting: list[FoundRecording] = []
+        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
         for key, ids in self._candidates(exchange, store, wanted):
             table = bound.table(self._said(store, ids[0]))
             if not table or (recorded := self._request(store, ids[0])) is None:
+                continue
+            if exchange.unbound and typed is not None and not typed.may_be(ids[0], recorded, table):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
             if isinstance(result, Mismatch):
@@ -168,12 +172,15 @@ class Binder:
         if bound is None or bound.trial is None:
             return None
         teaching = []
+        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
         for key, ids in self._candidates(exchange, store, wanted):
             if ids[0] in session.served or (recorded := self._request(store, ids[0])) is None:
                 continue
-            said = self._said(store, ids[0])
-            lessons = find_lessons(bound.table(said), recorded.tree, wanted.tree, bound.known)
+            table = bound.table(said := self._said(store, ids[0]))
+            if outside and typed is not None and not typed.may_be(ids[0], recorded, table):
+                continue
+            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
                 outside.append((ids[0], lessons))
             else:
@@ -294,14 +301,14 @@ class Binder:
         last = session.last_of(exchange.party)
         if last is None:
             return order[0][1] if order else None
-        nth = session.counts.get((exchange.party, last), 0)
+        nth = session.counts.of((exchange.party, last))
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
     def note_captured(self, session: Session, store: Store, circumstances: Sequence[Circumstance]) -> None:
         """Keep as slots where captured values stood in what this session recorded before they were declared."""
         known = slots_of(store, session.cassette)
-        ids = sorted(session.served)[-_LOOKED_AT:]
+        ids = list(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self._request(store, id_)) is not None]
         found = [slot for each in circumstances for slot in find_captured(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}

@@ -39,7 +39,7 @@ def strike(
     recordings = playable(session.policy, slots)
     if session.starts_again(walker, len(recordings)):
         session.restart()
-    nth = session.counts.get(walker, 0) + 1
+    nth = session.counts.of(walker) + 1
     here = walker in session.recorded_here
     exhausted = exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation)
     verdict = decide(Situation(session.policy, slots, nth, exhausted, here))

@@ -51,6 +51,7 @@ from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.calls import CallEnded
+from llmproxy.core.sessions.compact import Ids
 from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Place
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.journal import Asked, Journal
@@ -67,7 +68,7 @@ from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Request, Response, Usage, header, without
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, Plans, SendingPlan, plan, plan_open
-from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError, RefusedError
+from llmproxy.errors import CassetteNotFound, LLMProxyError, MissError, RecordingError, RefusedError, unsigned
 from llmproxy.protocol import AGENT, BOUND_HEADER, OFFLINE, Channel, Decision, Mode, Plays, UnknownTool
 from llmproxy.store_server import is_there
 
@@ -368,7 +369,7 @@ class Engine:
             exchange.error = self._miss(exchange, verdict.reason, len(slots))
         else:
             if not slots:
-                exchange.session.recorded_here.add(exchange.walker)
+                exchange.session.record(exchange.walker)
             check_upstream(exchange)
             self._reserve(exchange, slots)
 
@@ -377,7 +378,7 @@ class Engine:
         session = exchange.session
         exchange.nth = session.arrive(exchange.walker, 1)
         self.sessions.renew(session)
-        session.recorded_here.add(exchange.walker)
+        session.record(exchange.walker)
         exchange.into, exchange.decision = (living.child, 1), Decision.RECORD
         check_upstream(exchange)
         self._reserve(exchange, ())
@@ -722,7 +723,7 @@ class Engine:
                     [
                         *map(Addition, waiting),
                         *(
-                            Addition(one, supersede=supersede, healing=exchange.session.made)
+                            Addition(one, supersede=supersede, healing=exchange.session.failed)
                             for (exchange, one), supersede in zip(kept, first, strict=True)
                         ),
                     ]
@@ -760,7 +761,8 @@ class Engine:
         if exchange.session.living is not None:
             announce(exchange, exchange.session.living, made.response)
         exchange.session.served.add(stored)
-        exchange.session.made.add(stored)
+        if not RecordingSlot(stored, 0, made.response.status, made.response.ending).good:
+            exchange.session.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = describe(made)
         exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
@@ -801,12 +803,8 @@ class Engine:
         """Tell whether a request names an id that was served from a recording: the provider may have forgotten it by now."""
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.refs:
             return False
-        here = (
-            exchange.session.recorded_here.copy()
-        )  # at once: this is the writer's thread, and others arrive meanwhile
-        made_here = {key for _, key in here}
         origins = map(self._made_by(exchange.session), exchange.refs)
-        return any(origin is not None and origin.key not in made_here for origin in origins)
+        return any(origin is not None and not exchange.session.records(origin.key) for origin in origins)
 
     def passed(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""
@@ -873,7 +871,7 @@ class Engine:
             at=self.now(),
         )
         self.journal.decision(outcome)
-        said = self.redactor.text(str(error)).removeprefix("llmproxy: ").replace("\n", " ")
+        said = unsigned(self.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
             Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
         )
@@ -942,9 +940,9 @@ class Engine:
         """Count the live recordings of the sessions' cassettes that no session played or made."""
         if self._store is None:
             return None
-        served: dict[tuple[str, int], set[int]] = {}
+        served: dict[tuple[str, int], Ids] = {}
         for session in [*self.sessions.walks.values(), *self.sessions.closed]:
-            served.setdefault((session.cassette, session.sample), set()).update(session.served)
+            served.setdefault((session.cassette, session.sample), Ids()).update(session.served)
         live = self.config.live.channels if self.config.live is not None else ()
         return sum(count_unused(self._store, *place, ids, live) for place, ids in served.items())
 

@@ -121,7 +121,7 @@ class Hits:
             Situation(
                 session.policy,
                 slots,
-                session.counts.get(walker, 0) + 1,
+                session.counts.of(walker) + 1,
                 exhausted_of(session.exhausted, place.channel, place.method),
                 walker in session.recorded_here,
             )

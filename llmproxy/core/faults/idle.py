@@ -8,6 +8,7 @@ from llmproxy.core.faults.choosing import chosen_by, covers, is_chosen
 from llmproxy.core.faults.presets import PRESETS
 from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs
 
+_HOSTS = "; hosts that are no model provider's are met where --record-host names them"
 _SHOWN = 5
 """Names that are told."""
 
@@ -17,7 +18,7 @@ def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Fau
 
     `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many calls came.
     """
-    met = {n for n, rule in enumerate(faults.rules, 1) if any(covers(rule, call) for call in calls)}
+    met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
     told = (
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     )  # nobody chose each rule of a preset
@@ -28,11 +29,15 @@ def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[Fau
     ]
 
 
+def _may_meet(rule: FaultRule, call: FaultTarget) -> bool:
+    return covers(rule, call) and (not rule.texts.get("channel") or chosen_by(rule, "channel", call))
+
+
 def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:
-        return "no call came that it chooses, and nothing is recorded to compare it with"
+        return f"no call came that it chooses, and nothing is recorded to compare it with{_HOSTS}"
     if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
     if not (left := [call for call in calls if covers(rule, call)]):
@@ -54,7 +59,7 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if rule.kind.needs is Needs.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
         return "no recorded answer has anything to do it to"
     if numbers := rule.numbers.get("call"):
-        return f"no call came that is its number {', '.join(map(str, sorted(numbers)))}, or it found nothing there to be done to"
+        return f"no call came that is its number {', '.join(map(str, sorted(numbers)))}, or an earlier rule struck that one, or it found nothing there to be done to"
     if rule.probability < 1:
         return f"a probability of {rule.probability:g} spared every call that came"
     return "none of the calls that it chooses came"

@@ -128,13 +128,13 @@ def of_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML l
 
 def put(store: Store, fork: Fork) -> None:
     """Write where a cassette comes from, which is recorded already."""
-    with store.transaction() as conn:
+    with store.in_file() as conn:
         _put(conn, fork)
 
 
 def drop(store: Store, cassette: str, sample: int = 1) -> None:
     """Let a cassette be nobody's child."""
-    with store.transaction() as conn:
+    with store.in_file() as conn:
         conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
 
 
@@ -212,7 +212,7 @@ def reserve(
 def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
     """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids of the copies."""
     name, made = to_sql(fork.cassette), []
-    with store.transaction() as conn:
+    with store.in_file() as conn:
         leases.ensure(conn, name, fork.sample, now)
         for copy in shared:
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]

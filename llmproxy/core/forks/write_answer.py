@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.aws_eventstream import write_frame
+from llmproxy.core.dialects.callers import NAMESPACE
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SaidTurn, sse, written
 from llmproxy.core.dialects.streams import parsed
@@ -135,7 +136,8 @@ def _response(said: SaidTurn, tree: Json) -> Json:
         item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
         output.append({**item, "content": [part]})
     for call in said.message.tool_calls:
-        body = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
+        named = _named(call.name, tree)
+        body = {"call_id": call.id, **named, "arguments": call.arguments, "status": "completed"}
         output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
     echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
     fixed = {"error": None, "incomplete_details": None, "parallel_tool_calls": True, "tools": tree.get("tools") or []}
@@ -154,6 +156,19 @@ def _response(said: SaidTurn, tree: Json) -> Json:
         "model": said.model,
     }
     return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
+
+
+def _named(name: str, tree: Json) -> Json:
+    """Return a tool's name and its namespace, if it stands in one of those that the request offers."""
+    asked = tree.get("input")
+    places = [tree, *(asked if isinstance(asked, list) else ())]  # a search for tools adds more
+    tools = (as_dict(each).get("tools") for each in places)
+    offered = [as_dict(tool) for some in tools if isinstance(some, list) for tool in some]
+    if any(tool.get("name") == name for tool in offered):
+        return {"name": name}
+    spaces = [str(tool.get("name")) for tool in offered if tool.get("type") == "namespace"]
+    space = max((each for each in spaces if name.startswith(each + NAMESPACE)), key=len, default="")
+    return {"namespace": space, "name": name.removeprefix(space + NAMESPACE)} if space else {"name": name}
 
 
 def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:

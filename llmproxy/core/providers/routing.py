@@ -52,6 +52,8 @@ __all__ = [
 
 DEFAULT = "default"
 """The name in `upstreams` of the place where ``/v1/...`` of nobody in particular goes."""
+REST = "*"
+"""The name in `upstreams` of the place where a path goes that says nothing: mitmproxy's own reverse mode sends everything to one. Nobody types it."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -196,6 +198,8 @@ def _provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, s
     if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find(PROVIDERS["openai"], path):
         url = upstreams.get(DEFAULT)
         return (custom(DEFAULT, url) if url else PROVIDERS["openai"]), path
+    if REST in upstreams:
+        return custom(DEFAULT, upstreams[REST]), path
     prefixes = " ".join(f"/{name}" for name in (*PROVIDERS, *(n for n in upstreams if n not in PROVIDERS)))
     message = f"llmproxy: no provider is known for the path {path}"
     raise RefusedError(message, hint=_HINT.format(prefixes=prefixes))

@@ -12,7 +12,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote_plus
 
+from llmproxy.core.secrets.fingerprint import DIGITS, fingerprint
 from llmproxy.core.secrets.kinds import KINDS, SecretKind, any_of, expression
 from llmproxy.core.secrets.looks import has_dozen, is_random
 from llmproxy.core.secrets.names import MEMBERS
@@ -212,6 +214,14 @@ def names_secret(lowered: str) -> bool:
 
 # -- what stands there instead -----------------------------------------------------------------------------------------------
 
+FOLLOWED = "REDACTEDx"
+"""How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
+_LONGEST_NAME = 64
+_MEMBER_OF_LINK = re.compile(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
+_IN_VALUE = re.compile(r"[\w%.~+/=:@!$*-]")
+_MOST_LINKS = 256
+"""Secrets in links of one answer: each takes a millisecond."""
+
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
     """Join spans that overlap; what is left is in order."""
@@ -235,13 +245,34 @@ def replaced(text: str, spans: list[Span], placeholder: Callable[[str], str]) ->
 
 
 def overwritten(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
-    """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk. `numbers` is added to."""
+    """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk. `numbers` is added to.
+
+    In the query of a link it is the fingerprint that stands there: who follows the link asks with it, and what was recorded of the
+    link has it as well.
+    """
     known = {} if numbers is None else numbers
+    links = {start: end for start, end in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
+    out: list[str] = []
+    at = 0
+    for start, end in spans:
+        secret = text[start:end]
+        if start in links and len(links) <= _MOST_LINKS:
+            put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
+        else:
+            put = filler(known.setdefault(secret, len(known) + 1), len(secret))
+        out += (text[at:start], put)
+        at = end
+    return "".join((*out, text[at:]))
 
-    def placeholder(secret: str) -> str:
-        return filler(known.setdefault(secret, len(known) + 1), len(secret))
 
-    return replaced(text, spans, placeholder)
+def _in_link(text: str, start: int, end: int) -> bool:
+    """Tell whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
+    return (
+        end - start > len(FOLLOWED) + DIGITS
+        and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
+        and _IN_VALUE.match(text, end) is None
+        and "\\" not in text[start:end]
+    )
 
 
 def filler(number: int, length: int) -> str:

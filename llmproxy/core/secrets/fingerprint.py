@@ -12,7 +12,7 @@ from functools import lru_cache
 
 _ROUNDS = 4096
 """About a millisecond; only for what looks secret and is no credential of its provider's."""
-_DIGITS = 12
+DIGITS = 12
 
 
 _EACH = 16
@@ -37,10 +37,15 @@ class Fingerprints:
 
     def _new(self, secret: str) -> str:
         if len(self._found) < _EACH:
-            return _stretched(secret).hex()[:_DIGITS]
+            return fingerprint(secret)
         # Who guesses this one has to guess all of the first ones with it.
         self._together = self._together or _stretched("\0".join(self._found))
-        return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+        return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def fingerprint(secret: str) -> str:
+    """Return the 12 hex digits of one value, stretched for itself."""
+    return _stretched(secret).hex()[:DIGITS]
 
 
 @lru_cache(maxsize=1024)

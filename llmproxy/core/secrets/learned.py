@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 GRAM = 8
 """Characters that are compared."""
-_MOST_OF_A_TEXT = 20_000
-"""Pieces of a text that are remembered; a longer one counts as changed by every new credential."""
+_MOST_OF_A_TEXT = 100_000
+"""Different pieces of a text that are remembered, as half a megabyte of code has; with more it counts as changed by every new credential."""
+_LONGEST = 2_000_000
+"""Characters of its runs that are looked at."""
 _MOST = 400_000
 """Pieces that are remembered in all, some 40 MB; then everything counts as changed once."""
 
@@ -42,11 +44,12 @@ class Learned:
     def search(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
         data, lean, spans = runs_of(text)
-        if len(data) != len(lean) or sum(end - start for start, end in spans) > _MOST_OF_A_TEXT:
+        if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
             return False
-        for start, end in spans:
-            run = text[start:end]
-            self._searched.update([run[at : at + GRAM] for at in range(len(run) - GRAM + 1)])
+        pieces = {text[at : at + GRAM] for start, end in spans for at in range(start, end - GRAM + 1)}
+        if len(pieces) > _MOST_OF_A_TEXT:
+            return False
+        self._searched |= pieces
         if len(self._searched) > _MOST:
             self._searched = set()
             self.count += 1

@@ -70,7 +70,9 @@ _LONGEST_HEADERS = 4096
 T = TypeVar("T")
 
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
-_OURS = re.compile(r"(REDACTE(?:D(?:-\d*)?)?\*+)")
+_OURS = re.compile(r"(REDACTE(?:D(?:-\d*|x[0-9a-f]{12})?)?\*+)")
+_LINK = re.compile(r"REDACTEDx([0-9a-f]{12})\*+")
+"""What an answer says in place of a secret in a link; who follows the link asks with it."""
 _NUMBERED = re.compile(r"\[REDACTED-(\d+)\]")
 NO_NAMES: frozenset[str] = frozenset()
 _STREAM = 3
@@ -219,7 +221,9 @@ class Redactor:
         """Redact one ``name=value`` of a query."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
-        if not plain or plain.startswith("REDACTED"):
+        if (followed := _LINK.fullmatch(plain)) and is_credential_member(known, "REDACTED"):
+            return f"{name}=REDACTEDx{followed[1]}"
+        if not plain or (plain.startswith("REDACTED") and not followed):
             return pair
         if known.lower() in names:
             return f"{name}=REDACTED" if is_credential_member(known, plain) else pair
@@ -232,7 +236,8 @@ class Redactor:
         name, mark, value = pair.partition("=")
         plain = unquote_plus(value)
         if mark and plain and is_credential_member(unquote_plus(name), plain):
-            return pair if plain.startswith("REDACTED") else f"{name}=REDACTED-{numbers.of(plain)}"
+            ours = plain.startswith("REDACTED") and not _OURS.fullmatch(plain)
+            return pair if ours else f"{name}=REDACTED-{numbers.of(plain)}"
         return name + mark + self._quoted(value, unquote_plus, lambda secret: f"REDACTED-{numbers.of(secret)}")
 
     def _quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
@@ -429,7 +434,8 @@ class _Numbers:
 
     def marked(self, secret: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
-        return f"REDACTED-{self.of(secret)}x{self.fingerprint(secret)}"
+        followed = _LINK.fullmatch(secret)
+        return f"REDACTED-{self.of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
     def placeholder(self, secret: str) -> str:
         """Return what stands for a secret in a body."""

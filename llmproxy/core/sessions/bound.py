@@ -18,6 +18,7 @@ from llmproxy.core.bindings import (
     read_circumstances,
     write_circumstances,
 )
+from llmproxy.core.bindings.fitting.typed import TypedEnds
 from llmproxy.core.bindings.learning.lessons import Lesson
 from llmproxy.core.traffic.interaction import Response
 
@@ -58,6 +59,8 @@ class Bound:
     """What stands for what, so far."""
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit gets as it is."""
+    typed: dict[tuple[int, int], TypedEnds | None] = field(default_factory=dict)
+    """What was typed last in recorded requests, as `read_typed` keeps it."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _expected: dict[Bindings, Expectations] = field(default_factory=dict)
     _said: str | None = None
@@ -94,6 +97,7 @@ class Bound:
     def _forget_tables(self) -> None:
         self._tables.clear()
         self._expected.clear()
+        self.typed.clear()
 
     def learn(self, identities: Iterable[Identity]) -> None:
         """Note what a served answer's pair of requests said; it was checked already."""

@@ -15,6 +15,7 @@ from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.sessions.calls import Calls
+from llmproxy.core.sessions.compact import Counts, Ids
 from llmproxy.core.sessions.tally import Tally
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
@@ -80,14 +81,15 @@ class Session:
     """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is cut."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
-    counts: dict[Walker, int] = field(default_factory=dict)
-    recorded_here: set[Walker] = field(default_factory=set)
-    superseded: set[Walker] = field(default_factory=set)
+    counts: Counts = field(default_factory=Counts)
+    recorded_here: Counts = field(default_factory=Counts)
+    """Which it records, each for its party and for nobody's."""
+    superseded: Counts = field(default_factory=Counts)
     """`record`: keys whose older recordings were already replaced by this session."""
-    served: set[int] = field(default_factory=set)
-    """Interactions that were replayed, over all restarts."""
-    made: set[int] = field(default_factory=set)
-    """Interactions that were recorded, since the walk began: a failure among them that a good answer follows is a retry."""
+    served: Ids = field(default_factory=Ids)
+    """Interactions that were replayed or recorded, over all restarts."""
+    failed: set[int] = field(default_factory=set)
+    """Failures that were recorded, since the walk began: one that a good answer follows is a retry."""
     opened: bool = False
     """By the control API: it ends with close or reset, and never restarts by itself."""
     upstreams: dict[str, str] = field(default_factory=dict)
@@ -137,16 +139,14 @@ class Session:
             and not self.opened
             and self.policy.plays is not Plays.NOTHING
             and recordings > 0
-            and self.counts.get(walker, 0) >= recordings
+            and self.counts.of(walker) >= recordings
             and self._last not in (None, walker)
         )
 
     def count(self, walker: Walker) -> int:
         """Count one arrival that does not start the walk again, and return its number, from 1."""
-        nth = self.counts.get(walker, 0) + 1
-        self.counts[walker] = nth
         self._last = walker
-        return nth
+        return self.counts.add(walker)
 
     def last_of(self, party: str) -> Key | None:
         """Return the key that a party asked last; None if the last request was another's, or there was none."""
@@ -156,7 +156,7 @@ class Session:
         """Walk from the start again."""
         self.counts.clear()
         self.recorded_here.clear()
-        self.made.clear()
+        self.failed.clear()
         self._last = None
         if self.forking is not None:
             self.forking.restart()
@@ -167,6 +167,15 @@ class Session:
         for each in (self.faulting, *self.aside):
             if each is not None:
                 each.restart()
+
+    def record(self, walker: Walker) -> None:
+        """Note that what is asked here is recorded by this session, not served."""
+        self.recorded_here.add(walker)
+        self.recorded_here.add(("", walker[1]))
+
+    def records(self, key: Key) -> bool:
+        """Tell whether a key is recorded here, whoever asks. From any thread."""
+        return ("", key) in self.recorded_here
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""

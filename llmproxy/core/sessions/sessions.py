@@ -27,6 +27,7 @@ from llmproxy.core.forks.table import Fork, drop, fork_of, put, reserve
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.bound import Bound, LearningTrial
+from llmproxy.core.sessions.compact import Ids
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
@@ -420,9 +421,9 @@ class Sessions:
 
     def _keep(self, session: Session) -> None:
         place = (session.cassette, session.sample)
-        before = self._served.get(place)
-        if before is None or not session.served.issubset(before):
-            self._served[place] = array("q", session.served.union(before or ()))
+        served = Ids(self._served.get(place, ()))
+        served.update(session.served)
+        self._served[place] = array("q", served)
 
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)

@@ -23,7 +23,7 @@ from llmproxy.core.providers.routing import PROVIDERS, Route, route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import Older
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.store import Rekeying, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteError, RefusedError
 
@@ -162,14 +162,11 @@ def rekey(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
 
 def _write(store: Store, found: Iterable[Rekeyed], rules: Rules) -> None:
     counts: dict[tuple[object, ...], int] = defaultdict(int)
-    rows = []
+    made = []
     for each in found:
         counts[*each.place, each.new] += 1
-        rows.append((each.new, counts[*each.place, each.new], rules.digest, each.id))
-    with store.transaction() as conn:
-        # Two live rows may never stand in one slot, not even for a moment.
-        conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ?", [(row[-1],) for row in rows])
-        conn.executemany("UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ?", rows)
+        made.append(Rekeying(each.id, each.new, counts[*each.place, each.new], rules.digest))
+    store.rekey(made)
 
 
 def merges(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:

@@ -1,64 +1,37 @@
-"""The store: every recorded interaction in one SQLite file, shared by as many processes as like.
+"""What a store is: it is read by `Reading`, from a file on this machine, and does what `Writing` says, in a file or on a server.
 
-Reads go through one connection of the calling thread's, prepared SQL on indexed columns. Writes go through another,
-opened at the first write, guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes visible
-whole or not at all, and its occurrence is given under the database's write lock, so that no two processes take the
-same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
-twice; what was read by id may be remembered.
-
-Opened for replay the file never changes, nor does its folder. The schema is described in docs/store.md.
+There are two kinds: `file.store.FileStore`, and `server.store.ServerStore`, whose file is a copy of what was read of the server. One table
+of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an interaction becomes visible whole or not
+at all, and its occurrence is given under a lock, so that no two writers take the same slot. A row's content never changes once it is
+there (only the superseded mark does), and ids are never given twice; what was read by id may be remembered.
 """
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Self
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.bodies import Bodies, Group, Prepared
-from llmproxy.core.store.contents.rows import RowSummary, Sql, to_sql
-from llmproxy.core.store.derived import Derived
-from llmproxy.core.store.file import leases
-from llmproxy.core.store.file.connect import (
-    StoreReader,
-    check_writable,
-    close_writer,
-    look,
-    open_beside,
-    open_reader,
-    open_writer,
-    translate,
-)
-from llmproxy.core.store.reading import SLOTS, CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
-from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.core.store.contents.rows import RowSummary
+from llmproxy.core.store.reading import CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.sqlite_file import Connection, FileState, immediate
 
-__all__ = ["CassetteInfo", "RecordingSlot", "RowSummary", "Store"]
+__all__ = [
+    "UNFINISHED",
+    "Addition",
+    "CassetteInfo",
+    "Deleted",
+    "RecordingSlot",
+    "Rekeying",
+    "RowSummary",
+    "Store",
+    "Writing",
+    "choose_slot",
+]
 
-log = logging.getLogger(__name__)
-
-_SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
-_SUPERSEDE_ALL = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
-_RENAME = (
-    "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
-)
-# The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
-_NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
-_INSERT = (
-    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608
-    f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
-)
-_COUNT = """
-UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
-"""
 _GOOD = (
     "{0}.ending = 'complete' AND {0}.status < 500 AND {0}.status NOT IN ("
     + ", ".join(map(str, sorted(TRANSIENT | AUTHENTICATION)))
@@ -80,82 +53,105 @@ class Addition(NamedTuple):
     """Whether it replaces the older live recordings of its key."""
     healing: Collection[int] | None = None
     """If it is good, it replaces the failures of its place that are not among these: what the same session recorded. None: no failure."""
+    instead: int | None = None
+    """The one live recording of its key whose place it takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """An interaction of which everything is made that needs no lock."""
+class Rekeying(NamedTuple):
+    """A live recording, and the slot that it is to have."""
 
-    given: Addition
-    row: tuple[Sql, ...]
-    request: Prepared
-    response: Prepared
-
-
-def _group(interaction: Interaction) -> Group:
-    return interaction.cassette, interaction.provider, interaction.operation
+    id: int
+    key: Key
+    occurrence: int
+    rules: str
 
 
-class Store(Reading):
-    """One store file. Reading belongs to one thread at a time; writing may be done from any."""
+class Deleted(NamedTuple):
+    """What a deletion did."""
 
-    def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
-        """Use :meth:`open`."""
-        super().__init__(path, reader, now=now, watch=not writable)
-        self.writable = writable
-        self._lock = threading.Lock()
-        self._writer: Connection | None = None
-        self._moved = False
-        """Whether the file was removed or replaced since the reading connection was opened."""
-        self._bodies = Bodies()
+    interactions: int
+    bodies: int
+    """Contents that nobody else used."""
+    freed: int | None
+    """Bytes by which the file shrank; None on a server, which gives space back when it likes."""
 
-    @property
-    def generation(self) -> tuple[int, int]:
-        """As of any reading; follows the writing connection to another file. Raises CassetteError."""
-        if self._moved:
-            self._moved = False
-            self._read_from(open_beside(self.path))
-        return super().generation
 
-    @classmethod
-    def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> Store:
-        """Open the store at `path`; made if `writable` and missing. `now` gives Unix time.
+class Writing(Protocol):
+    """What a kind of store must be able to do. Any thread may call these; each is one transaction."""
+
+    writable: bool
+    """Whether it was opened to be written; else all but `refresh` and `close` raise StoreReadOnly."""
+
+    @abstractmethod
+    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+        """Store several interactions: all, or (when this raises) none; returns their ids, committed.
+
+        One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all that is live in
+        this cassette is superseded first.
 
         Raises:
-            CassetteNotFound: it does not exist and is not to be written.
-            CassetteCorrupt: it is not SQLite, damaged, or another program's.
-            CassetteNewer: a newer llmproxy wrote it.
-            CassetteBusy: another program holds it locked.
-            StoreReadOnly: it is to be written and cannot be.
+            RecordingError: the disk is full or failed; nothing was stored, what was there stays readable.
+            CassetteBusy: somebody else held the store, or a cassette of it, all the time.
+            StoreReadOnly: the store is not, or cannot be, opened for writing.
 
         """
-        path = Path(path)
-        if not writable:
-            return cls(path, open_reader(path), writable=False, now=now)
-        state = look(path)
-        check_writable(path)
-        if state is FileState.ROLLBACK:
-            # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
-            reader = open_reader(path)
-            if reader.copy is None:
-                return cls(path, reader, writable=True, now=now)
-            reader.close()
-        writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
-        try:
-            store = cls(path, open_beside(path), writable=True, now=now)
-        except BaseException:
-            close_writer(writer)
-            raise
-        store._writer = writer
-        return store
 
+    @abstractmethod
+    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
+        """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
+
+        `anew`: it records the cassette from its start; else it adds what is missing.
+
+        Raises CassetteBusy naming the holder whose lease is live. Call `heartbeat` at least every 5 s.
+        """
+
+    @abstractmethod
+    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+        """Keep the lease; False if it is gone."""
+
+    @abstractmethod
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or is cut."""
+
+    @abstractmethod
+    def refresh(self, cassette: str) -> None:
+        """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
+
+    @abstractmethod
+    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+        """Write the slots of a cassette (JSON), in place of those that it had."""
+
+    @abstractmethod
+    def remember_file(self, cassette: str, seen: FileSeen) -> None:
+        """Note that the store is in step with the file of a cassette."""
+
+    @abstractmethod
+    def delete(self, ids: Collection[int]) -> Deleted:
+        """Delete interactions, and every body that only they used."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None:
+        """Give a cassette and all its samples another name. Raises SettingsError if there is one of that name."""
+
+    @abstractmethod
+    def rekey(self, made: Sequence[Rekeying]) -> None:
+        """Give live recordings other keys; where slots meet, in the order in which they are given."""
+
+    @abstractmethod
+    def in_file(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Hold the write lock of a store in a file, for what only such a one has; all in the block happens, or nothing. Raises StoreReadOnly for a server's."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Close both connections; the file is at rest as one file unless another process has it open."""
-        with self._lock:
-            self._reader.close()
-            if self._writer is not None:
-                close_writer(self._writer)
-                self._writer = None
+        """Close it."""
+
+
+class Store(Reading, Writing):
+    """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
+
+    def add(self, interaction: Interaction, *, supersede: bool) -> int:
+        """Store an interaction and return its id, as `add_all`; with `supersede` it replaces the live recordings of its key."""
+        return self.add_all([Addition(interaction, supersede)])[0]
 
     def __enter__(self) -> Self:
         """Close at the end of the block."""
@@ -165,189 +161,6 @@ class Store(Reading):
         """Close."""
         self.close()
 
-    # --- writing -----------------------------------------------------------------------------------------------------
-
-    def add(self, interaction: Interaction, *, supersede: bool) -> int:
-        """Store an interaction and return its id; committed when this returns.
-
-        It takes `interaction.occurrence` if no live recording has it, else the next after the last. With `supersede`
-        the older live recordings of its key are superseded in the same transaction. Blocks up to 5 s for others' writes.
-
-        Raises:
-            RecordingError: the disk is full or failed; nothing was stored, what was there stays readable.
-            CassetteBusy: another program held the file all the time.
-            StoreReadOnly: the store is not, or cannot be, opened for writing.
-
-        """
-        return self.add_all([Addition(interaction, supersede)])[0]
-
-    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
-        """Store several interactions in one transaction: all, or (when this raises) none. Else as `add`.
-
-        `instead_of`: all that is live in this cassette is superseded first.
-        """
-        made = [(each, rows.to_row(each.interaction)) for each in many]
-        stored = self._add_all(made, instead_of)
-        if self._writer is not None and not self._writer.is_current():
-            stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
-        return stored
-
-    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
-        with self._writing() as conn:
-            ready = [_Ready(*one, *self._prepared(conn, one[0].interaction)) for one in made]
-            waiting = [
-                (place, derived)
-                for place, derived in self.derived.items()
-                if derived is not None and not derived.settled
-                if any(place == (given.interaction.cassette, given.interaction.sample) for given, _ in made)
-            ]
-            with immediate(conn):
-                now = self._now()
-                for place, derived in waiting:
-                    self._settle(conn, *place, derived)
-                if instead_of is not None:
-                    conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
-                stored: list[tuple[int, tuple[int, int]]] = []
-                for one in ready:
-                    stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
-            for _, derived in waiting:
-                derived.settled = True
-            for (given, _), (_, request) in zip(made, stored, strict=True):
-                self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
-        return [new for new, _ in stored]
-
-    def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
-        """Make the bodies of request and response ready: the slow part, without the write lock."""
-        request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
-        return request, self._bodies.prepare(conn, interaction.response.body, None)
-
-    def _insert(
-        self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
-    ) -> tuple[int, tuple[int, int]]:
-        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body.
-
-        `before`: id of the first one that is stored together with it.
-        """
-        one, supersede = ready.given.interaction, ready.given.supersede
-        name, sample = to_sql(one.cassette), one.sample
-        slot = (name, sample, to_sql(one.party), one.key)
-        position = _position(conn, name, sample, now)
-        request = self._bodies.put(conn, ready.request)
-        response, _ = self._bodies.put(conn, ready.response)
-        found = conn.execute(SLOTS, slot).fetchall()
-        gone, nth = choose_slot(
-            ready.given, [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
-        )
-        superseded = bool(gone)
-        conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
-        if supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
-            for id_ in derived.before.get((one.party, one.older), ()):
-                superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
-        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
-        if superseded:
-            conn.execute(_NAME_SUCCESSOR, (new, now))
-        if one.circumstances:
-            said = to_sql(one.circumstances)
-            conn.execute("INSERT OR IGNORE INTO circumstances (said) VALUES (?)", (said,))
-            conn.execute("INSERT INTO declared SELECT ?, id FROM circumstances WHERE said = ?", (new, said))
-        if one.made_ids:
-            made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
-            conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
-        return new, request
-
-    @staticmethod
-    def _settle(conn: sqlite3.Connection, cassette: str, sample: int, derived: Derived) -> None:
-        """Give what an older version recorded in a cassette its keys of today, before anything else is stored there."""
-        for (party, key), ids in derived.keyed.items():
-            taken = conn.execute(SLOTS, (to_sql(cassette), sample, to_sql(party), key)).fetchall()
-            last = taken[-1][1] if taken else 0
-            for nth, id_ in enumerate(ids, last + 1):
-                conn.execute(_RENAME, (key, nth, derived.rules, id_, key))
-
-    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
-
-        `anew`: it records the cassette from its start; else it adds what is missing.
-
-        Raises CassetteBusy naming the holder whose lease is live. Call `heartbeat` at least every 5 s.
-        """
-        self._require_writable()
-        if exclusive:
-            with self._writing() as conn, immediate(conn):
-                leases.take(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
-
-    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
-        """Keep the lease; False if it is gone."""
-        with self._writing() as conn, immediate(conn):
-            return leases.renew(conn, to_sql(cassette), sample, holder, self._now())
-
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or is cut."""
-        self._require_writable()
-        if self._writer is None:
-            return  # nothing was written through us, so there is nothing to say, and the file stays as it was
-        with self._writing() as conn, immediate(conn):
-            if clean is None:
-                clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
-            leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
-
-    def refresh(self, cassette: str) -> None:
-        """See that what others recorded in a cassette can be read: a file shows that by itself. Raises LLMProxyError."""
-
-    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the slots of a cassette (JSON), in place of those that it had."""
-        name = to_sql(cassette)
-        with self.transaction() as conn:
-            conn.execute("DELETE FROM slots WHERE cassette = ?", (name,))
-            conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)])
-
-    def remember_file(self, cassette: str, seen: FileSeen) -> None:
-        """Note that the store is in step with the file of a cassette."""
-        with self._writing() as conn, immediate(conn):
-            conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock for upkeep; everything in the block happens, or nothing does."""
-        with self._writing() as conn, immediate(conn):
-            yield conn
-        self._bodies.forget()
-        self._answers.clear()
-        self._answer_bytes = 0
-
-    def vacuum(self) -> None:
-        """Give the space of deleted rows back to the disk; left for later if another process uses the store."""
-        with suppress(CassetteBusy, RecordingError), self._writing() as conn:
-            conn.execute("VACUUM")
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    # --- below -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Give the writing connection to one thread, opened at the first call."""
-        self._require_writable()
-        with self._lock:
-            if self._writer is not None and not self._writer.is_current():
-                log.warning(
-                    "the store %s was removed or replaced while we recorded; from now on we record there", self.path
-                )
-                self._writer.close()
-                self._writer = None
-                self._bodies.forget()
-                self._moved = True
-            if self._writer is None:
-                self._writer = open_writer(self.path)
-            try:
-                yield self._writer
-            except sqlite3.Error as error:
-                self._bodies.forget()
-                raise translate(error, self.path, writing=True) from error
-
-    def _require_writable(self) -> None:
-        if not self.writable:
-            raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
-
 
 def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> tuple[frozenset[int], int]:
     """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives the next after the last.
@@ -355,6 +168,7 @@ def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | No
     `before`: id of the first one that is stored together with it.
     """
     gone = frozenset(each.id for each in live) if given.supersede else _healed(given, live, before)
+    gone |= {each.id for each in live if each.id == given.instead}
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 
@@ -366,12 +180,3 @@ def _healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) 
         return frozenset()
     failures = (each.id for each in failures_behind(live))
     return frozenset(id_ for id_ in failures if id_ not in given.healing and (before is None or id_ < before))
-
-
-def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
-    """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
-    found = conn.execute(_COUNT, (name, sample)).fetchall()
-    if not found:
-        leases.ensure(conn, name, sample, now)
-        found = conn.execute(_COUNT, (name, sample)).fetchall()
-    return int(found[0][0])

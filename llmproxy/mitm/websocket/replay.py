@@ -293,7 +293,7 @@ class Socket:
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
-            session.recorded_here.add(exchange.walker)  # this conversation has changed: the next one is recorded
+            session.record(exchange.walker)  # this conversation has changed: the next one is recorded
         engine.journal.miss({**miss.data, "text": exchange.error.message}, at=engine.now())
         yield from self._close(MISMATCH, engine.redactor.text(miss.reason))
 

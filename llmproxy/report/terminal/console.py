@@ -17,7 +17,7 @@ from typing import TextIO
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
 from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
-from llmproxy.report.amounts import counted, dollars
+from llmproxy.report.forms.amounts import counted, dollars
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
 
 __all__ = ["Console", "room_of", "summary_lines", "wants_colour"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
-from llmproxy.report.amounts import clock, duration, in_and_out
+from llmproxy.report.forms.amounts import clock, duration, in_and_out
 from llmproxy.report.terminal.cells import cut, fill, width
 
 __all__ = ["clean", "heads", "line", "paint", "steps"]

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmproxy.report.amounts import counted
-from llmproxy.report.cases import table
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.words import content_of, replayed, seconds, shown
+from llmproxy.report.forms.amounts import counted
+from llmproxy.report.forms.words import content_of, replayed, seconds, shown
+from llmproxy.report.history.cases import table
 
 __all__ = ["SuiteConsole"]
 

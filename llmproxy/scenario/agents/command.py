@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["CommandAgent"]
 
 LIVES = ("run", "conversation")
+ON_STDERR = "On standard error, at the end:"
+"""What stands in an error before the last lines that an agent wrote there."""
 _SHELL_NOT_FOUND = (126, 127)
 """What a shell, or `env`, ends with if there is no such program."""
 _LAST_WORDS = 0.5
@@ -234,4 +236,4 @@ class CommandAgent(AgentAdapter):
 
 def _complaints(child: Child) -> str:
     text = tail(child.complaints)
-    return f"\nOn standard error, at the end:\n{text}" if text else ""
+    return f"\n{ON_STDERR}\n{text}" if text else ""

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.amounts import counted
 from llmproxy.report.events import Status
+from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError, UpstreamError
+from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsigned
 
 __all__ = [
     "CallFailed",
@@ -24,7 +24,6 @@ __all__ = [
     "refused",
 ]
 
-OURS = "llmproxy: "
 MISS = "no recorded response"
 """How every miss begins, whatever its status."""
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
@@ -141,7 +140,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
     """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
     ours = our_text(error)
     if ours is not None:
-        told = ours.removeprefix(OURS)
+        told = unsigned(ours)
         if told.startswith(MISS):  # its status is the dialect's, or the user's
             return MissError(ours)
         return ModelError(f"the call of {model} for {party!r} did not get through: {told}")

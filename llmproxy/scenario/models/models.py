@@ -25,6 +25,7 @@ from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer, Called, spoken
+from llmproxy.scenario.models.clients import led
 from llmproxy.scenario.models.direct import request_of
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, is_transient, refused
 from llmproxy.scenario.models.imported import imported
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _PLACES = ("api_base", "api_version")
-_ASIDE = ("client", "shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
+_ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
 """Keywords of litellm by which a call would not pass the proxy, or would never be made."""
 PAUSES = (0.5, 2.0)
 """Seconds before a call is repeated that met a bad moment of the provider."""
@@ -240,6 +241,8 @@ def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[s
         return said | {name: value for name, value in places.items() if value}
     found = route(model, session.proxy, session, party=party)
     found["extra_headers"] = {**(model.extra.get("extra_headers") or {}), **found["extra_headers"]}
+    if client := model.extra.get("client"):
+        found["client"] = led(client, found["api_base"], model.model)
     if session.opened.offline:
         said.setdefault("api_key", PLACEHOLDER)
     return said | found

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.clients import addressed
 from llmproxy.scenario.models.direct import is_openai
 from llmproxy.scenario.models.imported import imported
 
@@ -53,7 +54,7 @@ def route(
         SettingsError: calls of this model cannot be led anywhere; the text says what to write.
 
     """
-    config = model if isinstance(model, ModelConfig) else ModelConfig(model=model)
+    config = addressed(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = provider_of(config.model)
     base = proxy.rstrip("/")
     if config.api_base and provider not in _OWN_DIALECT:
@@ -87,15 +88,15 @@ def provider_of(model: str) -> str:
     return str(_told(model)[1])
 
 
-def upstreams_of_models(models: Iterable[ModelConfig]) -> dict[str, str]:
-    """Return where the session of a run must forward the calls of models with an `api_base`, by the name of the upstream.
+def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
+    """Return where the session of a run must forward the calls of models with an address of their own, by the name of the upstream.
 
     Raises:
         SettingsError: two of them would need different places under one name.
 
     """
     found: dict[str, str] = {}
-    for config in models:
+    for config in (addressed(model, proxy) for model in models):
         if not config.api_base:
             continue
         provider = provider_of(config.model)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import hashlib
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Report
 from llmproxy.client.control.wires import Wires
 from llmproxy.client.environment.build import upstreams_of
+from llmproxy.client.host import HOST
 from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
@@ -73,6 +77,7 @@ class RunSession:
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
         self.llm = LLM(self.proxy, self.name, replay=opened.offline)
+        self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run ends before its end, so that mode `once` records it anew."""
         self._closed: Report | None = None
@@ -145,7 +150,7 @@ class RunSession:
 
     async def begin(self) -> None:
         """Remember what had arrived before."""
-        self._watched = set(own_sessions(outside(), self.proxy) or (process_session(),)) - {self.name}
+        self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.walk} - {self.name, ""}
         self._before = await self._heard(self._watched)
 
     # -- who takes part
@@ -164,6 +169,19 @@ class RunSession:
     def party_headers(self, party: str) -> dict[str, str]:
         """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
+
+    def llm_of(self, role: AgentRole) -> LLM:
+        """Return access to models for an adapter of this role: whatever client it uses, its calls are those of its party."""
+        party = _PARTIES[role]
+        if party not in self._llms:
+            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._named, party)))
+        return self._llms[party]
+
+    def _named(self, party: str) -> str:
+        """Bind a name under which calls are those of `party` until the session is closed. Raises ControlError."""
+        name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
+        self.control.bind(name, self.name, party)
+        return name
 
     @asynccontextmanager
     async def turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
@@ -236,6 +254,20 @@ class RunSession:
         """
         now = await self._heard(self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
+
+    async def strays(self) -> list[Call]:
+        """Return the calls that `unattributed` counts, as far as the proxy still tells them."""
+        found: list[Call] = []
+        for name, count in (await self._heard(self._watched)).items():
+            if (new := count - self._before.get(name, 0)) > 0:
+                with suppress(ControlError):  # one that nobody opened is counted, and tells no calls
+                    found += (await aside(self.control.walk, name, 0))[-new:]
+        return found
+
+    async def disown(self, since: int) -> None:
+        """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of its test."""
+        if HOST.walk in self._watched and (more := await self.unattributed() - since) > 0:
+            self._before[HOST.walk] = self._before.get(HOST.walk, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
         """End the session and return what it came to, with the calls after number `after` if one is given; again, the same."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.intervals import Interval, check_passes, wilson
+from llmproxy.report.forms.intervals import Interval, check_passes, wilson
 
 __all__ = [
     "FEWEST_TRANSCRIPTS",

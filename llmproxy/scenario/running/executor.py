@@ -111,10 +111,12 @@ class ScenarioExecutor(Life):
             return await self._value(step)
         if self.session is not None:
             self.unattributed = await self.session.unattributed()
-            await self._caller.catch_up()
+            await self._traffic.catch_up()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
             value = await self._value(step)
+            if self.session is not None:
+                await self.session.disown(self.unattributed)
             _refuse_denial(label, value)
         except Exception as error:
             status = status_of(error, self._at_work)
@@ -149,7 +151,7 @@ class ScenarioExecutor(Life):
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
-        from llmproxy.report.hiding import Hiding
+        from llmproxy.report.forms.hiding import Hiding
         from llmproxy.report.terminal.scenario_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))

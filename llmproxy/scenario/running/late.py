@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
-    from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["LateCallsError", "name_late_calls"]
 
@@ -22,20 +22,29 @@ class LateCallsError(MachineError):
     code = "llmproxy_suite_late_calls"
 
 
-def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int) -> list[str]:
+def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Sequence[Call] = ()) -> list[str]:
     """Name calls of the agent that came too late: tools where an answer asks for some, else the request.
 
     Args:
         calls: Of the agent, in order; `wire` has read them.
         wire: Everything that the agent said to models.
         strays: Calls of this process that were made while no agent had its turn: they are its as well, as far as anybody knows.
+        named: Of the strays, those that the proxy tells.
 
     """
-    whose = (
-        [f"{strays} calls arrived that belong to no run (nobody had its turn when they were made)"] if strays else []
-    )
-    if not calls:
-        return whose
+    said = []
+    if calls:
+        said.append(f"after the end of the scenario the agent made further calls: {_named(calls, wire)}")
+    if strays:
+        apart = Wire(None)
+        apart.read(named)
+        many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
+        what = f": {_named(named, apart)}" if named else ""
+        said.append(f"{many} to no run, since nobody had its turn then{what}")
+    return said
+
+
+def _named(calls: Sequence[Call], wire: Wire) -> str:
     try:
         tools = wire.step(calls[0].seq - 1).tools
     except LLMProxyError:  # a damaged recording: the calls are named all the same
@@ -45,7 +54,7 @@ def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int) -> list[str]
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]
-    return [f"after the end of the scenario the agent made further calls: {_few(named)}", *whose]
+    return _few(named)
 
 
 def _few(named: Iterable[str]) -> str:

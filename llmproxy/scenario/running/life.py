@@ -22,6 +22,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.cast import Cast
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
+from llmproxy.scenario.running.program import PROGRAM
 from llmproxy.scenario.running.scripted import Scripted
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.checkpoints import added_up
@@ -121,7 +122,9 @@ class Life(Scripted):
     def _end(self, result: ScenarioResult, *, broken: bool = False) -> ScenarioResult:
         first, self.outcome = self.outcome is None, self.outcome or result
         self.narrator.finished(result, broken=broken)
-        if first:
+        if first and HOST.listener is None:
+            PROGRAM.ended(result)
+        elif first:
             HOST.ended(self, result)
         return result
 
@@ -150,7 +153,7 @@ class Life(Scripted):
         self.session = await self._open_session()
         self._cast.enter()
         self.reset()
-        self._caller.session = self.session
+        self._traffic.session = self.session
         if self.session is not None:
             self.narrator.who = replace(self.narrator.who, cassette=self.cassette)
         try:
@@ -200,7 +203,7 @@ class Life(Scripted):
             cassette=self.cassette,
             sample=sample,
             mode=self.options.mode or HOST.mode or None,
-            upstreams=upstreams_of_models(models),
+            upstreams=upstreams_of_models(models, proxy),
             faults=HOST.faults,
             mocks=self.options.mock,
         )
@@ -225,12 +228,16 @@ class Life(Scripted):
         try:
             self.unattributed = await session.unattributed()
         finally:  # what came since is told by the same answer: nothing is asked twice
-            self._report = await session.close(self._caller.seen if self._played else None)
+            self._report = await session.close(self._traffic.seen if self._played else None)
         self._usage = await session.usage()
         if self._played:
-            late = await self._caller.late(session, self._report.further)
-            named = late or self.unattributed
-            self._late = name_late_calls(late, self._caller.read(), self.unattributed) if named else []
+            late = await self._traffic.late(session, self._report.further)
+            strays = await session.strays() if self.unattributed else []
+            self._late = (
+                name_late_calls(late, self._traffic.wire, self.unattributed, strays)
+                if late or self.unattributed
+                else []
+            )
 
     async def _close_anyway(self) -> list[str]:
         """Close after an error, which must not be hidden by another one."""
@@ -241,7 +248,7 @@ class Life(Scripted):
 
     def _measured(self, result: ScenarioResult, problems: Sequence[str]) -> ScenarioResult:
         """Return the result with what the proxy measured."""
-        report, caller = self._report, self._caller
+        report, traffic = self._report, self._traffic
         labels = [*result.labels, *self.marks, *problems, *self._late]
         labels += [] if report is None else report.unstruck
         if self.unattributed:
@@ -253,12 +260,12 @@ class Life(Scripted):
             "run_id": self.narrator.who.run_id,
             "sample": self.options.sample,
             "labels": tuple(labels),
-            "misses": tuple(caller.misses),
+            "misses": tuple(traffic.misses),
         }
-        if caller.session is not None:
-            found |= {"cassette": self.cassette, "waited": caller.waited, "usage": dict(self._usage or {})}
-            found["tool_calls"] = tuple(caller.wire())
-            found["recorded_at"] = caller.recorded_at()
+        if traffic.session is not None:
+            found |= {"cassette": self.cassette, "waited": self._caller.waited, "usage": dict(self._usage or {})}
+            found["tool_calls"] = tuple(traffic.wire.tools())
+            found["recorded_at"] = traffic.recorded_at()
         if report is not None:
             found["replayed"] = report.hits > 0 and not (report.live_calls or report.recorded or report.misses)
             found |= {"bound": report.bound, "bound_names": report.bound_names}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from llmproxy.errors import SettingsError
 __all__ = ["KINDS", "Row", "RowError", "rows_of"]
 
 ID = "id"
+_BETWEEN = re.compile(r"[\s,]*")
 MAX_BYTES = 50_000_000
 """Of one file: a hundred thousand cases, and no dump of a database by mistake."""
 
@@ -41,7 +43,7 @@ class Row:
 
     values: dict[str, Any]
     line: int
-    """Where it begins; its number where nobody knows lines."""
+    """Where it begins."""
 
 
 def rows_of(path: str | Path) -> list[Row]:
@@ -114,27 +116,39 @@ def _jsonl(text: str, file: str) -> list[Row]:
 
 
 def _json(text: str, file: str) -> list[Row]:
+    """Read a list; a decoder that is asked for one element after the other tells where each begins."""
     try:
-        return _listed(json.loads(text) if text.strip() else [], file)
+        whole = json.loads(text) if text.strip() else []
     except ValueError as error:
         raise RowError(file, getattr(error, "lineno", 0), f"is no JSON: {error}") from error
+    if not isinstance(whole, list):
+        raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
+    found, read = [], json.JSONDecoder().raw_decode
+    at = text.find("[") + 1
+    line = 1 + text.count("\n", 0, at)
+    for _ in whole:
+        begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr] # it fits everywhere
+        line += text.count("\n", at, begin)
+        value, at = read(text, begin)
+        found.append(_row(value, file, line))
+        line += text.count("\n", begin, at)
+    return found
 
 
 def _yaml(text: str, file: str) -> list[Row]:
     import yaml
 
+    from llmproxy.scenario.values.core_yaml import listed
+
     try:
-        return _listed(yaml.safe_load(text) or [], file)
+        return [_row(value, file, line) for value, line in listed(text)]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {error.problem or error}") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {problem}") from error
-
-
-def _listed(value: object, file: str) -> list[Row]:
-    if not isinstance(value, list):
-        raise RowError(file, 0, f"is to be a list of mappings, and is a {type(value).__name__}")
-    return [_row(each, file, number) for number, each in enumerate(value, 1)]
+        raise RowError(file, 0, f"is no YAML: {error}") from error
+    except TypeError as error:
+        raise RowError(file, 0, str(error)) from error
 
 
 def _row(value: object, file: str, number: int) -> Row:

@@ -10,6 +10,7 @@ offered passes at 0, and is said.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,17 @@ _PREFIX = re.compile(r"__|[./:]")
 _IGNORED = re.compile(r"[_\-.\s]")
 _LONG = 6
 """Letters of a server's name from which one that is one edit apart is a misspelling, not another server."""
-_FIRST = re.compile(r"[^.\[\]$]+")
-"""The first name in the path of an argument."""
+_NAME = re.compile(r"[^.\[\]$]+")
+"""A name, or a number, in the path of an argument."""
+_DEEPEST = 8
+"""Levels of arguments whose names are compared."""
 
 
 def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
     """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so far."""
     before = _offered(run)
     now, called = _offered(step.seen), {use.name for use in step.tools}
-    arguments: dict[str, frozenset[str]] = {}
+    arguments: dict[str, _Names] = {}
     for each in run:
         arguments |= {} if each.exchange is None else declared_arguments(each.exchange.tree)
     made: list[Assertion] = []
@@ -51,7 +54,7 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
             continue
         if wanted.offered is not None:
             made.append(_check_offered(name, now, called, offered=wanted.offered))
-        made += _check_arguments(name, wanted, arguments.get(name, frozenset()), step)
+        made += _check_arguments(name, wanted, arguments.get(name, {}), step)
     return made
 
 
@@ -93,7 +96,8 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _folded(name: str) -> str:
-    return _IGNORED.sub("", name).casefold()
+    """Return a name without its way of writing; letters that are composed, or wide, are those that look the same."""
+    return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
 def _endings(name: str) -> set[str]:
@@ -139,17 +143,45 @@ def _check_offered(name: str, now: set[str], called: set[str], *, offered: bool)
     return Assertion(name=f"tools.{name}.offered", status=status, expected=offered, actual=name in now, message=message)
 
 
-def _check_arguments(name: str, wanted: ToolExpect, known: frozenset[str], step: Observed) -> list[Assertion]:
-    given = {key for use in step.tools if use.name == name and isinstance(use.arguments, dict) for key in use.arguments}
+def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observed) -> list[Assertion]:
+    known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
+    for use in step.tools:
+        if use.name == name:
+            _add_given(known, use.arguments)
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
-            first = next(iter(_FIRST.findall(path)), "")
-            if not first or first in known or first in given:
-                continue
-            if meant := find_near(first, known | given):
-                made.append(_error(f"tools.{name}.{key}", f"{name} has no argument {first!r}; did you mean {meant!r}?"))
+            if found := _misspelt(path, known):
+                said, meant = found
+                made.append(_error(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?"))
     return made
+
+
+type _Names = Mapping[tuple[str, ...], frozenset[str]]
+"""Names of arguments, by where they stand; () is the top."""
+
+
+def _add_given(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
+    """Add the names that a call gives; an object of any names may have others in the next call."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, Mapping) and len(place) < _DEEPEST:
+            known[place] = known.get(place, frozenset()) | frozenset(map(str, item))
+            for name, inner in item.items():
+                _add_given(known, inner, (*place, str(name)))
+
+
+def _misspelt(path: str, known: _Names) -> tuple[str, str] | None:
+    """Return the beginning of a path that is nearly another, and that one; None where it may be meant as it is."""
+    if path in known.get((), ()):
+        return None
+    place: tuple[str, ...] = ()
+    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
+        names = known.get(place, frozenset())
+        if name not in names:
+            meant = find_near(name, names)
+            return (".".join((*place, name)), ".".join((*place, meant))) if meant else None
+        place = (*place, name)
+    return None
 
 
 def _error(name: str, message: str) -> Assertion:

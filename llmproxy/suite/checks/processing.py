@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import Unknown, check, show
+from llmproxy.suite.matchers.table import Unknown, check_number, show
 from llmproxy.trace.observing.processing import EVIDENCE
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class _Check:
         if key in _COUNTS:
             value = finding.values.get(key)
             actual = Unknown(f"how many is not known: {finding.reason}") if value is None else value
-            found = check(name, actual, matcher, self.scope, where=finding.where)
+            found = check_number(name, actual, matcher, self.scope, where=finding.where)
             return [replace(each, evidence=finding.evidence) for each in found]
         words = [
             str(self.scope.resolve(word))
@@ -113,6 +113,8 @@ class _Check:
             return replace(
                 made, status=Status.ENVIRONMENT_ERROR, message=f"{reason}: {finding.reason}", evidence="unobservable"
             )
+        if not word:
+            return replace(made, status=Status.ENVIRONMENT_ERROR, message="an empty text is in every text")
         text = "\n".join(finding.summaries)
         if (word.casefold() in text.casefold()) is wanted:
             return made

@@ -23,7 +23,10 @@ class CheckedStage(Protocol):
     scope: Scope
     session: RunSession | None
     snapshots: Snapshots
-    wire: Wire
     declared: list[tuple[int, Any]]
     index: int
     """Of the step that is being executed, from 0."""
+
+    @property
+    def wire(self) -> Wire:
+        """What the agent said to models and servers."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.checks.order import after, before, in_order
-from llmproxy.suite.matchers.table import check, check_input, plain, show
+from llmproxy.suite.matchers.table import check, check_input, check_number, plain, show
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.trace.observing.servers import find_differences
 from llmproxy.trace.observing.wire import Observed
@@ -199,7 +199,7 @@ class _Calls:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check(name, len(chosen), self.wanted.count, self.scope, where=_where(chosen))
+        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_where(chosen))
         others = [
             passed(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
         ]
@@ -239,7 +239,7 @@ class _Calls:
         """Say how often, and what was called instead."""
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
         verb = {"requested": "called", "executed": "executed", "errored": "answered with an error"}[self.wanted.status]
-        told = f"{self.name} was {verb} {times}: {message}"
+        told = f"{self.name} was {f'{times} {verb}' if times == 'never' else f'{verb} {times}'}: {message}"
         if self.calls:
             return f"{told}; the calls: {_listed(self.calls)}"
         if len(self.all) > len(self.calls):
@@ -266,6 +266,13 @@ class _Calls:
         judged = [(use, self._of(use, "input", wanted)) for use in self.calls]
         fitting = [use for use, found in judged if passed(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
+        if none:  # of what cannot be read nobody can say that it does not have it
+            unclear += [
+                replace(each, status=Status.ENVIRONMENT_ERROR)
+                for use, found in judged
+                for each in found
+                if not _is_readable(use, wanted)
+            ]
         if fitting and none:
             message = f"no call of {self.name} should have this input, and {len(fitting)} has it: {_listed(fitting)}"
             return Assertion(name=name, status=Status.FAILED, expected=expected, message=message, where=_where(fitting))
@@ -294,7 +301,7 @@ class _Calls:
 
     def _of(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
-        if not use.parsed:
+        if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
             return [
                 Assertion(
@@ -370,6 +377,11 @@ def _has(use: ToolUse, status: str) -> bool | None:
     return False if use.denied else use.errored if use.output is not None else None
 
 
+def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
+    """Tell whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
+    return use.parsed or all(path == "$" for path in paths)
+
+
 def _is_zero(count: object, scope: Scope) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
     if value is None or isinstance(value, (bool, Mapping)):
@@ -405,7 +417,7 @@ def check_total(wanted: object, step: Observed, scope: Scope, *, hosted: bool = 
     if step.unread:
         return [_unread("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or not use.hosted]
-    found = check("totalToolCalls", len(uses), wanted, scope, where=_where(uses))
+    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_where(uses))
     seen = f"the calls: {_listed(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

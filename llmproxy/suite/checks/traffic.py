@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import Seen
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["NO_PROXY", "NO_TRAFFIC", "Window", "look", "why_unseen"]
+__all__ = ["NO_PROXY", "NO_TRAFFIC", "Window", "find_uncounted", "look", "why_unseen"]
 
 _SHOWN = 4
 """Requests that a message lists."""
+_WIDE = 200
+"""Characters of what a provider said."""
 
 NO_TRAFFIC = (
     "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said about it. "
@@ -93,6 +95,15 @@ def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tu
     return made, measured
 
 
+def find_uncounted(step: Talk, measured: Observed) -> list[str]:
+    """Return the tools that the provider ran, where something is said about all tools, and those are left out of it."""
+    about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
+    if not about_all or step.include_hosted:
+        return []
+    named = {} if step.total_tool_calls is not None else step.tools or {}
+    return sorted({use.name for use in measured.tools if use.hosted and use.name not in named})
+
+
 def _is_below(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
@@ -123,8 +134,9 @@ def why_unseen(stage: CheckedStage, usage: Usage | None, measured: Observed) -> 
 
 def _told(seen: Seen) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
-    why = f", {seen.unread}" if seen.unread else ""
-    return f"{seen.where} ({seen.call.operation}, {status}{why})"
+    wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
+    why = seen.unread or ("no question to a model" if not seen.chat else wrong)
+    return f"{seen.where} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
 def _expects_none(usage: Usage | None, stage: CheckedStage) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import passed
-from llmproxy.suite.matchers.table import Unknown, check
+from llmproxy.suite.matchers.table import Unknown, check, check_number
 from llmproxy.trace.observing.estimate import estimated
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def _number(
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check(name, _plain(tokens.known), matcher, scope, where=where)
+        found = check_number(name, _plain(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check(name, _plain(tokens.known), matcher, scope, where=where)
+        at_least = check_number(name, _plain(tokens.known), matcher, scope, where=where)
         if passed(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimated(key, step)) is not None:
-        return [replace(each, evidence="estimated") for each in check(name, guess, matcher, scope, where=where)]
+        return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
     return check(name, Unknown(_unknown(key, tokens, step)), matcher, scope, where=where)
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, either, judge, matcher
+from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
 from llmproxy.suite.matchers.text import search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
@@ -186,7 +186,18 @@ def _parsed(actual: object) -> object:
     return json.loads(unfenced(actual)) if isinstance(actual, str) else plain(actual)
 
 
-@matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first")
+def _plain_json(operand: object) -> str:
+    """Object to a matcher inside: it would be compared as it stands, and so differ from everything."""
+    inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
+    for each in inside:
+        if isinstance(each, Mapping) and each.keys() != {"ref"} and each and each.keys() <= REGISTRY.keys():
+            return f"takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; that very value is {{const: ...}})"
+        if deeper := _plain_json(each):
+            return deeper
+    return ""
+
+
+@matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_plain_json)
 def is_json(operand: object, seen: SeenValue) -> Found:
     """Parse, then compare with types."""
     try:

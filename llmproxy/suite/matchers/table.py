@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from llmproxy.report.events import Assertion, Status
@@ -46,6 +47,7 @@ __all__ = [
     "check",
     "check_fields",
     "check_input",
+    "check_number",
     "dig",
     "evaluate",
     "examine",
@@ -99,6 +101,16 @@ def check(name: str, actual: object, matcher: object, scope: Scope, *, where: st
     return [
         _assertion(f"{name}.{key}", matcher[key], actual, one(key, matcher[key], seen), scope, where) for key in keys
     ]
+
+
+def check_number(name: str, number: object, wanted: object, scope: Scope, *, where: str = "") -> list[Assertion]:
+    """Check how many of something there are; a bound that every number meets, as names make it, is an error."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        with suppress(StepError):
+            bounds = {key: scope.resolve(value) for key, value in wanted.items()}
+            if bounds and all(_met_by_all(key, value) for key, value in bounds.items()):
+                return check(name, Unknown(f"{_every_number(bounds)}, so nothing is asserted"), wanted, scope)
+    return check(name, number, wanted, scope, where=where)
 
 
 def _assertion(name: str, operand: object, actual: object, found: Found, scope: Scope, where: str) -> Assertion:
@@ -205,15 +217,15 @@ def _examine_modifier(
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
 
 
-def examine_number(wanted: object, problems: Problems, at: YamlPlace | None, what: str = "this") -> None:
+def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         if not wanted:
-            problems.add(place_of(wanted) or at, f"{what}: nothing is asserted here", "write a number, or {gte: 1}")
+            problems.add(place_of(wanted) or at, "nothing is asserted here", "write a number, or {gte: 1}")
         if wanted and all(_met_by_all(key, value) for key, value in wanted.items()):
             problems.add(
                 place_of(wanted) or at,
-                f"{what}: every number is {', '.join(f'`{key}: {show(value)}`' for key, value in wanted.items())}, so nothing is asserted",
+                f"{_every_number(wanted)}, so nothing is asserted",
                 "write {gte: 1} for at least one, 0 for none",
             )
         for key, value in wanted.items():
@@ -227,9 +239,11 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None, wha
                 )
     elif not _countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        problems.add(
-            at, f"{what} takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}", hint
-        )
+        problems.add(at, f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}", hint)
+
+
+def _every_number(bounds: Mapping[str, object]) -> str:
+    return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
 
 
 def _met_by_all(key: str, value: object) -> bool:

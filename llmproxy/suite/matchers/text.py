@@ -51,14 +51,20 @@ def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: 
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
             return None
-        part = str(word)
-        return part.casefold() in actual.casefold() if ignore_case else part in actual
+        part, whole = _composed(str(word)), _composed(actual)
+        return part.casefold() in whole.casefold() if ignore_case else part in whole
     if isinstance(actual, Mapping):
         return _has([*actual], str(word), ignore_case=ignore_case)
-    folded = ignore_case and isinstance(word, str)
-    return any(
-        each.casefold() == word.casefold() if folded and isinstance(each, str) else same(each, word) for each in actual
-    )
+    if isinstance(word, str):
+        texts = [_composed(each) for each in actual if isinstance(each, str)]
+        part = _composed(word)
+        return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
+    return any(same(each, word) for each in actual)
+
+
+def _composed(text: str) -> str:
+    """Return a text with its letters and accents composed: how they were written is no difference."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def _unfit(name: str, actual: object) -> Found | None:

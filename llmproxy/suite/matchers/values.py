@@ -159,7 +159,8 @@ def show(value: object, width: int = 120) -> str:
 def dig(value: object, path: str) -> Any:  # noqa: ANN401
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
-    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the path.
+    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the path. A path that
+    cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a text that is JSON itself, asks for something else.
     """
     if path in {"", "$"}:
         return value
@@ -168,15 +169,22 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         if path in value:
             return value[path]
+        lost: object = ABSENT
         for at in range(len(path) - 1, 0, -1):
             if path[at] in ".[" and path[:at] in value:
                 found = dig(value[path[:at]], path[at:].removeprefix("."))
-                if found is not ABSENT:
+                if found is not ABSENT and not isinstance(found, Unknown):
                     return found
-        return ABSENT
+                lost = found if lost is ABSENT else lost
+        return lost
     if isinstance(value, (list, tuple)):
         head, rest = _first(path)
-        return dig(value[int(head)], rest) if head.isdecimal() and int(head) < len(value) else ABSENT
+        if head.isdecimal():
+            return dig(value[int(head)], rest) if int(head) < len(value) else ABSENT
+        if any(isinstance(each, (Mapping, list, tuple)) for each in value):
+            return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        return Unknown(f"{path!r} is looked for in a text: {show(value, 60)}")
     return ABSENT
 
 

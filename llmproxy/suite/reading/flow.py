@@ -54,6 +54,8 @@ class Flow:
         self.unread: dict[str, YamlPlace | None] = {}
         """Variables that are declared further down."""
         self.later: dict[str, YamlPlace | None] = {}
+        self.lacking: dict[str, YamlPlace | None] = {}
+        """Names that other sets of parameters have and this one has not, with its place."""
         self.conversations: list[str] = []
         self.talked = False
         self.answers = False
@@ -259,6 +261,9 @@ class Flow:
                 f"{found.text} is used before it is captured, at {self.later[name]}",
                 "a name has a value from the next step on",
             )
+        elif name in self.lacking:
+            message = f"this case has no `{name}`, and others have one, for {found.text}"
+            self.problems.add(self.lacking[name] or at, message, "give it one; null says that there is none")
         else:
             near = meant(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
             if sure:

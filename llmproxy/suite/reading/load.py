@@ -223,11 +223,13 @@ class Loader:
         """Validate a scenario, and follow its steps with every set of its parameters."""
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
+        named = {name for each in usable for name in each}
         for parameters in distinct(usable) or [Map(raw.place)]:
             flow = Flow(self.problems, self.doubts)
             for part in (variables, raw.get("vars"), _without_id(parameters)):
                 if isinstance(part, Map):
                     flow.variables(part)
+            flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
         doubtful(raw, self.doubts)
         return self.validated(Scenario, raw)

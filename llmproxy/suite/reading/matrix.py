@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.matchers.table import show
 from llmproxy.suite.yaml.places import List, Map, Problems, place_of
 
 __all__ = ["with_cells"]
@@ -39,7 +39,7 @@ def with_cells(raw: Map, problems: Problems) -> Map:
         problems.add(
             at,
             f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
-            "take fewer values, or select cells by --id",
+            "take fewer values, or make several scenarios that have some of them each",
         )
         return raw
     made, cells = raw.twin(), List(at)
@@ -71,11 +71,17 @@ def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
         return []  # the schema says so
     found = []
     for name, values in matrix.items():
-        if isinstance(values, List) and values:
+        if not isinstance(values, List) or not values:
+            continue  # and here
+        first: dict[tuple[type, str], int] = {}
+        twice = next(
+            (i for i, value in enumerate(values) if first.setdefault((type(value), repr(value)), i) != i), None
+        )
+        if twice is None:
             found.append((name, values))
         else:
-            what = "an empty list" if isinstance(values, List) else f"{kind(values)} {show(values, 40)}"
-            problems.add(place_of(matrix, name), f"the axis `{name}` takes a list of values, not {what}")
+            text = show(values[twice], 40)
+            problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
     return found if len(found) == len(matrix) else []
 
 

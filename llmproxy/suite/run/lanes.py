@@ -1,7 +1,7 @@
 """Which runs may go on at the same time, and which go one after the other because they would disturb each other.
 
     no entities                            all at once
-    rows of a user of its own              one lane a user
+    rows of a user of its own              one lane a user, unless a scenario looks at another one's rows
     else                                   one lane for all, which is said
 
 A store that counts keys up gives rows other ids when runs go on at once. While something is recorded that must not be: what is recorded
@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import OFFLINE
+from llmproxy.suite.reading.load import USER
+from llmproxy.suite.schema.steps import Talk, VerifyStep, WaitStep
+from llmproxy.suite.schema.store import WaitFor
 from llmproxy.suite.stores.protocol import Restorable
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ def _shared(world: World, case: SuiteCase, names: Sequence[str]) -> tuple[str, b
         return f"{without} has no user column, so their rows are not told apart", False
     if made is not None and made[1].reset in _WHOLE:
         return f"`store.reset: {made[1].reset}` takes the rows of all of them away", False
+    if other := _finds_others(case, {info.name: info.user for info in known}):
+        return f"{case.id} says whose rows of {other} it means, which another run may make as well", False
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
         return "", False
@@ -99,6 +104,27 @@ def _shared(world: World, case: SuiteCase, names: Sequence[str]) -> tuple[str, b
         f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is recorded would"
         " not be the same twice; in replay they go on at the same time (`store.counters: unused` says that the agent gives ids of its own)"
     ), False
+
+
+def _finds_others(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
+    """Return an entity of which a scenario selects rows by their owner, whoever that is; empty if there is none."""
+    for step in case.scenario.steps:
+        looks: list[tuple[str, Mapping[str, object] | None]] = []
+        if isinstance(step, Talk):
+            looks += [(item.entity, item.fields) for item in step.created or ()]
+        elif isinstance(step, VerifyStep):
+            looks.append((step.verify.entity, step.verify.filters))
+        elif isinstance(step, WaitStep) and isinstance(step.wait, WaitFor):
+            looks.append((step.wait.entity, step.wait.filters))
+        for entity, said in looks:
+            owner = (said or {}).get(owners.get(entity) or "")
+            if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
+                return entity
+    return ""
+
+
+_OWN = ("$userId", "${userId}")
+"""A run's own user, as suites write it."""
 
 
 @dataclass(slots=True)

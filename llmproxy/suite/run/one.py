@@ -36,7 +36,6 @@ from llmproxy.suite.run.acting.stage import Done, Stage, status_of
 from llmproxy.suite.run.acting.steps import insert_all, perform
 from llmproxy.suite.run.opening import Opened, closed, opened
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.wire import recorded_at
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call, Report
@@ -285,13 +284,13 @@ class _Run:
                 reasoning=ran.reasoning,
                 total_seconds=self.world.clock() - self.since,
                 agent_seconds=None if stage is None else stage.agent_seconds,
-                waited_seconds=None if stage is None else stage.waited + Offered.by(stage.agent).waited,
+                waited_seconds=None if stage is None else stage.caller.waited + Offered.by(stage.agent).waited,
                 usage=usage,
                 replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
                 bound=None if report is None else report.bound,
                 bound_names=() if report is None else report.bound_names,
                 live=None if report is None else report.live,
-                misses=() if stage is None else tuple(stage.misses),
+                misses=() if stage is None else tuple(stage.traffic.misses),
                 unrecorded=isinstance(error, NothingRecorded),
                 error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
                 labels=(
@@ -350,8 +349,11 @@ class _Run:
         reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
         spent = None if report is None else report.cost_spent
         beside_live = report is not None and report.live is not None
-        since = None if self.open is None or beside_live else recorded_at(self.open.stage.calls)
-        live, calls = 0 if report is None else report.live_calls, () if self.open is None else self.open.stage.calls
+        since = None if self.open is None or beside_live else self.open.stage.traffic.recorded_at()
+        live, calls = (
+            0 if report is None else report.live_calls,
+            () if self.open is None else self.open.stage.traffic.calls,
+        )
         return Ran(status, error, reasoning, spent, live, report, since, calls)
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:

@@ -109,6 +109,7 @@ async def _opened(
         sleep=world.sleep,
         cleaner=cleaner,
         alone=alone,
+        beside=world.users - {user},
     )
     deterministic = made is not None and made[1].ids == "deterministic"
     agent = _settled(world.agent_for(case), case, begun.sample)
@@ -152,10 +153,11 @@ async def _opened(
 async def _last(run: Opened, session: RunSession) -> list[str]:
     """Close the session, and name the calls that nobody has looked at."""
     strays = await run.stage.strays()
+    named = await session.strays() if strays else []
     report = await session.close(run.stage.cursor)
     if report.further is None:
         return ["the proxy is of an earlier version: it does not tell which calls came last."]
-    run.late += find_late_calls(run.stage, report.further, strays)
+    run.late += find_late_calls(run.stage, report.further, strays, named)
     return []
 
 

@@ -80,6 +80,7 @@ async def run_cases(
             shard=world.options.shard,
         )
     )
+    world.users = frozenset(user_of(job.case.scenario.user_id or USER, job.sample) for job in jobs)
     batch = _Batch(world, jobs)
     batch.notes += notes
     interrupted = False

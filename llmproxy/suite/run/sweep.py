@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.client.sweep import SweepFinding, Went, find, trials_of
-from llmproxy.errors import SuiteError
-from llmproxy.report.amounts import counted
+from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
+from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Status
+from llmproxy.report.forms.amounts import counted
+from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.values.fault import told
 from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.runner import run_cases
@@ -71,8 +72,16 @@ async def _once(world: World, case: SuiteCase) -> tuple[Went, Ran]:
 
 def went_of(ran: Ran, seconds: float) -> Went:
     """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it ended."""
-    failed = "" if ran.error is None or ran.status is Status.PASSED else told(ran.error)
-    wrong = ran.reasoning.partition("\n")[0] if ran.status is Status.FAILED else ""
-    if ran.status not in (Status.PASSED, Status.FAILED) and not failed:
-        failed = ran.reasoning.partition("\n")[0] or ran.status.value
-    return Went(calls=ran.calls, seconds=seconds, failed="" if wrong else failed.partition("\n")[0], wrong=wrong)
+    if ran.status is Status.FAILED:
+        return Went(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
+    failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
+    return Went(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
+
+
+def _last_words(ran: Ran) -> tuple[str, bool]:
+    """Return with which message a run ended that neither passed nor failed, and whether its command left an error that nobody caught."""
+    error = ran.error
+    said = error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else told(error)
+    how, _, complaints = said.partition(ON_STDERR)
+    first = how.partition("\n")[0] or ran.status.value
+    return last_words("", complaints, 1) if complaints.strip() else (first, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
+from llmproxy.report.functions import tell
 from llmproxy.suite.checks.snapshots import Snapshots
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.yaml.places import YamlPlace
 
 __all__ = ["World", "entities_of"]
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -77,6 +75,8 @@ class World:
     """``agent`` and ``store`` for suites that have none."""
     defaults_folder: Path = field(default_factory=Path.cwd)
     """Where paths of `defaults` begin."""
+    users: frozenset[str] = frozenset()
+    """Whom runs of this test work as; none where nobody knows all of them."""
     faults: Mapping[str, Any] | None = None
     """Faults on purpose of every session, in place of the scenarios' own: a sweep's."""
     recorded: RecordedRuns | None = None
@@ -95,11 +95,7 @@ class World:
 
     def emit(self, event: Event) -> None:
         """Tell every handler; one that fails disturbs nobody."""
-        for handler in self.handlers:
-            try:
-                handler.handle(event)
-            except Exception:  # noqa: BLE001 - it is logged; the run is not its business
-                _log.exception("the report handler %s failed at %s", type(handler).__name__, type(event).__name__)
+        tell(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:
         """Wait in a thread; ends early, with an error, when everything is to end."""

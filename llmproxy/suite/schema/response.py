@@ -68,7 +68,6 @@ class Judging(Node):
 class ToolExpect(Asserting):
     """What is expected of the calls of one tool in this step."""
 
-    quiet = frozenset({"status"})
     nullable = frozenset({"output", "error"})
     hints: ClassVar[Mapping[str, str]] = {
         key: f"write it below `count`: {{count: {{{key}: ...}}, ...}}" for key in COMPARISONS
@@ -76,6 +75,8 @@ class ToolExpect(Asserting):
 
     @model_validator(mode="after")
     def _says_more_than_how(self, info: ValidationInfo) -> ToolExpect:
+        if self.given == {"status"} and self.status == "requested":
+            complain(info, self.place, "nothing is asserted here", "every call is requested; write a count: {gte: 1}")
         if isinstance(self.every, bool) and self.given <= {"every", "status"}:
             complain(
                 info, self.at("every"), "`every` says of how many calls something must hold, and nothing else is said"

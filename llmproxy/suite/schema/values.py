@@ -115,7 +115,7 @@ def _matcher(value: object, info: ValidationInfo) -> object:
 
 def _count(value: object, info: ValidationInfo) -> object:
     found = Problems()
-    examine_number(value, found, None, "it")
+    examine_number(value, found, None)
     _pass_on(found, info)
     return value
 
@@ -124,7 +124,7 @@ def _pass_on(found: Problems, info: ValidationInfo) -> None:
     """Note what has a place; raise what has none, for pydantic knows where it is."""
     for problem in found:
         if problem.place is None:
-            raise refuse(problem.message.removeprefix("it "), problem.hint)
+            raise refuse(problem.message, problem.hint)
         complain(info, problem.place, problem.message, problem.hint)
 
 

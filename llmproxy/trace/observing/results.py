@@ -7,7 +7,8 @@ raises on odd input.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "results_of"]
 
-_FAILED = ("error", "Error", "ERROR")
+_FAILED = re.compile(
+    r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call last\)|[\w.]*(?:error|exception)\b\s*[:(]",
+    re.IGNORECASE,
+)
+"""How texts of failed tools begin: our own words for it, and those of frameworks."""
+_ERRORS = ("error", "errors", "exception")
+"""Members of an object that say what went wrong, if there is anything in them."""
+_FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
+"""Members of an object that say whether it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +74,17 @@ def _declared(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _says_error(text: str) -> bool:
-    """Tell whether a result says that the tool failed: an object with an error, or a text that begins with the word."""
+    """Tell whether a result says that the tool failed: an object with an error, or a text that begins as those of frameworks do."""
     stripped = text.lstrip()
     if stripped[:1] == "{":
         try:
             value = json.loads(stripped)
         except (ValueError, RecursionError):
             return False
-        return isinstance(value, dict) and (bool(value.get("error")) or value.get("isError") is True)
-    return stripped.startswith(_FAILED)
+        return isinstance(value, dict) and _holds_error(value)
+    return _FAILED.match(stripped) is not None
+
+
+def _holds_error(value: Mapping[str, object]) -> bool:
+    named = any(value.get(name) for name in _ERRORS)
+    return named or any(value.get(name) is flag for name, flag in _FLAGS)

@@ -25,6 +25,10 @@ class WireCall(Protocol):
     @property
     def seq(self) -> int: ...  # noqa: D102 - as there
     @property
+    def at(self) -> float: ...  # noqa: D102 - as there
+    @property
+    def ms(self) -> float: ...  # noqa: D102 - as there
+    @property
     def party(self) -> str: ...  # noqa: D102 - as there
     @property
     def decision(self) -> str: ...  # noqa: D102 - as there

@@ -8,7 +8,31 @@ from typing import Any
 
 from llmproxy.trace.reading.parts import result_value
 
-__all__ = ["ToolUse", "place_of"]
+__all__ = ["Asking", "ToolUse", "place_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The exchange in which a tool was asked for, as far as it tells what came first."""
+
+    live: _Span = (0.0, 0.0)
+    """From when to when it went on, seconds."""
+    recorded: _Span = (0.0, 0.0)
+    """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the other in it."""
+
+    def is_over_before(self, other: Asking) -> bool:
+        """Tell whether its answer had come when the other request was sent, and they were not at once when they were recorded."""
+        apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
+        return _is_over(self.live, other.live) and (apart or _is_over(other.recorded, self.recorded))
+
+
+def _is_over(one: _Span, other: _Span) -> bool:
+    return one[1] <= other[0] + _SAME
+
+
+type _Span = tuple[float, float]
+_SAME = 0.001
+"""Seconds that clocks and their rounding may be wrong by."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +55,10 @@ class ToolUse:
     """What the tool answered, as it was passed on; None if nobody has seen it."""
     errored: bool = False
     """Whether the result says that the tool failed."""
+    asking: Asking = Asking()
+    """Of the answer that asked for it."""
+    heard: int | None = None
+    """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked for later."""
     denied: bool = False
     """Whether it waited for an approval, which was denied: it was not executed."""
 
@@ -57,6 +85,12 @@ class ToolUse:
     def settled(self) -> bool:
         """Whether it is known if it was executed: a call whose result nobody has seen may have been, unless it was denied."""
         return self.executed or self.denied
+
+    def comes_after(self, other: ToolUse) -> bool:
+        """Tell whether it was asked for when the other one had been; calls of one answer, or of answers that came at the same time, are at once."""
+        if other.heard is not None and other.heard <= self.seq:
+            return True
+        return self.seq > other.seq and other.asking.is_over_before(self.asking)
 
     @property
     def where(self) -> str:

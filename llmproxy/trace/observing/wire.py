@@ -25,7 +25,7 @@ from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen, WireCall
 from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Asking, ToolUse
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import OpenedExchange, opened
 from llmproxy.trace.reading.history import History
@@ -223,16 +223,24 @@ class Wire:
                 continue
             if (tool := self._waiting.take(conversation, call_id, told)) is not None:
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
+                tool.heard = seen.call.seq
 
     def _take_calls(self, seen: Seen, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
         """Note what an answer asks for."""
         answer = exchange.answer
         if answer is None:
             return
+        asking = _asking(seen, exchange)
         for asked in (*answer.tool_calls, *answer.beside):
             known = self._approvals.get(asked.id or "") if asked.hosted else None
             tool = known or ToolUse(
-                asked.name, asked.arguments, asked.id, seen.call.seq, seen.call.interaction, hosted=asked.hosted
+                asked.name,
+                asked.arguments,
+                asked.id,
+                seen.call.seq,
+                seen.call.interaction,
+                hosted=asked.hosted,
+                asking=asking,
             )
             if asked.pending:
                 self._approvals[asked.id or ""] = tool
@@ -246,6 +254,14 @@ class Wire:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]
         self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
+
+
+def _asking(seen: Seen, exchange: OpenedExchange) -> Asking:
+    """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were recorded."""
+    call, began = seen.call, exchange.interaction.started_at
+    live = (call.at, call.at + call.ms / 1000)
+    recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
+    return Asking(live, recorded)
 
 
 def _counted(seen: Seen) -> Iterable[ToolUse]:

@@ -217,7 +217,8 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
 
 
 def _next(digest: Digest, role: str, text: str) -> Digest:
-    return blake2b(digest + role.encode() + b"\0" + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    said = f"{role}\0{text}".encode("utf-8", "surrogatepass")
+    return blake2b(digest + said, digest_size=16).digest()
 
 
 _MEMO = 2000

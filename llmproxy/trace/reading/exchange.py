@@ -118,11 +118,27 @@ def declared(tree: dict[str, Any]) -> frozenset[str]:
     return frozenset(name for name, _ in _offers(tree))
 
 
-def declared_arguments(tree: dict[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the names of the arguments of each declared tool, as its schema has them; a tool without such a schema is left out."""
-    return {name: frozenset(arguments) for name, arguments in _offers(tree) if arguments}
+def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
+    """Return the names of the arguments of each declared tool, as its schema has them, by where they stand; () is the top.
+
+    Items of a list stand where the list does. A tool without such a schema is left out.
+    """
+    return {name: _names_below(arguments) for name, arguments in _offers(tree) if arguments}
 
 
+def _names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
+    found = {place: frozenset(properties)}
+    for name, schema in properties.items() if len(place) < _DEEPEST else ():
+        inner = as_dict(schema)
+        while "items" in inner:
+            inner = as_dict(inner["items"])
+        if below := as_dict(inner.get("properties")):
+            found |= _names_below(below, (*place, name))
+    return found
+
+
+_DEEPEST = 8
+"""Levels of a schema whose names are read."""
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 
 

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef } from "./view.js";
 import { duration, money, number, size, when, visible, counted, isFailed } from "./format.js";
 import { askOnce, useAsk, given } from "./source.js";
-import { Text, Code, Fold, Tabs, Failure, Command } from "./parts.js";
+import { Text, Code, Fold, Tabs, Failure, Command, Whole } from "./parts.js";
 import { Message } from "./message.js";
 import { Change } from "./differences.js";
 import { Chunks } from "./waterfall.js";
@@ -10,7 +10,7 @@ import { commands } from "./commands.js";
 
 export const TABS = [["said", "Conversation"], ["changed", "What changed"], ["time", "Time"], ["bytes", "Bytes"], ["use", "Use it"]];
 
-export function Call({ id, tab, choose, go, store }) {
+export function Call({ id, tab, choose, go }) {
   const { value: call, error, late } = useAsk("call", { id });
   const top = useRef();
   useEffect(() => { top.current?.scrollIntoView({ block: "start" }); }, [id, tab]);
@@ -20,7 +20,7 @@ export function Call({ id, tab, choose, go, store }) {
   return html`<div class=${late ? "call late" : "call"} ref=${top}>
     <${Facts} call=${call} go=${go} />
     <${Tabs} tabs=${TABS} chosen=${tab} choose=${choose} label="views of this call" />
-    <div class="panel" id="panel" role="tabpanel" aria-labelledby=${"tab-" + tab}><${View} call=${call} go=${go} store=${store} /></div>
+    <div class="panel" id="panel" role="tabpanel" aria-labelledby=${"tab-" + tab}><${Whole} key=${`${id} ${tab}`}><${View} call=${call} go=${go} /><//></div>
   </div>`;
 }
 
@@ -49,17 +49,17 @@ function Said({ call, go }) {
       ${known.map((message, n) => html`<${Message} key=${n} message=${message} results=${resultsIn(call.messages)} names=${names} open=${false} />`)}<//>`}
     <h3>${call.previous ? html`New in this request <span class="soft">since <button class="link" onClick=${() => go(call.previous)}>#${call.previous}</button></span>` : "Asked"}</h3>
     ${fresh.map((message, n) => html`<${Message} key=${n} message=${message} names=${names} />`)}
-    ${fresh.length === 0 && (call.messages.length ? html`<p class="soft">nothing: the same conversation once more</p>` : html`<${Whole} id=${call.id} side="request" />`)}
+    ${fresh.length === 0 && (call.messages.length ? html`<p class="soft">nothing: the same conversation once more</p>` : html`<${Body} id=${call.id} side="request" />`)}
     <h3>Answered</h3>
-    ${call.answer ? html`<${Message} message=${call.answer} results=${call.results} go=${go} />` : html`<${Whole} id=${call.id} side="response" />`}
+    ${call.answer ? html`<${Message} message=${call.answer} results=${new Map(Object.entries(call.results))} go=${go} />` : html`<${Body} id=${call.id} side="response" />`}
     ${call.finish.length > 0 && html`<p class="soft">finished: ${call.finish.map(visible).join(", ")}${call.answered_by && call.answered_by !== call.model ? `, by ${visible(call.answered_by)}` : ""}</p>`}`;
 }
 
 // Names of tools by the ids of their calls.
-const toolNames = (messages) => Object.fromEntries(messages.flatMap((each) => each.calls || []).map((each) => [each.id, each.name]));
+const toolNames = (messages) => new Map(messages.flatMap((each) => each.calls || []).map((each) => [each.id, each.name]));
 
 // Results that stand in the history itself, by the id of their call.
-const resultsIn = (messages) => Object.fromEntries(messages.filter((each) => each.role === "tool" && each.of).map((each) => [each.of, { text: each.text }]));
+const resultsIn = (messages) => new Map(messages.filter((each) => each.role === "tool" && each.of).map((each) => [each.of, { text: each.text }]));
 
 const Frames = ({ frames }) => html`<h3>Messages of the WebSocket</h3><ol class="frames">${frames.slice(0, 2000).map((text, n) => html`<li key=${n} class="text code">${visible(text)}</li>`)}</ol>
   ${frames.length > 2000 && html`<p class="soft">and ${number(frames.length - 2000)} more: llmproxy show</p>`}`;
@@ -68,7 +68,7 @@ const Tools = ({ tools }) => html`<${Fold} kind="tools" title=${html`<b>${counte
   <dl class="given">${tools.map((each, n) => html`<dt key=${n}>${visible(each.name)}</dt><dd><${Text} text=${each.about} most=${400} /></dd>`)}</dl><//>`;
 
 // A body that is no conversation.
-function Whole({ id, side }) {
+function Body({ id, side }) {
   const { value, error } = useAsk("bodies", { id });
   if (error) return html`<${Failure} error=${error} />`;
   if (!value) return null;
@@ -80,7 +80,7 @@ function Changed({ call, go }) {
   if (!call.previous) return html`<p class="soft">Nothing came before it: this call begins a conversation.</p>`;
   const added = call.messages.length - call.known;
   return html`<p>Since <button class="link" onClick=${() => go(call.previous)}>#${call.previous}</button>: ${counted(added, "new message")}${call.changes.length ? `, and ${counted(call.changes.length, "other difference")}` : "; everything else is the same"}.</p>
-    ${call.changes.map((change, n) => html`<${Change} key=${n} change=${change} />`)}
+    ${call.changes.length > 0 && html`<h3>Different</h3>`}${call.changes.map((change, n) => html`<${Change} key=${n} change=${change} />`)}
     ${call.messages.length > call.known && html`<h3>New</h3>`}${call.messages.slice(call.known).map((message, n) => html`<${Message} key=${n} message=${message} />`)}`;
 }
 
@@ -105,9 +105,10 @@ function Bytes({ call }) {
 
 const Readable = ({ text }) => (/^\s*[[{]/.test(text) ? html`<${Fold} title="the same, indented"><${Code} text=${text} most=${20000} /><//>` : null);
 
-function Use({ call, store }) {
+function Use({ call }) {
   const { value } = useAsk("bodies", { id: call.id });
-  return html`${commands(call, value, store || given.store).map(([about, text], n) => html`<${Command} key=${n} about=${about} text=${text} />`)}`;
+  const { value: placed } = useAsk("place", { id: call.id });
+  return html`${commands(call, value, given, placed?.place).map(([about, text], n) => html`<${Command} key=${n} about=${about} text=${text} />`)}`;
 }
 
 const VIEWS = { said: Said, changed: Changed, time: Time, bytes: Bytes, use: Use };

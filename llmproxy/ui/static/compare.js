@@ -1,8 +1,8 @@
 // Two recordings side by side: the steps of both aligned, what is equal folded, the first difference first.
 import { html, useEffect, useMemo, useRef, useState } from "./view.js";
-import { counted, duration, given, money, number, pretty, session, short, visible } from "./format.js";
-import { useAsk } from "./source.js";
-import { Failure, Fold } from "./parts.js";
+import { counted, duration, given as onOneLine, money, number, pretty, quoted, session, short, visible } from "./format.js";
+import { given, useAsk } from "./source.js";
+import { Command, Failure, Fold } from "./parts.js";
 import { Change, compare } from "./differences.js";
 import { useKeys } from "./keys.js";
 import { diffArrays } from "./vendor/diff.js";
@@ -11,7 +11,7 @@ const AROUND = 1;  // equal steps that stay on each side of a difference
 const HEADS = { user: "asked", answer: "answered", says: "said", failed: "failed", call: "called", tool: "did" };
 const CHANGES = 40;
 
-const textOf = (step) => (step.kind === "tool" ? `${step.name || "(no name)"} ${given(step.given)}\n→ ${step.result === null ? "(no result seen)" : pretty(step.result)}` : step.text || "");
+const textOf = (step) => (step.kind === "tool" ? `${step.name || "(no name)"} ${onOneLine(step.given)}\n→ ${step.result === null ? "(no result seen)" : pretty(step.result)}` : step.text || "");
 const signature = (step) => JSON.stringify([step.kind, step.depth, textOf(step)]);
 
 // Rows {old, now, same}: equal steps, changed ones beside each other, and those that only one side has.
@@ -76,6 +76,7 @@ export function Compare({ old, now, show }) {
           const place = row.same ? -1 : differing.indexOf(row);
           return html`<${Pair} key=${`${n}.${m}`} row=${row} sides=${[old, now]} show=${show} chosen=${place === at} mark=${(node) => { if (place >= 0) marks.current[place] = node; }} />`;
         })))}
+      ${rows && !given.file && html`<${Fold} title="the same in the terminal"><${Command} text=${`llmproxy diff ${[old, now].map((each) => quoted(session(each.cassette, each.sample))).join(" ")}${given.store_words || ""}`} /><//>`}
       ${rows && [[old, left.value], [now, right.value]].filter(([, story]) => story.calls < story.of).map(([side, story]) => html`<p class="soft">Of ${visible(session(side.cassette, side.sample))} these are the first ${counted(story.calls, "call")} of ${counted(story.of, "call")}.</p>`)}
     </main></div>`;
 }
@@ -85,7 +86,7 @@ function told({ old, now }) {
   const what = one.kind === "tool" ? `the tool ${visible(one.name || "")}` : HEADS[one.kind];
   if (!old) return `${what}, only on the right`;
   if (!now) return `${what}, only on the left`;
-  if (one.kind === "tool" && given(old.given) === given(now.given)) return `${what} returned something else`;
+  if (one.kind === "tool" && onOneLine(old.given) === onOneLine(now.given)) return `${what} returned something else`;
   return one.kind === "tool" ? `${what} was called otherwise` : `what was ${what}`;
 }
 

@@ -1,7 +1,8 @@
 // Values as people read them. Pure; what is unknown is said, never 0.
 
 // Controls, marks that turn the direction of text, halves of surrogate pairs: shown as their numbers.
-const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+export const HALVES = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const UNSEEN = new RegExp(`[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff]|${HALVES.source}`, "g");
 
 export const visible = (text) => text.replace(UNSEEN, (found) => "\\u" + found.charCodeAt(0).toString(16).padStart(4, "0"));
 
@@ -18,6 +19,7 @@ export function short(n) {
 export function money(usd) {
   if (usd === null || usd === undefined) return "";
   if (usd === 0) return "$0";
+  if (usd >= 1e9) return `$${usd.toPrecision(2)}`;
   return usd < 0.0001 ? `$${usd.toPrecision(2)}` : usd < 1 ? `$${usd.toFixed(4)}` : `$${usd.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
@@ -27,7 +29,7 @@ export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
   const minutes = Math.round(ms / 1000 / 60);
-  return minutes < 60 ? `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return minutes < 60 ? `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s` : `${number(Math.floor(minutes / 60))} h ${minutes % 60} min`;
 }
 
 export function size(bytes) {
@@ -40,12 +42,14 @@ const two = (n) => String(n).padStart(2, "0");
 export function clock(unix) {
   if (!unix) return "";
   const at = new Date(unix * 1000);
+  if (Number.isNaN(at.getTime())) return "?";
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
 export function day(unix) {
   if (!unix) return "";
   const at = new Date(unix * 1000);
+  if (Number.isNaN(at.getTime())) return "?";
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 

@@ -1,6 +1,6 @@
 // What there is to look at: the cassettes of a store.
 import { html } from "./view.js";
-import { counted, session, short, visible, when } from "./format.js";
+import { counted, HALVES, session, short, visible, when } from "./format.js";
 import { useAsk } from "./source.js";
 import { Failure } from "./parts.js";
 
@@ -18,4 +18,11 @@ export function Home({ show }) {
   </main>`;
 }
 
-export const address = ({ cassette, sample = 1, id, tab, old, now, report, place }) => report ? `#/report${place === undefined ? "" : `/${place}`}` : old ? `#/d/${[old, now].map((each) => encodeURIComponent(session(each.cassette, each.sample))).join("/")}` : "#" + ["/c", encodeURIComponent(session(cassette, sample)), ...(id ? [id, ...(tab && tab !== "said" ? [tab] : [])] : [])].join("/");
+// A name in an address; half a surrogate pair has no place in one.
+const worded = (each) => encodeURIComponent(session(each.cassette, each.sample ?? 1).replace(HALVES, "\ufffd"));
+
+export function address({ cassette, sample = 1, id, tab, old, now, report, place }) {
+  if (report) return `#/report${place === undefined ? "" : `/${place}`}`;
+  if (old) return `#/d/${worded(old)}/${worded(now)}`;
+  return ["#/c", worded({ cassette, sample }), ...(id ? [id, ...(tab && tab !== "said" ? [tab] : [])] : [])].join("/");
+}

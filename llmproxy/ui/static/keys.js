@@ -21,5 +21,5 @@ export function useKeys(keys) {
 }
 
 export const HELP = [
-  ["j, k", "next and previous call; arrows in the list"], ["1 to 5", "views of a call"], ["/", "find"], ["f", "failed calls only"], ["s", "compared: swap the sides"], ["p", "live: pause"], ["m", "live: the last miss"], ["Escape", "back to what happened"], ["?", "these keys"],
+  ["j, k", "next and previous call; arrows in the list"], ["Enter", "from the list to what is chosen"], ["1 to 5", "views of a call"], ["/", "find"], ["f", "failed calls only"], ["s", "compared: swap the sides"], ["p", "live: pause"], ["m", "live: the last miss"], ["Escape", "back to what happened"], ["?", "these keys"],
 ];

@@ -55,13 +55,15 @@ export function Live({ show }) {
   const [listed, list] = useState(true);
   const state = useLive(paused);
   const input = useRef();
+  const right = useRef();
+  const enter = () => setTimeout(() => right.current?.focus());  // when it is drawn
   const rows = useMemo(() => state.rows.filter((row) => matches(row, find, out)), [state.rows, find, out]);
   const at = chosen ? rows.findIndex((row) => row.n === chosen.n) : -1;
   const pick = (row) => { choose(row); if (row) list(false); };
   const step = (by) => rows.length && pick(rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? rows.length - 1 : at + by))]);
   useKeys({
     j: () => step(1), k: () => step(-1), p: () => pause(!paused), f: () => onlyOut(!out), "/": () => input.current?.focus(),
-    m: () => pick(rows.findLast((row) => row.what === "miss")), Escape: () => (find ? seek("") : pick(null)),
+    m: () => { pick(rows.findLast((row) => row.what === "miss") || chosen); enter(); }, Escape: () => (find ? seek("") : pick(null)),
   });
   if (state.error && !state.mode) return html`<${Failure} error=${state.error} />`;
   const sessions = [...new Set(rows.map((row) => row.session))].slice(-4);
@@ -73,17 +75,17 @@ export function Live({ show }) {
       <input ref=${input} type="search" placeholder="find (/)" aria-label="find in sessions, models, prompts, answers" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
       <label><input type="checkbox" checked=${out} onChange=${() => onlyOut(!out)} /> what stands out</label>
       <label><input type="checkbox" checked=${beside} onChange=${() => lay(!beside)} /> sessions side by side</label>
-      <button class="narrow" onClick=${() => { choose(null); list(!listed); }}>${listed ? "sessions" : "calls"}</button>
+      ${listed && html`<button class="narrow" onClick=${() => { choose(null); list(false); }}>sessions</button>`}
       <button onClick=${() => pause(!paused)} aria-pressed=${paused}>${paused ? `go on${state.late ? ` (${state.late} more)` : ""}` : "pause"}</button>
     </section>
-    <div class=${`split${listed ? " listed" : ""}${lists.length > 1 ? " beside" : ""}`}>
+    <main class=${`split${listed ? " listed" : ""}${lists.length > 1 ? " beside" : ""}`}>
       <nav class="left columns" aria-label="calls">${rows.length === 0 && html`<p class="soft pad">${state.rows.length ? "Nothing is like that." : "Nothing has been asked yet. Point your agent's base URL here:"}${!state.rows.length && html`<code>${location.origin}/v1</code>`}</p>`}
-        ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} follow=${!paused} />`)}</nav>
-      <main class="right">
+        ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} enter=${enter} follow=${!paused} />`)}</nav>
+      <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : "all calls"}</button></p>
         ${chosen === null ? html`<${Sessions} sessions=${state.sessions} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
-      </main>
-    </div>
+      </section>
+    </main>
   </div>`;
 }
 
@@ -93,10 +95,10 @@ function matches(row, find, out) {
   return !wanted || [row.session, row.party, row.provider, row.model, row.operation, row.what, row.asked, row.answered, row.note].some((text) => (text || "").toLowerCase().includes(wanted));
 }
 
-function Column({ session, rows, chosen, pick, follow }) {
+function Column({ session, rows, chosen, pick, enter, follow }) {
   const at = chosen ? rows.findIndex((row) => row.n === chosen.n) : -1;
   return html`<section class="column">${session !== null && html`<h2>${visible(session)}</h2>`}
-    <${List} id=${`live-${session || ""}`} count=${rows.length} height=${HEIGHT} chosen=${at} choose=${(n) => pick(rows[n])} follow=${follow && at < 0} label=${counted(rows.length, "call")} row=${(n) => html`<${Row} row=${rows[n]} alone=${session !== null} />`} /></section>`;
+    <${List} id=${`live-${session || ""}`} count=${rows.length} height=${HEIGHT} chosen=${at} choose=${(n) => pick(rows[n])} enter=${enter} follow=${follow && at < 0} label=${counted(rows.length, "call")} facts=${(n) => [rows[n], session !== null]} row=${(row, alone) => html`<${Row} row=${row} alone=${alone} />`} /></section>`;
 }
 
 const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (row.bound.length ? `bound: ${row.bound.join(", ")}` : "");

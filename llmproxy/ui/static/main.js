@@ -1,11 +1,12 @@
 // The page: which view the address means, and what all views share.
 import { html, render, useState, useEffect, useLayoutEffect } from "./view.js";
-import { given } from "./source.js";
+import { given, useReport } from "./source.js";
 import { Home, address } from "./home.js";
 import { Recording } from "./recording.js";
 import { Live } from "./live.js";
 import { Compare } from "./compare.js";
 import { Report } from "./report.js";
+import { Whole } from "./parts.js";
 import { HELP, useKeys } from "./keys.js";
 
 // "demo~2" -> {cassette, sample}
@@ -16,12 +17,27 @@ function named(text) {
 
 // "#/c/demo~2/12/time" -> {view, cassette, sample, id, tab}; "#/d/demo/demo~2" -> {view, old, now}
 function read(hash) {
+  try {
+    return meant(hash);
+  } catch {  // no address of ours
+    return { view: "home" };
+  }
+}
+
+function meant(hash) {
   const [, view, name, id, tab] = hash.replace(/^#/, "").split("/");
   if (view === "live" && given.live) return { view };
-  if (view === "report" && given.report !== undefined) return { view, place: name === undefined ? undefined : Number(name) };
+  if (view === "report" && (given.report !== undefined || given.tests)) return { view, place: name === undefined ? undefined : Number(name) };
   if (view === "d" && name && id) return { view, old: named(name), now: named(id) };
-  if (view !== "c" || !name) return given.start && view !== "home" ? read(given.start) : { view: "home" };
+  if (view !== "c" || !name) return given.start && view !== "home" ? meant(given.start) : { view: "home" };
   return { view, ...named(name), id: id ? Number(id) : undefined, tab: tab || "said" };
+}
+
+// What leads to the report says how far its test is.
+function testsWord(report) {
+  if (!report?.running) return "tests";
+  const over = report.scenarios.flatMap((each) => each.runs).filter((run) => run.finished).length;
+  return `tests (${over} of ${report.wanted.runs})`;
 }
 
 function Page() {
@@ -38,9 +54,16 @@ function Page() {
     if (location.hash !== hash) location.hash = hash;
   };
   useEffect(() => { document.title = [route.cassette || (route.view === "d" && `${route.old.cassette} and ${route.now.cassette}`), "llmproxy"].filter(Boolean).join(" · "); }, [route.cassette]);
-  return html`<nav class="top" aria-label="pages"><a href=${given.report !== undefined ? "#/report" : "#/home"}>llmproxy</a>${given.report !== undefined && given.recordings && html`<a class="nav" href="#/report" aria-current=${route.view === "report"}>report</a><a class="nav" href="#/home" aria-current=${route.view !== "report"}>recordings</a>`}${given.live && html`<a class="nav" href="#/live" aria-current=${route.view === "live"}>live</a><a class="nav" href="#/home" aria-current=${route.view !== "live"}>recordings</a>`}<button class="link" onClick=${() => ask(!help)} aria-expanded=${help}>keys (?)</button></nav>
-    ${help && html`<dl class="keys">${HELP.map(([key, about]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${about}</dd>`)}</dl>`}
-    ${route.view === "live" ? html`<${Live} show=${show} />` : route.view === "report" ? html`<${Report} place=${route.place} show=${show} />` : route.view === "d" ? html`<${Compare} key=${address(route)} ...${route} show=${show} />` : route.view === "c" ? html`<${Recording} key=${route.cassette + "~" + route.sample} ...${route} show=${show} />` : html`<${Home} show=${show} />`}`;
+  const { report, error } = useReport();
+  const pages = [
+    given.live && ["live", "live"],
+    (given.report !== undefined || report?.at || report?.running) && ["report", testsWord(report)],
+    (given.report === undefined || given.recordings) && ["home", "recordings"],
+  ].filter(Boolean);
+  const here = pages.some(([view]) => view === route.view) ? route.view : "home";
+  return html`<nav class="top" aria-label="pages"><a href=${`#/${pages[0][0]}`}>llmproxy</a>${pages.length > 1 && pages.map(([view, title]) => html`<a key=${view} class="nav" href=${`#/${view}`} aria-current=${view === here ? "page" : undefined}>${title}</a>`)}<button class="link" onClick=${() => ask(!help)} aria-expanded=${help}>keys (?)</button></nav>
+    ${help && html`<section aria-label="keys"><dl class="keys">${HELP.map(([key, about]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${about}</dd></div>`)}</dl></section>`}
+    <${Whole} key=${route.view}>${route.view === "live" ? html`<${Live} show=${show} />` : route.view === "report" ? html`<${Report} report=${report} error=${error} place=${route.place} show=${show} />` : route.view === "d" ? html`<${Compare} key=${address(route)} ...${route} show=${show} />` : route.view === "c" ? html`<${Recording} key=${route.cassette + "~" + route.sample} ...${route} show=${show} />` : html`<${Home} show=${show} />`}<//>`;
 }
 
 render(html`<${Page} />`, document.getElementById("app"));

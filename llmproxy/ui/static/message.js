@@ -5,15 +5,17 @@ import { Text, Code, Fold, Media } from "./parts.js";
 
 const NAMES = { system: "system prompt", user: "user", assistant: "assistant", tool: "tool result" };
 
-export function Message({ message, results = {}, names = {}, go, open = true }) {
+const NONE = new Map();
+
+export function Message({ message, results = NONE, names = NONE, go, open = true }) {
   const { role, text, reasoning, calls, of, media } = message;
   if (role === "system") return html`<${System} text=${text} />`;
   return html`<article class=${"message " + role} aria-label=${NAMES[role] || role}>
-    <header>${NAMES[role] || visible(role)}${of && html` of <b>${visible(names[of] || of)}</b>`}</header>
+    <header>${NAMES[role] || visible(role)}${of && html` of <b>${visible(names.get(of) || of)}</b>`}</header>
     ${reasoning && html`<${Fold} kind="thought" title=${html`thought <span class="soft">${line(reasoning, 90)}</span>`}><${Text} text=${reasoning} /><//>`}
     ${text && (role === "tool" ? html`<${Code} text=${text} most=${open ? 1200 : 300} />` : html`<${Text} text=${text} />`)}
     ${media && html`<${Media} media=${media} />`}
-    ${(calls || []).map((call, n) => html`<${ToolCall} key=${n} call=${call} result=${results[call.id] || results[call.name]} go=${go} />`)}
+    ${(calls || []).map((call, n) => html`<${ToolCall} key=${n} call=${call} result=${results.get(call.id) || results.get(call.name)} go=${go} />`)}
     ${!text && !calls && !media && !reasoning && html`<p class="soft">(nothing)</p>`}
   </article>`;
 }

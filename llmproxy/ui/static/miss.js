@@ -17,7 +17,7 @@ export function Miss({ row }) {
     <h3>What to do</h3>
     ${value.steps.map((step, n) => html`<${Step} key=${n} step=${step} />`)}
     ${value.suggestion && html`<h3>If that changes by itself</h3><${Command} about="into pyproject.toml, [tool.llmproxy.normalize]" text=${value.suggestion.toml} />`}
-    <${Fold} title="what the client read"><${Text} code text=${value.text} /><${Copy} text=${value.text} /><//>
+    <${Fold} title="what the client read"><${Text} code text=${value.text} /><${Copy} text=${visible(value.text)} /><//>
   </section>`;
 }
 

@@ -1,5 +1,5 @@
 // Small parts that several views show: texts that may be long, facts, buttons, what went wrong.
-import { html, useState, useEffect, useRef } from "./view.js";
+import { html, useState, useEffect, useErrorBoundary, useRef } from "./view.js";
 import { visible, size, pretty } from "./format.js";
 
 const SHOWN = 4000;
@@ -14,6 +14,23 @@ export function Text({ text, code = false, most = SHOWN, lang = undefined }) {
   return html`<div class=${code ? "text code" : "text"} dir="auto" lang=${lang}>${visible(all.slice(0, shown))}${
     rest > 0 && html`<button class="more" onClick=${() => show(shown + MORE)}>… ${size(rest)} more</button>`
   }</div>`;
+}
+
+const [later, never] = window.requestIdleCallback ? [(act) => requestIdleCallback(act, { timeout: 100 }), (n) => cancelIdleCallback(n)] : [(act) => setTimeout(act, 16), (n) => clearTimeout(n)];
+
+// Nodes of many things, drawn by `draw(thing, n)`: a few at once, more when nothing else is to do, so that no task is long. What is drawn is kept as it is.
+export function useGrowing(things, draw, step = 12) {
+  const made = useRef({});
+  if (made.current.things !== things) made.current = { things, nodes: [] };
+  const { nodes } = made.current;
+  const [, grow] = useState(0);
+  for (const to = Math.min(things.length, nodes.length + step); nodes.length < to;) nodes.push(draw(things[nodes.length], nodes.length));
+  useEffect(() => {
+    if (nodes.length >= things.length) return undefined;
+    const soon = later(() => grow((n) => n + 1));
+    return () => never(soon);
+  });
+  return [...nodes];
 }
 
 // JSON as one reads it, a text as it is.
@@ -50,12 +67,18 @@ async function toClipboard(text) {
   return undefined;
 }
 
-// A command to type, ready to copy.
+// A command to type, ready to copy; what a terminal would obey on its way in is copied as it is shown, by its number.
 export const Command = ({ text, about }) => html`<div class="command">
-  ${about && html`<p>${about}</p>`}<pre tabindex="0">${visible(text)}</pre><${Copy} text=${text} />
+  ${about && html`<p>${about}</p>`}<pre tabindex="0">${visible(text)}</pre><${Copy} text=${visible(text)} />
 </div>`;
 
 export const Failure = ({ error }) => html`<div class="failure" role="alert"><p>${visible(error.message)}</p>${error.hint && html`<p class="soft">${visible(error.hint)}</p>`}</div>`;
+
+// What stands inside is left out where it cannot be drawn, and the rest of the page stays.
+export function Whole({ children }) {
+  const [error, again] = useErrorBoundary();
+  return error ? html`<div class="failure broken" role="alert"><p>This cannot be shown: ${visible(String(error.message))}</p><button onClick=${again}>try again</button></div>` : children;
+}
 
 export function Media({ media }) {
   return html`<div class="media">${(media || []).map((each, n) => each.type.startsWith("image/")

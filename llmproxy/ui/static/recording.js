@@ -1,5 +1,5 @@
 // A recording: the strip of time above, the calls left, and right what happened, or the call that was chosen.
-import { html, useState, useEffect, useMemo, useRef, useCallback } from "./view.js";
+import { html, useState, useEffect, useMemo, useRef } from "./view.js";
 import { clock, counted, day, duration, isFailed, line, money, session, short, visible } from "./format.js";
 import { ask, useAsk, given } from "./source.js";
 import { List } from "./list.js";
@@ -13,42 +13,64 @@ const PAGE = 100;
 const PATIENCE = 60;  // milliseconds
 const HEIGHT = 58;
 
-// Rows of a list that is read a window at a time: {row(n), see(from, to), read(n), first}.
+// Rows of a list that is read a window at a time. Who draws them hears of each window; who draws the rest does not.
+class Pages {
+  constructor(query) {
+    this.query = query;
+    this.found = new Map();
+    this.heard = new Set();
+    this.seen = null;
+  }
+
+  load(page) {
+    if (!this.found.has(page)) {
+      const rows = ask("calls", { ...this.query, offset: page * PAGE, limit: PAGE }).then((value) => {
+        this.found.set(page, value.rows);
+        this.heard.forEach((hear) => hear());
+        return value.rows;
+      }, (error) => {
+        this.found.delete(page);
+        this.lost?.(error);
+        return [];
+      });
+      this.found.set(page, rows);
+    }
+    return this.found.get(page);
+  }
+
+  row(n) {
+    const page = this.found.get(Math.floor(n / PAGE));
+    return Array.isArray(page) ? page[n % PAGE] : undefined;
+  }
+
+  read = async (n) => (await this.load(Math.floor(n / PAGE)))[n % PAGE];
+
+  hear = (hear) => {
+    this.heard.add(hear);
+    return () => this.heard.delete(hear);
+  };
+
+  see = (from, to) => {  // what flies past is not asked for
+    const waits = this.seen !== null;
+    this.seen = [from, to];
+    if (!waits) setTimeout(() => {
+      const [first, last] = this.seen;
+      this.seen = null;
+      for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) this.load(page);
+    }, PATIENCE);
+  };
+}
+
+// {pages, first, lost}: the windows of a question, the first of them once it is there, and why the last one is not.
 function usePages(query) {
   const name = JSON.stringify(query);
-  const pages = useRef({ name, query, found: new Map() });
-  const [, drawn] = useState(0);
-  if (pages.current.name !== name) pages.current = { name, query, found: new Map() };
-  const load = (page) => {
-    const { found, query: asked } = pages.current;  // of the latest question, whoever called
-    if (!found.has(page)) {
-      const rows = ask("calls", { ...asked, offset: page * PAGE, limit: PAGE }).then((value) => {
-        found.set(page, value.rows);
-        drawn((n) => n + 1);
-        return value.rows;
-      }, () => found.delete(page));
-      found.set(page, rows);
-    }
-    return found.get(page);
-  };
-  const row = (n) => {
-    const page = pages.current.found.get(Math.floor(n / PAGE));
-    return Array.isArray(page) ? page[n % PAGE] : undefined;
-  };
-  const seen = useRef(null);
-  const see = useCallback((from, to) => {  // what flies past is not asked for
-    const waits = seen.current !== null;
-    seen.current = [from, to];
-    if (!waits) setTimeout(() => {
-      const [first, last] = seen.current;
-      seen.current = null;
-      for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) load(page);
-    }, PATIENCE);
-  }, [name]);
-  const read = async (n) => (await load(Math.floor(n / PAGE)))?.[n % PAGE];
-  useEffect(() => { load(0); }, [name]);  // the first rows wait for no sum over all of them
-  const first = pages.current.found.get(0);
-  return { row, see, read, first: Array.isArray(first) ? first : undefined };
+  const pages = useMemo(() => new Pages(query), [name]);
+  const [told, tell] = useState({});
+  useEffect(() => {
+    pages.lost = (error) => tell((old) => ({ ...old, lost: error }));
+    Promise.resolve(pages.load(0)).then((first) => tell({ name, first }));  // the first rows wait for no sum over all of them
+  }, [pages]);
+  return { pages, first: told.name === name ? told.first : undefined, lost: told.lost };
 }
 
 export function Recording({ cassette, sample, id, tab = "said", show }) {
@@ -57,7 +79,8 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
   const [listed, list] = useState(false);
   const query = { cassette, sample, ...(find ? { find } : {}), ...(failed ? { failed: 1 } : {}) };
   const { value, error, late: counting } = useAsk("calls", { ...query, sums: 1, limit: 1 });
-  const { row, see, read, first } = usePages(query);
+  const { pages, first, lost } = usePages(query);
+  const { read } = pages;
   const { value: placed, late } = useAsk(id ? "place" : null, { ...query, id });
   const cursor = useRef({});  // where the keyboard is: known here before the server has said so
   const filter = JSON.stringify(query);
@@ -97,21 +120,22 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
     <${Head} cassette=${cassette} sample=${sample} sums=${value?.sums} show=${show} />
     ${value?.left > 0 && html`<p class="pad soft">${counted(value.left, "call")} of this recording ${value.left === 1 ? "is" : "are"} not in this file: <code>llmproxy ui ${visible(session(cassette, sample))}${given.store_words || ""}</code></p>`}
     ${strip.length > 1 && html`<${Strip} strip=${strip} chosen=${id} choose=${go} />`}
-    <div class=${"split" + (listed ? " listed" : "")}>
+    <main class=${"split" + (listed ? " listed" : "")}>
       <nav class="left" aria-label="calls">
         <div class="tools">
           <input ref=${input} type="search" placeholder="find (/)" aria-label="find in prompts, answers, models" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
           <label><input type="checkbox" checked=${failed} onChange=${() => onlyFailed(!failed)} /> failed</label>
         </div>
         ${value && !counting && count === 0 && html`<p class="soft pad">No call ${find || failed ? "is like that" : "is recorded here"}.</p>`}
-        <${List} count=${count} height=${HEIGHT} see=${see} chosen=${chosen} choose=${choose} label=${counting ? "calls" : counted(count, "call")}
-          row=${(n) => html`<${Row} row=${row(n)} before=${n ? row(n - 1) : null} from=${value?.sums.from} position=${position} />`} />
+        ${lost && html`<${Failure} error=${lost} />`}
+        <${List} enter=${() => right.current?.focus()} count=${count} height=${HEIGHT} facts=${(n) => pages.row(n) && [pages.row(n), n > 0 && pages.row(n - 1)?.asked === pages.row(n).asked, position]} heard=${pages.hear} see=${pages.see} chosen=${chosen} choose=${choose}
+          label=${counting ? "calls" : counted(count, "call")} row=${(row, again, place) => html`<${Row} row=${row} again=${again} position=${place} />`} />
       </nav>
-      <main class="right" ref=${right}>
+      <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
         ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
-      </main>
-    </div>
+      </section>
+    </main>
   </div>`;
 }
 
@@ -132,24 +156,21 @@ function Beside({ cassette, sample, show }) {
   const own = known.find((each) => each.name === cassette && each.sample === sample);
   const rank = (each) => (session(each.name, each.sample) === own?.parent ? 0 : each.name === cassette ? 1 : each.parent === session(cassette, sample) ? 2 : 3);
   const others = known.filter((each) => each !== own).sort((a, b) => rank(a) - rank(b)).slice(0, 200);
-  if (!others.length) return null;
   const why = ["its parent", "another sample", "its child", ""];
-  const to = (event) => {
-    const other = others[Number(event.currentTarget.value)];
-    if (other) show({ old: { cassette: other.name, sample: other.sample }, now: { cassette, sample } });
-  };
-  return html`<select aria-label="compare with another recording" onChange=${to}><option value="">compare with …</option>
-    ${others.map((each, n) => html`<option key=${n} value=${n}>${visible(session(each.name, each.sample))}${why[rank(each)] && ` (${why[rank(each)]})`}</option>`)}</select>`;
+  const [n, choose] = useState(0);
+  if (!others.length) return null;
+  const other = others[n] || others[0];
+  const to = () => show({ old: { cassette: other.name, sample: other.sample }, now: { cassette, sample } });
+  return html`<div class="other"><label>compare with <select value=${n} onChange=${(event) => choose(Number(event.currentTarget.value))}>
+    ${others.map((each, n) => html`<option key=${n} value=${n}>${visible(session(each.name, each.sample))}${why[rank(each)] && ` (${why[rank(each)]})`}</option>`)}</select></label> <button onClick=${to}>side by side</button></div>`;
 }
 
-function Row({ row, before, from, position }) {
-  if (!row) return html`<span class="soft">…</span>`;
+function Row({ row, again, position }) {
   const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
-  const same = before && before.asked === row.asked;
   return html`<div class=${isFailed(row) ? "one failed" : "one"}>
     <div class="first"><span class="id">#${row.id}</span><span class="soft">${clock(row.at)}</span>${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}
       <span class="model">${visible(row.model || row.operation)}</span><span class="end">${isFailed(row) && html`<b>${row.status}${row.ending === "complete" ? "" : ` ${row.ending}`}</b> `}${tokens} <span class="soft">${duration(row.ms)}</span></span></div>
-    <div class="second">${!same && row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
+    <div class="second">${!again && row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
     <${Bar} row=${row} position=${position} />
   </div>`;
 }

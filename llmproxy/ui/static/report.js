@@ -1,27 +1,33 @@
 // A report of tests: overview with failures first, then each run: what was checked with what was seen, the judge's findings with their evidence
 // marked in the conversation, and what to type.
-import { html, useMemo, useRef, useState } from "./view.js";
-import { counted, duration, given as onOneLine, line, money, number, pretty, visible, when } from "./format.js";
-import { given, label, useAsk } from "./source.js";
+import { html, useEffect, useMemo, useRef, useState } from "./view.js";
+import { counted, duration, given as onOneLine, line, money, number, pretty, session, visible, when } from "./format.js";
+import { ask, given, label } from "./source.js";
 import { Code, Command, Failure, Fold, Text } from "./parts.js";
 import { useKeys } from "./keys.js";
 
-const NAMES = { passed: "passed", failed: "failed", agent_error: "agent error", environment_error: "environment error", skipped: "skipped", flaky: "flaky" };
-const ORDER = ["agent_error", "failed", "environment_error", "flaky", "skipped", "passed"];
+const NAMES = { passed: "passed", failed: "failed", agent_error: "agent error", environment_error: "environment error", skipped: "skipped", flaky: "flaky", running: "running" };
+const ORDER = ["agent_error", "failed", "environment_error", "flaky", "running", "skipped", "passed"];
 const LABELS = ["passed", "failed", "inconclusive"];
 const WORST = ["failed", "inconclusive", "passed"];
 const SAID = { true: "passes", false: "fails", null: "goes on" };
 
 const Status = ({ of }) => html`<span class=${"status is-" + of}>${NAMES[of] || visible(of)}</span>`;
 
-export function Report({ place, show }) {
-  const { value: report, error } = useAsk("report", {});
+const words = new WeakMap();  // what is looked through for a word; made when one is typed
+
+function textOfScenario(scenario) {
+  if (!words.has(scenario)) words.set(scenario, JSON.stringify(scenario).toLowerCase());
+  return words.get(scenario);
+}
+
+export function Report({ report, error, place, show }) {
   const [find, seek] = useState("");
   const [only, choose] = useState("");
   const input = useRef();
-  const all = useMemo(() => (report ? report.scenarios.map((each, n) => ({ ...each, n, text: JSON.stringify(each).toLowerCase() })) : []), [report]);
-  const ranked = useMemo(() => [...all].sort((a, b) => ORDER.indexOf(a.status) - ORDER.indexOf(b.status) || a.n - b.n), [all]);
-  const listed = ranked.filter((each) => (!only || each.status === only) && (!find || each.text.includes(find.toLowerCase())));
+  const all = report?.scenarios || [];
+  const ranked = useMemo(() => [...all].sort((a, b) => ORDER.indexOf(a.status) - ORDER.indexOf(b.status) || a.n - b.n), [report]);
+  const listed = ranked.filter((each) => (!only || each.status === only) && (!find || textOfScenario(each).includes(find.toLowerCase())));
   const at = all.find((each) => each.n === place) || null;
   const to = (n) => show({ report: true, place: n });
   const step = (by) => {
@@ -30,24 +36,24 @@ export function Report({ place, show }) {
     if (next) to(next.n);
   };
   useKeys({ j: () => step(1), k: () => step(-1), "/": () => input.current?.focus(), f: () => choose(only === "failed" ? "" : "failed"), Escape: () => (find ? seek("") : to(undefined)) });
-  if (error) return html`<${Failure} error=${error} />`;
+  if (error && !report) return html`<${Failure} error=${error} />`;
   if (!report) return html`<p class="soft pad">reading …</p>`;
-  return html`<div class="recording report"><${Head} report=${report} />
-    <div class=${"split" + (at ? "" : " listed")}>
+  return html`<div class="recording report"><${Head} report=${report} />${error && html`<${Failure} error=${error} />`}
+    <main class=${"split" + (at ? "" : " listed")}>
       <nav class="left" aria-label="scenarios">
         <div class="tools"><input ref=${input} type="search" placeholder="find (/)" aria-label="find in scenarios, conversations and checks" value=${find} onInput=${(event) => seek(event.currentTarget.value)} /></div>
         <div class="tools chips" role="group" aria-label="show only">${ORDER.filter((status) => all.some((each) => each.status === status)).map((status) => html`
           <button key=${status} aria-pressed=${only === status} class=${"is-" + status} onClick=${() => choose(only === status ? "" : status)}>${all.filter((each) => each.status === status).length} ${NAMES[status]}</button>`)}</div>
         <ul class="scenarios">${listed.map((each) => html`<li key=${each.n}><button class="scenario" aria-current=${each.n === place} onClick=${() => to(each.n)}>
           <span class="name">${visible(each.name)}</span> <${Status} of=${each.status} /><span class="soft">${[each.suite, each.runs.length > 1 && counted(each.runs.length, "run"), rate(each, report)].filter(Boolean).map(visible).join(" · ")}</span>
-          ${each.status !== "passed" && html`<span class="why">${line(whyOf(each), 140)}</span>`}</button></li>`)}</ul>
-        ${listed.length === 0 && html`<p class="soft pad">${all.length ? "No scenario is like that." : "Nothing was run."}</p>`}
+          ${each.status !== "passed" && html`<span class=${each.status === "skipped" ? "soft" : "why"}>${line(whyOf(each), 140)}</span>`}</button></li>`)}</ul>
+        ${listed.length === 0 && html`<p class="soft pad">${all.length ? "No scenario is like that." : report.running ? "None has begun yet." : "Nothing was run."}</p>`}
       </nav>
-      <main class="right">
+      <section class="right" aria-label="what is chosen">
         <p class="switch"><button onClick=${() => to(undefined)}>all ${counted(all.length, "scenario")}</button></p>
         ${at ? html`<${Scenario} key=${at.n} scenario=${at} show=${show} />` : html`<${Overview} report=${report} all=${all} to=${to} />`}
-      </main>
-    </div></div>`;
+      </section>
+    </main></div>`;
 }
 
 // Why the first run that did not pass did not.
@@ -68,10 +74,32 @@ function rate(scenario, report) {
 }
 
 function Head({ report }) {
-  const runs = report.scenarios.reduce((sum, each) => sum + each.runs.length, 0);
-  const about = [`${counted(report.scenarios.length, "scenario")}, ${counted(runs, "run")}`, report.at && when(report.at), report.mode && `mode ${report.mode}`, report.seconds === null ? "the test did not end" : duration(report.seconds * 1000), report.exit_code !== null && `exit code ${report.exit_code}`];
-  return html`<header class="head"><h1>${visible(report.title)}</h1><p class="soft">${about.filter(Boolean).map(visible).join(" · ")}</p>
+  const runs = report.scenarios.flatMap((each) => each.runs);
+  const ended = report.running ? null : report.seconds === null ? report.at && "the test did not end" : duration(report.seconds * 1000);
+  const many = report.running ? report.wanted : { scenarios: report.scenarios.length, runs: runs.length };
+  const about = [(many.runs > 0 || !report.running) && `${counted(many.scenarios, "scenario")}, ${counted(many.runs, "run")}`, report.at && when(report.at), report.mode && `mode ${report.mode}`, ended, report.exit_code !== null && `exit code ${report.exit_code}`];
+  return html`<header class="head"><h1>${visible(report.title || "tests")}</h1><p class="soft">${about.filter(Boolean).map(visible).join(" · ")}</p>${report.running && html`<${Progress} report=${report} runs=${runs} />`}
     ${report.notes.length > 0 && html`<ul class="notes">${report.notes.map((text, n) => html`<li key=${n}>${visible(text)}</li>`)}</ul>`}</header>`;
+}
+
+// How far a test is that runs.
+function Progress({ report, runs }) {
+  const over = runs.filter((run) => run.finished).length;
+  const bad = runs.filter((run) => run.finished && run.status !== "passed" && run.status !== "skipped").length;
+  if (!report.at) return html`<p class="progress" role="status">The test begins …</p>`;
+  return html`<p class="progress"><progress max=${report.wanted.runs} value=${over} aria-label="runs that have ended"></progress>
+    <span role="status">${over} of ${counted(report.wanted.runs, "run")} ended${bad ? html`, <b class="is-failed">${bad} not passed</b>` : ""}</span> <span class="soft"><${Since} at=${report.at} /></span></p>`;
+}
+
+// Seconds that go on by themselves.
+function Since({ at }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const each = setInterval(() => tick((n) => n + 1), 1000);
+    return () => clearInterval(each);
+  }, []);
+  const seconds = Math.max(0, Math.round(Date.now() / 1000 - at));
+  return at ? `for ${seconds < 60 ? `${seconds} s` : duration(seconds * 1000)}` : "";
 }
 
 // Cells of a matrix have names like "refund[gpt-4o, short]".
@@ -87,8 +115,14 @@ function matrices(all) {
 function Overview({ report, all, to }) {
   const grids = matrices(all);
   const cells = [...new Set(grids.flatMap(([, each]) => each.map(({ cell }) => cell)))];
-  const bad = all.filter((each) => each.status !== "passed" && each.status !== "skipped");
-  return html`<p>${bad.length ? `${counted(bad.length, "scenario")} need a look: they are first in the list.` : "Everything passed."}</p>
+  const under = all.filter((each) => each.status === "running");
+  const bad = all.filter((each) => !["passed", "skipped", "running"].includes(each.status));
+  if (report.running) {
+    if (!report.at) return null;
+    return html`<h2 class="third">Under way</h2>${under.length === 0 && html`<p class="soft">Nothing at this moment.</p>`}<ul class="checks">${under.map((each) => html`<${UnderWay} key=${each.n} scenario=${each} to=${to} />`)}</ul>
+      ${bad.length > 0 && html`<p>${counted(bad.length, "scenario")} already ${bad.length === 1 ? "needs" : "need"} a look: first in the list.</p>`}`;
+  }
+  return html`<p>${all.length === 0 ? (report.at ? "Nothing was run." : html`No test was run in this folder yet: <code>llmproxy test</code>`) : bad.length ? `${counted(bad.length, "scenario")} ${bad.length === 1 ? "needs a look: it is" : "need a look: they are"} first in the list.` : "Everything passed."}</p>
     ${grids.length > 0 && html`<h2 class="third">Matrix</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${cells.map((cell) => html`<th key=${cell}>${visible(cell)}</th>`)}</tr></thead>
       <tbody>${grids.map(([base, own]) => html`<tr key=${base}><th>${visible(base)}</th>${cells.map((cell) => {
         const one = own.find((each) => each.cell === cell);
@@ -98,13 +132,21 @@ function Overview({ report, all, to }) {
     ${report.left?.length > 0 && html`<h2 class="third">Not in this file</h2>${report.left.map((each, n) => (each.command ? html`<${Command} key=${n} about=${each.told} text=${each.command} />` : html`<p key=${n}>${visible(each.told)}</p>`))}`}`;
 }
 
+// A scenario that runs: since when, and what was said last.
+function UnderWay({ scenario, to }) {
+  const run = scenario.runs.find((each) => !each.finished) || scenario.runs.at(-1);
+  const last = run.parts.findLast((part) => part.event === "message");
+  return html`<li><button class="link" onClick=${() => to(scenario.n)}>${visible(scenario.name)}</button>${run.started.runs > 1 && ` run ${run.started.sample} of ${run.started.runs}`} <span class="soft"><${Since} at=${run.started.at} /></span>
+    ${last && html`<p><span class="soft">${visible(String(last.message.role || "?"))}</span> ${line(textOf(last.message.content), 200)}</p>`}</li>`;
+}
+
 // The last tests side by side, the newest at the right; what got worse since the one before comes first.
 function Trend({ tests, all, to }) {
   const bad = (status) => (status === undefined ? -1 : ORDER.length - ORDER.indexOf(status));
   const [before, last] = tests.slice(-2).map((test) => test.statuses);
   const worse = (each) => (before[each.id] && last[each.id] ? bad(last[each.id]) - bad(before[each.id]) : 0);
   const rows = all.filter((each) => tests.some((test) => test.statuses[each.id])).sort((a, b) => worse(b) - worse(a) || bad(last[b.id]) - bad(last[a.id]));
-  return html`<h2 class="third">The last ${counted(tests.length, "test")}</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<th></th></tr></thead>
+  return html`<h2 class="third">The last ${counted(tests.length, "test")}</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<td></td></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
       ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Status} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`;
 }
@@ -118,7 +160,8 @@ function Scenario({ scenario, show }) {
       title=${html`${scenario.runs.length > 1 && html`<b>run ${run.started.sample} of ${run.started.runs}</b> `}<${Status} of=${run.status} /> <span class="soft">${taken(run)}</span>`}><${Run} run=${run} show=${show} /><//>`)}`;
 }
 
-function taken({ finished }) {
+function taken({ finished, status }) {
+  if (status === "running") return "";
   if (!finished) return "did not end";
   const bound = finished.bound ? `${number(finished.bound)} bound: ${finished.bound_names.join(", ")}` : "";
   return [finished.total_seconds !== null && duration(finished.total_seconds * 1000), finished.agent_seconds !== null && `${duration(finished.agent_seconds * 1000)} in the agent`, finished.replayed && "replayed", bound, ...(finished.labels || [])].filter(Boolean).map(visible).join(" · ");
@@ -137,6 +180,7 @@ function Run({ run, show }) {
     <h3>What happened</h3>
     ${run.parts.map((part, n) => (part.event === "message" ? html`<${Said} key=${n} part=${part} quotes=${quotes} />` : part.event === "verdict" ? html`<${Verdict} key=${n} verdict=${part} />` : html`<${Checked} key=${n} step=${part} run=${run} show=${show} />`))}
     ${(run.finished?.misses || []).map((text, n) => html`<pre key=${n} class="text code miss">${visible(text)}</pre>`)}
+    ${run.status === "running" && html`<p class="soft">… and it goes on, <${Since} at=${run.started.at} /></p>`}
     ${run.finished && html`<dl class="times">${Object.entries(run.finished.usage || {}).map(([party, use]) => html`<dt key=${party}>${visible(party)}</dt><dd>${counted(use.calls, "call")}, ${number(use.input_tokens)} → ${number(use.output_tokens)} tokens, ${use.cost_usd === null ? "price unknown" : money(Number(use.cost_usd))}</dd>`)}</dl>`}
     ${run.started.rerun && html`<${Command} about="run only this again" text=${run.started.rerun} />`}`;
 }
@@ -189,13 +233,28 @@ function Checked({ step, run, show }) {
     ${step.assertions?.length > 0 && html`<ul class="checks">${[...step.assertions].sort((a, b) => (a.status === "passed") - (b.status === "passed")).map((each, n) => html`<${Assertion} key=${n} assertion=${each} run=${run} show=${show} />`)}</ul>`}</section>`;
 }
 
-// Opens the call where its recording is at hand: in this file as far as there was room, or at the server.
+// Opens the call where its recording is at hand: in this file as far as there was room, or at the server, where another store may have its number.
 function Interaction({ id, run, show }) {
   const { cassette, sample } = run.started;
+  const [error, fail] = useState(null);
   const inside = given.calls?.[id];
-  const at = given.served ? given.recordings && cassette && { cassette, sample } : inside?.cassette === cassette && { cassette, sample: inside.sample };
-  return at ? html`<button class="link" onClick=${() => show({ ...at, id })}>#${id}</button>` : html`<code title=${`llmproxy show ${id}${given.store_words || ""}`}>#${id}</code>`;
+  if (!given.served) return inside?.cassette === cassette ? html`<button class="link" onClick=${() => show({ cassette, sample: inside.sample, id })}>#${id}</button>` : html`<code title=${`llmproxy show ${id}${given.store_words || ""}`}>#${id}</code>`;
+  if (!cassette || given.recordings === false) return html`<code>#${id}</code>`;
+  const open = async () => {
+    const found = await ask("place", { id }).catch((refused) => ({ refused }));
+    const known = named(run).get(id);
+    const isIt = found.cassette === cassette && found.sample === sample && (!known || known.startsWith(`${found.recording}@`));
+    if (isIt) show({ cassette, sample, id });
+    else fail({ message: `The store that is shown here does not hold this call of ${session(cassette, sample)}.`, hint: "Look at the store of that test: llmproxy ui --store PATH" });
+  };
+  return html`<button class="link" onClick=${open}>#${id}</button>${error && html`<${Failure} error=${error} />`}`;
 }
+
+// What the calls of a run are called in every store, by their numbers.
+const named = (run) => new Map(run.parts.flatMap((part) => {
+  const names = (part.recordings || []).filter(Boolean);
+  return (part.interactions || []).map((id, n) => [id, names[n]]);
+}));
 
 function Assertion({ assertion, run, show }) {
   const { name, status, message, expected, actual, evidence, where } = assertion;

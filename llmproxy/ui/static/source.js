@@ -1,5 +1,5 @@
 // Where data comes from: the server that gave the page, or the page itself when it is a file.
-import { useState, useEffect } from "./view.js";
+import { useState, useEffect, useRef } from "./view.js";
 import { inFile } from "./infile.js";
 
 export const given = JSON.parse(document.getElementById("data").textContent);
@@ -83,4 +83,44 @@ export function useAsk(question, query) {
     return () => { wanted = false; };
   }, [name]);
   return { ...found, late: found.name !== name };
+}
+
+const SOON = 700;  // milliseconds between two questions about a test that runs
+const NOW_AND_THEN = 3000;
+
+// {report, error}: a report of tests; while its test runs, and for the next one, it is asked again, for what changed.
+export function useReport() {
+  const [state, set] = useState({});
+  const kept = useRef(state);
+  useEffect(() => {
+    if (given.report === undefined && !given.tests) return undefined;
+    let next;
+    const put = (found) => { kept.current = found; set(found); };
+    const look = async () => {
+      const { report, error } = kept.current;
+      if (!document.hidden || !report) {
+        try {
+          const told = await ask("report", report ? { test: report.test, after: report.count } : {});
+          const now = joined(report, told);
+          if (now !== report || error) put({ report: now });
+        } catch (refused) {
+          put({ report, error: refused });
+        }
+      }
+      if (given.served) next = setTimeout(look, kept.current.report?.running ? SOON : NOW_AND_THEN);
+    };
+    look();
+    return () => clearTimeout(next);
+  }, []);
+  return state;
+}
+
+// Of the same test only the scenarios come in which something happened.
+export function joined(old, told) {
+  const named = told.scenarios.map((each, n) => ({ n, ...each }));
+  if (!old || !told.test || old.test !== told.test) return old && !told.test ? old : { ...told, scenarios: named };
+  if (old.count === told.count) return old;
+  const scenarios = [...old.scenarios];
+  for (const each of named) scenarios[each.n] = each;
+  return { ...told, trend: old.trend, scenarios };
 }

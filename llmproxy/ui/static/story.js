@@ -1,17 +1,24 @@
 // What happened, on one screen: asked, done, answered.
-import { html } from "./view.js";
-import { counted, duration, given, line, visible } from "./format.js";
-import { useAsk } from "./source.js";
-import { Code, Failure, Text } from "./parts.js";
+import { html, useRef } from "./view.js";
+import { counted, duration, given as onOneLine, line, visible } from "./format.js";
+import { given, useAsk } from "./source.js";
+import { Code, Command, Failure, Fold, Text, useGrowing } from "./parts.js";
+import { commandsOf } from "./commands.js";
+
+const NONE = [];
 
 export function Story({ cassette, sample, go }) {
   const { value, error } = useAsk("story", { cassette, sample });
+  const to = useRef();
+  to.current = go;
+  const drawn = useGrowing(value?.steps || NONE, (step, n) => html`<${Step} key=${n} step=${step} go=${(id) => to.current(id)} />`);
   if (error) return html`<${Failure} error=${error} />`;
   if (!value) return html`<p class="soft pad">reading …</p>`;
   const { steps, calls, of } = value;
   return html`<section class="story" aria-label="what happened">
     ${steps.length === 0 && html`<p class="soft">No conversation was recorded here: the list holds what was asked.</p>`}
-    ${steps.map((step, n) => html`<${Step} key=${n} step=${step} go=${go} />`)}
+    ${drawn}
+    ${drawn.length === steps.length && html`<${Fold} title=${html`<b>use this recording</b> <span class="soft">read, share, replay, test it</span>`}>${commandsOf({ cassette, sample }, given).map(([about, text], n) => html`<${Command} key=${n} about=${about} text=${text} />`)}<//>`}
     ${calls < of && html`<p class="soft">These are the first ${counted(calls, "call")} of ${counted(of, "call")}; the list holds all.</p>`}
   </section>`;
 }
@@ -22,7 +29,7 @@ function Step({ step, go }) {
   const inside = { marginInlineStart: `${Math.min(step.depth, 6) * 1.25}rem` };
   const to = step.call && html`<button class="link to" onClick=${() => go(step.call)} aria-label=${`open call ${step.call}`}>#${step.call}</button>`;
   if (step.kind === "tool") return html`<div class="step tool" style=${inside}><details><summary>
-      <span class="does"><span class="name">${visible(step.name || "(no name)")}</span> <span class="soft">${line(given(step.given), 140)}</span></span>
+      <span class="does"><span class="name">${visible(step.name || "(no name)")}</span> <span class="soft">${line(onOneLine(step.given), 140)}</span></span>
       <span class="returns">${step.result === null ? html`<span class="soft">no result seen</span>` : line(step.result, 140)}</span>
       <span class="soft">${duration(step.ms)}</span></summary>
     <${Code} text=${step.given} /><p class="soft">returned</p><${Code} text=${step.result || ""} /></details>${to}</div>`;

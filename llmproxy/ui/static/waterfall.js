@@ -42,19 +42,25 @@ export function scale(strip) {
 const percent = (part) => `${(part * 100).toFixed(3)}%`;
 
 export function Strip({ strip, chosen, choose }) {
-  const { position, pauses } = useMemo(() => scale(strip), [strip]);
-  const lanes = useMemo(() => laned(strip), [strip]);
+  const { places, drawn } = useMemo(() => drawnStrip(strip), [strip]);
+  const to = (event) => event.target.dataset.id && choose(Number(event.target.dataset.id));
+  return html`<section class="strip" aria-label="The calls in time; long pauses are folded. The list below holds the same." onClick=${to}>
+    ${drawn}${places.has(chosen) && html`<span class="mark" style=${places.get(chosen)}></span>`}</section>`;
+}
+
+// {places, drawn}: what the strip holds, made once: stepping from call to call moves the mark alone.
+function drawnStrip(strip) {
+  const { position, pauses } = scale(strip);
+  const lanes = laned(strip);
   const height = Math.max(1, lanes.count);
-  return html`<section class="strip" aria-label="The calls in time; long pauses are folded. The list below holds the same.">
-    ${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}></span>`)}
-    ${strip.map(([id, at, ms, first, failed], n) => {
-      const from = position(at * 1000);
-      const width = position(at * 1000 + (ms || 0)) - from;
-      return html`<span key=${id} class=${"span" + (failed ? " failed" : "") + (id === chosen ? " chosen" : "")} title=${`call ${n + 1}: ${duration(ms)}`}
-        style=${{ left: percent(from), width: `max(3px, ${percent(width)})`, top: percent(lanes.of[n] / height), height: `calc(${percent(1 / height)} - 1px)` }}
-        onClick=${() => choose(id)}></span>`;
-    })}
-  </section>`;
+  const places = new Map(strip.map(([id, at, ms], n) => {
+    const from = position(at * 1000);
+    const width = position(at * 1000 + (ms || 0)) - from;
+    return [id, { left: percent(from), width: `max(3px, ${percent(width)})`, top: percent(lanes.of[n] / height), height: `calc(${percent(1 / height)} - 1px)` }];
+  }));
+  const drawn = html`<div>${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}></span>`)}
+    ${strip.map(([id, , ms, , failed], n) => html`<span key=${id} class=${failed ? "span failed" : "span"} data-id=${id} title=${`call ${n + 1}: ${duration(ms)}`} style=${places.get(id)}></span>`)}</div>`;
+  return { places, drawn };
 }
 
 // Calls that ran at the same time stand below each other.

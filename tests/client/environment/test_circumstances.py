@@ -36,6 +36,14 @@ def test_a_child_has_a_folder_a_home_and_a_day(tmp_path: Path) -> None:
     assert elsewhere["cwd"]["value"] == str(real)
 
 
+@pytest.mark.parametrize("home", ["/", "//", "/..", "///", ""])
+def test_the_root_is_no_home(tmp_path: Path, home: str) -> None:
+    """However it is written: a container's user may have none."""
+    found = _named(gather_circumstances({"HOME": home, "TMPDIR": "//"}, tmp_path))
+    assert "tmp" not in found
+    assert home == "" or "home" not in found
+
+
 def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
     """Where they differ both are todays."""
     now = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=5)))

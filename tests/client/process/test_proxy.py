@@ -39,6 +39,16 @@ def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
         proxy.wait_ready()
 
 
+def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
+    """With how long it was waited for, and that it said nothing."""
+    proxy = spawn(
+        Command(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
+    )
+    with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)"):
+        proxy.wait_ready()
+    assert not proxy.alive
+
+
 def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
     """A stale LLMPROXY_COMMAND."""
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):

@@ -117,6 +117,30 @@ def test_codex_gets_overrides(tmp_path: Path) -> None:
     assert config.read_bytes() == before
 
 
+def test_an_agent_in_a_shell_s_words_gets_its_words_there(tmp_path: Path) -> None:
+    """Behind its name, quoted, before its own; what the shell expands is left to the shell."""
+    write(tmp_path / ".claude.json", {"mcpServers": {"mine": A}})
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "config.toml").write_text('[mcp_servers.files]\ncommand = "npx"\n')
+
+    def inside(*command: str) -> tuple[str, ...]:
+        found = find_tools(None, command, {"HOME": str(tmp_path)}, tmp_path)
+        return placed(found, tmp_path)[0] if found is not None else ()
+
+    text = 'exec codex exec -c base_url="$OPENAI_BASE_URL" "say \'hi\'"'
+    *shell, made, name = inside("sh", "-c", text, "x")
+    assert (shell, name) == (["sh", "-c"], "x")
+    assert made.startswith("exec codex -c 'mcp_servers.files.command=\"llmproxy\"' -c ")
+    assert made.endswith(text.removeprefix("exec codex"))
+    assert inside("bash", "-lc", 'A=1 "claude" -p hi | tee x')[2].endswith(" --strict-mcp-config -p hi | tee x")
+    for other in ("cd x && codex exec hi", "HOME=/x codex exec hi", "codex mcp list", "codex 'exec", "echo codex"):
+        assert inside("sh", "-c", other) == ()
+    typed = find_tools(None, ("sh", "-c", "claude --mcp-config x.json"), {"HOME": str(tmp_path)}, tmp_path)
+    assert placed(typed, tmp_path)[2] == [
+        "claude: LEFT AS IT IS: --mcp-config in a shell's words; let `llmproxy run` start it without the shell"
+    ]
+
+
 @pytest.mark.parametrize(
     "command", ["claude mcp list", "codex mcp list", "python agent.py", "claude -p hi", "codex exec"]
 )

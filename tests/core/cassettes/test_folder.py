@@ -18,6 +18,7 @@ from llmproxy.core.forks.overrides import typed
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
@@ -47,13 +48,13 @@ def kept(tmp_path: Path) -> CassetteDir:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as opened:
         yield opened
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as opened:
         yield opened
 
 
@@ -95,7 +96,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
     kept.save(store, "trip")
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
-    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
         assert load(kept, again) == LoadedFile(unchanged=1)
         kept.save(again, "trip")
     assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
@@ -186,7 +187,7 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
     kept.save(store, "trip")
     (kept.path / "cut.yaml").write_text((kept.path / "trip.yaml").read_text().replace("trip", "cut")[:-40])
     (kept.path / "odd.yaml").write_text("just: this\n")
-    with Store.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
+    with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
         with pytest.raises(CassetteCorrupt, match="2 cassette files cannot be read; nothing was changed") as caught:
             load(kept, fresh)
         assert "cut.yaml" in str(caught.value)
@@ -319,14 +320,14 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
         kept.save(store, f"c{n}")
     program = (
         "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder import CassetteDir\n"
-        "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.store import Store\n"
-        "with Store.open(sys.argv[1], writable=True, now=time.time) as store:\n"
+        "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.file.store import FileStore\n"
+        "with FileStore.open(sys.argv[1], writable=True, now=time.time) as store:\n"
         "    CassetteDir(Path(sys.argv[2]), now=time.time).load_into(store, rules=Rules(), wait=time.sleep)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "c.db"), str(kept.path)]
     running = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     assert [each.wait(60) for each in running] == [0, 0, 0]
-    with Store.open(tmp_path / "c.db", writable=False, now=lambda: NOW) as reader:
+    with FileStore.open(tmp_path / "c.db", writable=False, now=lambda: NOW) as reader:
         assert [(info.name, info.live, info.stored) for info in reader.cassettes()] == [
             (f"c{n}", 2, 2) for n in range(5)
         ]
@@ -336,7 +337,7 @@ def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: S
     """Two processes that record one cassette leave a file with the recordings of both, whoever wrote last."""
     record(store, "a")
     kept.save(store, "trip")
-    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
         record(other, "b", at=NOW + 5)
         kept.save(other, "trip")
     record(store, "c", at=NOW + 9)

@@ -15,7 +15,7 @@ from llmproxy.core.bindings import Circumstance, Slot, read_circumstances, write
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.stand_ins import HOME, without_names
 from llmproxy.core.keys.normalize import Rules
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
@@ -61,7 +61,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Path]:
     with engine(path) as made:
         _open(made, KIM)
         answered(made, _ask(made, _body(KIM)), _answer(f"in {cwd}/x, {home}, {tmp}"))
-    with Store.open(path, writable=True, now=lambda: 1.0) as store:
+    with FileStore.open(path, writable=True, now=lambda: 1.0) as store:
         put_slots(store, "default", [Slot("chunk", "hex", "exec", before="Chunk ID: ")])
         CassetteDir(folder, now=lambda: 1.0).save(store, "default")
     return path, folder
@@ -80,7 +80,7 @@ def test_a_file_names_nobody(recorded: tuple[Path, Path]) -> None:
 def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Path) -> None:
     """A colleague's fresh store has the circumstances and the slots from the file."""
     path = tmp_path / "theirs.db"
-    with Store.open(path, writable=True, now=lambda: 2.0) as store:
+    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         loaded = CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules())
         assert loaded.imported == ("default",)
         assert slots_of(store, "default") == (Slot("chunk", "hex", "exec", before="Chunk ID: "),)
@@ -97,7 +97,7 @@ def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Pat
 def test_a_file_that_was_written_is_in_step_with_its_store(recorded: tuple[Path, Path]) -> None:
     """The store keeps what was recorded, byte for byte; nothing is brought in again."""
     path, folder = recorded
-    with Store.open(path, writable=True, now=lambda: 2.0) as store:
+    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         assert CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules()).imported == ()
     with engine(path, Mode.REPLAY) as made:
         _open(made, KIM)
@@ -112,7 +112,7 @@ def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:
     file = folder / "default.yaml"
     text = file.read_text()
     file.write_text(text.replace("kind: hex", "kind: nonsense"))
-    with Store.open(path, writable=True, now=lambda: 2.0) as store:
+    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         with pytest.raises(CassetteCorrupt, match="nonsense"):
             CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules())
         assert slots_of(store, "default")
@@ -137,7 +137,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
         exchange = made.arrive("POST", "/s/other/openai/v1/chat/completions", None, ())
         made.identify(exchange, _body(CI))
         answered(made, exchange, _answer("ok"))
-    with Store.open(path, writable=False, now=lambda: 2.0) as store:
+    with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.interactions("other")
         assert without_names(one).request == one.request
         said = {each.name: each.value for each in read_circumstances(without_names(one).circumstances)}
@@ -146,7 +146,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
 
 def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
     """Git's user is nothing but a name: replayed without one, any author may be this run's."""
-    with Store.open(recorded[0], writable=False, now=lambda: 2.0) as store:
+    with FileStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
         (one, *_) = store.interactions("default")
     said = write_circumstances((*KIM, Circumstance("git_user", "Kim Ono <kim@ono.example>")))
     kept = without_names(replace(one, circumstances=said))

@@ -13,7 +13,7 @@ from llmproxy.core.bindings import read_slot
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
 from llmproxy.core.forks.table import Fork, fork_of, put
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteError, CassetteNewer
@@ -164,7 +164,7 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
     def make(name: str, many: Sequence[Interaction]) -> Path:
         store = fill(tmp_path / f"{name}.db", many)
-        with Store.open(store, writable=False, now=lambda: NOW) as opened:
+        with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
             kept = CassetteDir(tmp_path / name, now=lambda: NOW)
             for info in opened.cassettes():
                 kept.save(opened, info.name)

@@ -10,6 +10,7 @@ import pytest
 
 from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.callers import CONVERSE, GEMINI, MESSAGES, RESPONSES, By
+from llmproxy.core.dialects.conversation import asked
 from llmproxy.core.dialects.messages import Draft, Message
 
 Json = dict[str, Any]
@@ -71,6 +72,23 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
     found = read("responses", whole) if how == "whole" else read("responses", *events, last)
     assert called(found) == [(name, arguments, RESPONSES[kind].by is By.PROVIDER)]
     assert found.unknown == ()
+
+
+def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
+    """Codex has a namespace for each server of tools; in an answer, in a stream and in a history."""
+    item = {
+        "type": "function_call",
+        "id": "i1",
+        "call_id": "c1",
+        "namespace": "mcp__crm",
+        "name": "delete",
+        "arguments": "{}",
+    }
+    added = {"type": "response.output_item.added", "output_index": 0, "item": item}
+    for values in ([{"object": "response", "output": [item]}], [added]):
+        assert called(read("responses", *values))[0][0] == "mcp__crm__delete"
+    history = asked("openai", "responses", json.dumps({"input": [item]}).encode())
+    assert [call.name for each in history for call in each.tool_calls] == ["mcp__crm__delete"]
 
 
 def test_items_that_call_nothing_call_nothing() -> None:

@@ -196,6 +196,31 @@ def test_no_answer_is_parsed_into_many_times_its_size(kind: str, size: int) -> N
     assert held < 2 * len(body) + MOST_WEIGHT * 2, f"{held / len(body):.1f} times the size"
 
 
+@pytest.mark.parametrize(
+    ("line", "end"), [("data: {0}\n", "\n"), ("data: {0}\r\n", "\r\n"), ("data: {0}\n", ""), ("\ufeffdata:{0}\n", "\n")]
+)
+@pytest.mark.parametrize("split", [1, 50_000])
+def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
+    """One document of megabytes, in one line of data or in many, however they end; it is read as its short form."""
+    document = f'{{"usage":{{"total_tokens":7}},"text":"{"x" * LONG}"}}'
+    pieces = [
+        document[at : at + len(document) // split + 1] for at in range(0, len(document), len(document) // split + 1)
+    ]
+    body = "".join(line.format(each) if at else f"{line.format(each)}" for at, each in enumerate(pieces))
+    body = body.replace("\ufeff", "") if "\ufeff" not in line else "\ufeff" + body.replace("\ufeff", "")
+    stream = (body + end).encode()
+    tracemalloc.start()
+    try:
+        found = list(events_once(SSE, stream))
+        ending("openai", "chat.completions", True, 200, SSE, stream, True)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held < 1.3 * len(stream) + (1 << 20), f"{held / len(stream):.1f} times the size"
+    if split == 1:
+        assert [each["usage"] for each in found if isinstance(each, dict)] == [{"total_tokens": 7}]
+
+
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
     """A megabyte of a stream; all of anything else, which has no beginning that can be read alone."""
     long = b"data: {}\n\n" * (BEGINNING // 10 + 10)

@@ -10,7 +10,7 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -62,7 +62,7 @@ def test_prices_are_read_once(tmp_path: Path) -> None:
     """A row never changes, so the second time needs no store."""
     fill(tmp_path / "a.db", chat())
     prices = Prices()
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.of(store, 1)
     assert (first.usage, first.model) == (Usage(11, 2), "gpt-4o")
     assert first.cost is not None

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.bindings import Circumstance, Identity, Slot
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
@@ -98,6 +98,22 @@ def test_what_asks_something_else_is_a_miss_that_names_the_place(tmp_path: Path)
         assert exchange.decision is Decision.REFUSE
 
 
+@pytest.mark.parametrize("question", ["第{}章を要約", "In /data/x.md, what is {}?"])
+def test_of_many_that_ask_the_like_the_right_one_is_found(tmp_path: Path, question: str) -> None:
+    """Hundreds of questions of one shape: each is compared with as many as it takes."""
+    store = tmp_path / "s.db"
+    pairs = [(_request("/tmp/a", "2026-11-22", question=question.format(n)), f"{n} in /tmp/a") for n in range(250)]
+    _record(store, *pairs)
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        for n in (0, 249, 100):
+            asked = _request("/srv/ci/w", "2026-11-23", question=question.format(n))
+            assert _text(made, _ask(made, asked)) == f"{n} in /srv/ci/w"
+        miss = _ask(made, _request("/srv/ci/w", "2026-11-23", question=question.format("other")))
+        assert isinstance(miss.error, MissError)
+        assert "differs at $.messages[1].content" in miss.error.message
+
+
 @pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
 def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mode) -> None:
     """And what does not fit is recorded by `auto`, under the circumstances of the run that it is of."""
@@ -160,7 +176,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         (_minted("2026-11-22", "/tmp/a", old), f"made {old}"),
         (_minted("2026-11-22", "/tmp/a", old, said, {"role": "user", "content": "again"}), f"again {old[:13]}"),
     )
-    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_slots(opened, "default", [Slot("made", "uuid", "mint")])
         assert slots_of(opened, "default") == (Slot("made", "uuid", "mint"),)
     with engine(store, Mode.REPLAY) as made:
@@ -185,7 +201,7 @@ def test_slots_bind_without_any_circumstance(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), circumstances=())
-    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_slots(opened, "default", [Slot("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
@@ -209,7 +225,7 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
     pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
     _record(store, *pairs)
-    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_slots(opened, "default", [Slot("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
@@ -282,7 +298,7 @@ def test_a_second_run_of_the_same_agent_begins_anew(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     old = "3f2b9c1e-0000-4000-8000-00000000000a"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
-    with Store.open(store, writable=True, now=lambda: 1.0) as opened:
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_slots(opened, "default", [Slot("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)

@@ -11,7 +11,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, typed
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import NOW, answered, engine
@@ -79,7 +79,7 @@ def record_whole(store: Path, run: Run, session: str = "p") -> None:
 
 def give_slots(store: Path, cassette: str) -> None:
     """Write the slot."""
-    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         put_slots(opened, cassette, SLOTS)
 
 

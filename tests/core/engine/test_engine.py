@@ -13,9 +13,10 @@ import pytest
 from llmproxy.core.engine.engine import Config, Engine, Exchange
 from llmproxy.core.providers.aws_signature import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.compact import Counts
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
 from llmproxy.protocol import Decision, Mode
@@ -186,7 +187,7 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
         made.arrive("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
         answered(made, second)
     assert secret.encode() not in store.read_bytes()
-    with Store.open(store, writable=False, now=lambda: NOW) as read:
+    with FileStore.open(store, writable=False, now=lambda: NOW) as read:
         assert [b"one" in read.load(1).request.body, b"REDACTED" in read.load(2).request.body] == [True, True]
 
 
@@ -269,7 +270,7 @@ def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
         with pytest.raises(RecordingError):
             made.stored(exchange, proper=True)
         answered(made, ask(made), b'{"new": 1}')
-    with Store.open(store, writable=False, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
 
 
@@ -290,7 +291,7 @@ def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> No
         both[1].recording.damaged = False
         made.stored_together([(both[1], True)])
         assert [exchange.interaction for exchange in both] == [3, 4]
-    with Store.open(store, writable=False, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         assert [row[0] for row in live] == [3, 4]
 
@@ -324,14 +325,14 @@ def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
 def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path, mode: Mode, status: int) -> None:
     """The writer's thread walks over nothing that the event loop adds to: of a set that grows meanwhile no loop is left."""
 
-    class Growing(set[Any]):
+    class Growing(Counts):
         def __iter__(self) -> NoReturn:
-            raise RuntimeError("Set changed size during iteration")
+            raise RuntimeError("changed size during iteration")
 
     with engine(tmp_path / "x.db", mode) as made:
         for more in ({}, {"previous_response_id": "resp_1"}):
             exchange = made.arrive("POST", "/v1/responses", None, ())
-            exchange.session.recorded_here = Growing(exchange.session.recorded_here.copy())
+            exchange.session.recorded_here = Growing()
             made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
             answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
             assert (exchange.decision, exchange.interaction is not None) == (Decision.RECORD, True)

@@ -51,8 +51,8 @@ def short_way(made: Engine, text: str = "hi", place: Place | None = None) -> tup
 def trace(session: Session) -> object:
     """Return all that is counted of a session."""
     return (
-        session.counts.copy(),
-        session.served.copy(),
+        [session.counts.of(("agent", Key(key))) for key in sorted({each.key or "" for each in session.calls.after(0)})],
+        list(session.served),
         session.calls.arrived,
         session.calls.after(0),
         session.tally.to_json(),

@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
@@ -32,7 +32,7 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
             made.identify(exchange, json.dumps(chat(part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
-    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         put_slots(opened, "default", SLOTS)
     asked = 0
     with engine(store, Mode.REPLAY) as made:

@@ -46,7 +46,8 @@ def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
 
 def test_what_was_asked_before_is_answered_the_short_way_whatever_the_token(tmp_path: Path) -> None:
     """After the first few tokens, which nobody could know would be many."""
-    store, texts = tmp_path / "x.db", ["hi", "what is /usr/share/doc/python3.13/README.Debian.gz about?"]
+    code = Path(__file__).read_text("utf-8") * 20  # over a hundred thousand characters of long names
+    store, texts = tmp_path / "x.db", ["hi", "what is /usr/share/doc/python3.13/README.Debian.gz about?", code]
     with engine(store) as made:
         for text in ("begin", *texts):  # what comes first would begin the walk anew
             answered(made, ask(made, text))

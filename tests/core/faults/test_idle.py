@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmproxy.core.faults import read_faults
+from llmproxy.core.faults import load_faults, read_faults
 from llmproxy.core.faults.idle import explain_idle
 from tests.core.faults.cases import answer, call
 
@@ -43,4 +44,15 @@ def test_what_struck_is_not_told() -> None:
     faults = read_faults(["reset", "http-500"])
     assert len(explain_idle(faults, {1: 3}, RECORDED, came=3)) == 1
     assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[0]
-    assert "nothing is recorded" in explain_idle(faults, {}, [], came=1)[0]
+    assert (
+        "nothing is recorded to compare it with; hosts that are no model provider's"
+        in explain_idle(faults, {}, [], came=1)[0]
+    )
+
+
+def test_of_a_preset_only_what_the_recording_could_have_met_is_told() -> None:
+    """Nobody chose its rule for servers of tools, where none is recorded."""
+    faults = load_faults("flaky-network", Path())
+    told = explain_idle(faults, {}, RECORDED, came=2)
+    assert len(told) == len(faults.rules) - 1
+    assert not [line for line in told if "mcp" in line]

@@ -23,6 +23,7 @@ from llmproxy.core.forks.table import (
     put,
     reserve,
 )
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound
 from tests.support.chats import NOW, chat, fill
@@ -42,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 def opened(path: Path, *, writable: bool = True) -> Store:
     """Open it."""
-    return Store.open(path, writable=writable, now=lambda: NOW + 9)
+    return FileStore.open(path, writable=writable, now=lambda: NOW + 9)
 
 
 def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
@@ -127,7 +128,7 @@ def test_names_are_found_and_never_given_twice(path: Path) -> None:
 def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
     """Two runs at once: the other one's name is passed by; a name that was typed is refused."""
     with opened(path) as store:
-        with store.transaction() as conn:
+        with store.in_file() as conn:
             conn.execute("INSERT INTO cassettes (name, sample, created_at, holder, pid, host, heartbeat)"
                          " VALUES ('a@fork-1', 1, 0, 'other', 1, 'elsewhere', ?)", (NOW + 9,))  # fmt: skip
         assert reserve(store, "a", None, ME) == "a@fork-2"

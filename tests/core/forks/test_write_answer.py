@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,25 @@ def test_arguments_that_are_no_json_stay_what_they_are() -> None:
     for operation in WRITERS:
         made = write(operation, b"{}", "", "m", broken, stream=False, call=0)
         assert b"{broken" in made.body
+
+
+@pytest.mark.parametrize(
+    ("offered", "namespace"),
+    [
+        ({"tools": [{"type": "namespace", "name": "mcp__t", "tools": []}]}, "mcp__t"),
+        ({"input": [{"type": "tool_search_output", "tools": [{"type": "namespace", "name": "mcp__t"}]}]}, "mcp__t"),
+        ({"tools": [{"type": "function", "name": "mcp__t__echo"}, {"type": "namespace", "name": "mcp__t"}]}, None),
+        ({"tools": "odd", "input": "hi"}, None),
+    ],
+)
+def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
+    offered: dict[str, Any], namespace: str | None
+) -> None:
+    """Responses: Codex runs nothing that is called without; whoever writes a name need not know."""
+    said = Message("assistant", "", (ToolCall("c1", "mcp__t__echo", "{}"),))
+    made = write("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
+    item = json.loads(made.body)["output"][0]
+    assert (item.get("namespace"), item["name"]) == (namespace, "echo" if namespace else "mcp__t__echo")
 
 
 def test_what_nobody_can_write_is_known() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -201,6 +202,79 @@ def test_a_placeholder_of_an_answer_counts_like_the_secret() -> None:
     assert redacted(json.dumps({"x": echoed})).body == redacted(json.dumps({"x": SK})).body
 
 
+LINKS = {
+    "S3": "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=ASIAQWERTYUIOPASDFGH%2F20261123%2Feu%2Fs3%2Faws4_request"
+    "&X-Amz-Date=20261123T000001Z&X-Amz-Security-Token=IQoJb3JpZ2luX2VjEJH0aCXVzLWVhc3Q&X-Amz-Signature="
+    + hashlib.sha256(b"a").hexdigest(),
+    "Azure": "se=2026-11-23T04%3A12%3A00Z&sp=r&sr=b&sig=Vv58mj4%2BATLREe6tSrTp5F15YCxM47W3Mp0dP6EzceY%3D",
+    "Google": "X-Goog-Credential=a%40b.iam.gserviceaccount.com%2F20261123&X-Goog-Signature="
+    + hashlib.sha512(b"b").hexdigest(),
+    "CloudFront": "Expires=1795000000&Signature=EF3bIUyFg_xvrsK59g5P3nUax~qGvfALvgt-oExD9DA__&Key-Pair-Id=KC55C88D6CC97E",
+    "a token": "file=7&token=7Eznv8_wBtF3kzRCUzgwMpsKSt1ibhaP4fONAzDLpQo",
+    "a key that is known": f"page=2&of={CANARY}",
+}
+QUOTED: dict[str, Callable[[str], tuple[bytes, Headers]]] = {
+    "JSON": lambda link: (json.dumps({"url": link}).encode(), ()),
+    "JSON of Go": lambda link: (json.dumps({"url": link}).replace("&", "\\u0026").encode(), ()),
+    "JSON with slashes": lambda link: (json.dumps({"url": link}).replace("/", "\\/").encode(), ()),
+    "XML": lambda link: (f"<Url>{link.replace('&', '&amp;')}</Url>".encode(), ()),
+    "text": lambda link: (f"It is at {link} today.".encode(), ()),
+    "a redirect": lambda link: (b"", (("location", link),)),
+}
+
+
+def link_in(answer: Response) -> str:
+    """Return the link as a client reads it."""
+    text = (
+        (answer.headers[0][1] if answer.headers else answer.body.decode()).replace("\\u0026", "&").replace("&amp;", "&")
+    )
+    return re.search(r"https:[^\s\"<]+", text.replace("\\/", "/"))[0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("quoted", QUOTED)
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_of_an_answer_is_asked_for_as_it_was_recorded(link: str, quoted: str) -> None:
+    """In replay the client follows the link without its secrets: the request is the recorded one, and another link's is not."""
+
+    def asked(target: str) -> str:
+        return redacted("", AUTH, target.removeprefix("https://b.example")).target
+
+    whole = f"https://b.example/k?{LINKS[link]}"
+    body, headers = QUOTED[quoted](whole)
+    out, flagged = answered([body], headers=headers)
+    assert flagged
+    assert answered([out.body], headers=out.headers)[0] == out
+    followed = link_in(out)
+    assert len(followed) == len(whole)
+    assert asked(followed) == asked(whole)
+    for secret in re.findall(r"(?:oken|ignature|sig|redential|of)=([^&]+)", whole):
+        assert secret not in followed
+        other = whole.replace(secret, secret[:4] + ("a" if secret[4] != "a" else "b") + secret[5:])
+        body, headers = QUOTED[quoted](other)
+        if link != "a key that is known":
+            assert asked(link_in(answered([body], headers=headers)[0])) != asked(whole)
+
+
+def test_an_answer_of_a_thousand_links_costs_a_moment() -> None:
+    """Each fingerprint takes a millisecond: where an answer has more than 256 they are numbered, as they are in texts."""
+    body = "\n".join(
+        f"https://b.example/?sig={number:04}PFA5F15YCxM47W3Mp0dP6EzceYA3" for number in range(1000)
+    ).encode()
+    out, _ = answered([body])
+    assert out.body.count(b"REDACTED-") == 1000
+    assert b"REDACTEDx" in answered([body.splitlines()[0]])[0].body
+
+
+def test_a_form_that_echoes_an_answers_token_is_the_recorded_one() -> None:
+    """`refresh_token` of an answer stands in the next form: in replay as the placeholder that the answer had."""
+    token = "1//0gAbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+    said = json.loads(answered([json.dumps({"refresh_token": token}).encode()])[0].body)["refresh_token"]
+    kind = (("content-type", "application/x-www-form-urlencoded"),)
+    forms = {redacted(f"grant_type=x&refresh_token={quote(each, safe='')}", kind).body for each in (token, said)}
+    assert token not in said
+    assert len(forms) == 1
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40))
 def test_answers_keep_their_borders(sizes: list[int]) -> None:
     """A secret is found across chunks; lengths and offsets stay."""
@@ -333,7 +407,7 @@ def test_fields_and_members_of_answers_that_are_credentials_by_name_are_hidden()
         "RED*",
         "RE*",
         "REDAC*",
-        "<https://x/y?X-Amz-Signature=REDACTED-1**********************&a=1>; rel=next",
+        "<https://x/y?X-Amz-Signature=REDACTEDx4b101a31eb2e***********&a=1>; rel=next",
         "5",
         "page2",
         "Bearer realm=x",

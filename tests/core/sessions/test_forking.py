@@ -19,7 +19,7 @@ from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Mode
@@ -257,7 +257,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
-    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         make(store, Fork("b", "a", 1, "x", overrides=typed(["get_weather=1", "add=2"], [])), [], NOW)
     forking = opened(engine(), typed(["get_weather=9"], []), name="b")
     assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [

@@ -17,7 +17,7 @@ from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.support.chats import NOW, chat, fill
@@ -82,7 +82,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, secret: str) -> None:
     state.shared.append(Copy(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.arrive(("agent", chat("one").key), 1)
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         part(state, sent, None, store=store, hide=lambda text: text.replace(secret, "***"), now=NOW)
         assert [b"by hand" in each.response.body for each in store.interactions("b")] == [False, True]
         found = fork_of(store, "b", 1)

@@ -19,6 +19,7 @@ from llmproxy.core.sessions.sessions import (
     SessionUnknown,
     canonical,
 )
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, LLMProxyError, RefusedError
 from llmproxy.protocol import Exhausted, Mode
@@ -288,8 +289,8 @@ def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from llmproxy.core.store.store import Store
-with Store.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
+from llmproxy.core.store.file.store import FileStore
+with FileStore.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
     store.begin("a", 1, exclusive=True, holder="the other")
     print("held", flush=True)
     sys.stdin.read()
@@ -314,7 +315,7 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
     assert found.open("a", mode=Mode.RECORD).policy.alone
 
 
-class Stuck(Store):
+class Stuck(FileStore):
     """A store whose cassette `stuck` cannot be ended."""
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -389,7 +390,7 @@ def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
     found = sessions(store)
     for served in ({1, 2}, {2, 3}, set[int]()):
         session: Session = found.open("a", mode=Mode.REPLAY)
-        session.served |= served
+        session.served.update(served)
         found.close("a")
     found.open("a~2")
     found.close("a~2")

@@ -13,10 +13,10 @@ import pytest
 from llmproxy.core.bindings import Slot
 from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.questions import count as count_live, count_unused, elsewhere
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import Addition, Rekeying, Store
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
-from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
 from llmproxy.store_server import place
 from tests.support.recordings import NOW, interaction, key, status
 
@@ -232,3 +232,108 @@ def test_what_is_open_for_replay_is_not_written(open_: Opener) -> None:
             store.add(interaction(1), supersede=False)
         with pytest.raises(StoreReadOnly):
             store.begin("default", 1, exclusive=True, holder="h")
+
+
+def test_what_is_deleted_is_gone_for_everybody(open_: Opener) -> None:
+    """What stays reads as before, though it was stored as what differs from what went; who looked before does not keep it."""
+    turns = [b"".join(b"%06d " % n * 60 for n in range(turn)) for turn in range(1, 9)]
+    with open_() as store, open_(writable=False) as beside:
+        ids = [
+            store.add(interaction(n, request=Request("POST", "/v1", (), body), cassette="talk"), supersede=False)
+            for n, body in enumerate(turns)
+        ]
+        other = store.add(interaction(1, cassette="other"), supersede=False)
+        beside.refresh("talk")
+        done = store.delete([*ids[:5], *ids[6:], 10_000])
+        assert (done.interactions, done.bodies) == (7, 13)  # the answer to 1 is the other cassette's as well
+        for each in (store, beside):
+            each.refresh("talk")
+            each.refresh("other")
+            assert [row.id for row in each.summaries("talk")] == [ids[5]]
+            assert each.load(ids[5]).request.body == turns[5]
+            assert each.conn.execute("SELECT count(*) FROM bodies").fetchone() == (4,)
+        again = store.add(
+            interaction(9, request=Request("POST", "/v1", (), turns[7]), cassette="talk"), supersede=False
+        )
+        assert store.load(again).request.body == turns[7]
+    with open_(writable=False) as later:
+        assert sorted(row.id for row in later.summaries()) == [ids[5], other, again]
+
+
+def test_a_cassette_that_was_deleted_can_be_recorded_again(open_: Opener) -> None:
+    """Nobody takes what he read of the former for the new one."""
+    with open_() as store, open_(writable=False) as beside:
+        for n in (1, 2, 3):
+            store.add(interaction(n), supersede=False)
+        beside.refresh("default")
+        store.delete([row.id for row in store.summaries()])
+        assert store.cassettes() == []
+        new = store.add(interaction(7), supersede=False)
+        beside.refresh("default")
+        assert [row.id for row in beside.summaries()] == [new]
+        assert beside.slots("default", 1, "agent", key(1)) == ()
+
+
+def test_a_renamed_cassette_keeps_all_else(open_: Opener) -> None:
+    """Recordings, slots, whether it is complete; a name that is taken and a cassette that is being recorded are refused."""
+    with open_() as store, open_(writable=False) as beside:
+        store.begin("old", 1, exclusive=True, holder="h")
+        ids = [store.add(interaction(n, cassette="old"), supersede=False) for n in (1, 2)]
+        with pytest.raises(CassetteBusy, match="being recorded by h"):
+            store.rename("old", "new")
+        store.end("old", 1, "h", clean=True)
+        store.add(interaction(1, cassette="there"), supersede=False)
+        put_slots(store, "old", [Slot("chunk", "hex", "run", before="Chunk ID: ")])
+        beside.refresh("old")
+        with pytest.raises(SettingsError, match="there is a cassette there already"):
+            store.rename("old", "there")
+        store.rename("old", "new")
+        for each in (store, beside):
+            each.refresh("new")
+            each.refresh("old")
+            assert [row.id for row in each.summaries("new")] == ids
+            assert each.summaries("old") == []
+            assert each.closed_cleanly("new", 1)
+            assert len(slots_of(each, "new")) == 1
+
+
+def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
+    """Also where two recordings change places, or meet in one slot."""
+    with open_() as store, open_(writable=False) as beside:
+        one, two, three = (store.add(interaction(n), supersede=False) for n in (1, 2, 3))
+        beside.refresh("default")
+        store.rekey([Rekeying(one, key(2), 1, "r"), Rekeying(two, key(1), 1, "r"), Rekeying(three, key(1), 2, "r")])
+        for each in (store, beside):
+            each.refresh("default")
+            assert [slot.id for slot in each.slots("default", 1, "agent", key(1))] == [two, three]
+            assert [slot.id for slot in each.slots("default", 1, "agent", key(2))] == [one]
+            assert each.slots("default", 1, "agent", key(3)) == ()
+            assert {each.load(id_).rules for id_ in (one, two, three)} == {"r"}
+
+
+def test_one_recording_takes_the_place_of_one(open_: Opener) -> None:
+    """And leaves the others of its key alone."""
+    with open_() as store:
+        first, second = (store.add(interaction(1), supersede=False) for _ in range(2))
+        new = store.add_all([Addition(interaction(1, occurrence=1), instead=first)])[0]
+        slots = store.slots("default", 1, "agent", key(1))
+        assert [(slot.id, slot.occurrence) for slot in slots] == [(new, 1), (second, 2)]
+        assert [row.id for row in store.summaries(superseded=True) if row.superseded] == [first]
+
+
+CHANGES: dict[str, Callable[[Store, int], object]] = {
+    "delete": lambda store, id_: store.delete([id_]),
+    "rename": lambda store, _: store.rename("default", "other"),
+    "rekey": lambda store, id_: store.rekey([Rekeying(id_, key(2), 1, "")]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_open_for_replay_changes_nothing(open_: Opener, change: str) -> None:
+    """Whatever is asked of it."""
+    with open_() as store:
+        stored = store.add(interaction(1), supersede=False)
+    with open_(writable=False) as store:
+        with pytest.raises(StoreReadOnly):
+            CHANGES[change](store, stored)
+        assert [row.id for row in store.summaries()] == [stored]

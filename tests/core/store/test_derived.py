@@ -19,8 +19,8 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.rederive import rekey, rekeyed
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered
@@ -93,7 +93,7 @@ def store(tmp_path: Path) -> Path:
 
 def keys(path: Path) -> dict[int, str]:
     """Return the tags of the keys in a store, by interaction."""
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         return {row.id: row.key[:3] for row in store.summaries(superseded=True)}
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_derived_matches_as_before_and_is_said_once(
 
 def test_recordings_without_headers_match_as_before(store: Path) -> None:
     """Which headers were sent is not known: with or without a range, the recording answers."""
-    with Store.open(store, writable=True, now=lambda: NOW) as database, database.transaction() as conn:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.in_file() as conn:
         conn.execute("UPDATE interactions SET request_headers = '[]'")
     with engine(store) as made:
         assert played(made, NEVER[0]) == 5
@@ -134,7 +134,7 @@ def test_recordings_without_headers_match_as_before(store: Path) -> None:
 
 def test_the_first_write_makes_the_keys_last(store: Path) -> None:
     """`auto` leaves a file of nothing but hits as it is; with the first recording its cassette has the keys of today, and plays on."""
-    Store.open(store, writable=True, now=lambda: NOW).close()  # the schema may have changed since as well
+    FileStore.open(store, writable=True, now=lambda: NOW).close()  # the schema may have changed since as well
     before = store.read_bytes()
     with engine(store, Mode.AUTO) as made:
         assert played(made, ASKED[1]) == 1
@@ -171,7 +171,7 @@ def test_other_processes_may_settle_meanwhile(store: Path) -> None:
 
 def test_rekeying_makes_it_last(store: Path) -> None:
     """Sound keys of version 1 are no damage; rekeying writes today's, once, and replay finds the same."""
-    with Store.open(store, writable=True, now=lambda: NOW) as database:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database:
         found = list(rekeyed(database, Rules(), {}))
         assert [each.damaged for each in found] == [False] * 9
         assert [each.older for each in found] == [True] * 8 + [False]
@@ -184,8 +184,8 @@ def test_rekeying_makes_it_last(store: Path) -> None:
 
 def test_a_damaged_key_of_version_1_is_damage(store: Path) -> None:
     """What an older version's key should be is known: another one is said by `verify`, and never rekeyed."""
-    with Store.open(store, writable=True, now=lambda: NOW) as database:
-        with database.transaction() as conn:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database:
+        with database.in_file() as conn:
             conn.execute("UPDATE interactions SET key = ? WHERE id = 8", ("v1:" + "0" * 64,))
         assert [each.id for each in rekeyed(database, Rules(), {}) if each.damaged] == [8]
 
@@ -195,7 +195,7 @@ def test_recordings_under_other_rules_of_the_user_wait_for_a_rekeying(store: Pat
     rules = Rules.from_config({"ignore": ["$.seed"]})
     with engine(store, rules=rules) as made:
         assert played(made, ASKED[1]) == 1
-    with Store.open(store, writable=True, now=lambda: NOW) as database:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database:
         assert rekey(database, rules, {}) == 8
     with engine(store, rules=rules) as made:
         seeded: Any = {**ASKED[1][3], "seed": 7}  # type: ignore[dict-item]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.questions import count, count_unused, elsewhere, other_rules, summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
@@ -30,7 +31,7 @@ BASE = Interaction(
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Return a store of five recordings, one of them superseded."""
-    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         for changes in (
             {},
             {"key": Key("v1:b"), "operation": "embeddings"},
@@ -85,7 +86,7 @@ def test_unused(store: Store) -> None:
 
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
     """One seam, one translation."""
-    with Store.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
+    with FileStore.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
         made.add(BASE, supersede=False)
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("PRAGMA foreign_keys=OFF")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError
@@ -29,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[Store]:
     """Return a new store, its clock counting seconds."""
     seconds = count()
-    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened
 
 
@@ -102,7 +103,7 @@ def test_generation_changes_with_every_commit(store: Store, path: Path) -> None:
 def test_a_lookup_is_one_search_in_an_index(path: Path) -> None:
     """A key is found by its index, which has the conditions of the query."""
     with reopened(path, writable=True) as store:
-        with store.transaction():
+        with store.in_file():
             pass
         for n in range(300):
             store.add(interaction(n), supersede=False)
@@ -143,7 +144,7 @@ def test_a_store_that_is_overwritten_is_read_anew(
     for each in (path, by):
         os.utime(each, (NOW - 900_000_000, NOW - 900_000_000))
     ahead = 60 if settled else -60
-    with Store.open(path, writable=False, now=lambda: time.time() + ahead) as store:
+    with FileStore.open(path, writable=False, now=lambda: time.time() + ahead) as store:
         store.reopened = lambda: forgot.append(1)
         old = [store.slots("default", 1, "agent", key(n)) for n in range(3)]
         assert [store.response(slot.id).body for slots in old for slot in slots] == [b"answer %d" % n for n in range(3)]

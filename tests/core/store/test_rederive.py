@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.rederive import canonical_of, merges, rekey, rekeyed, route_of, splits
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Request
 from tests.support.chats import NOW, chat, fill
 
@@ -19,7 +19,7 @@ OTHER = Key("v1:" + "0" * 64)
 def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
     """Under the rules of recording each key is what it was."""
     fill(tmp_path / "a.db", chat("one"), chat("two"))
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(rekeyed(store, Rules(), {}))
     assert [(each.old == each.new, each.damaged, each.other_rules) for each in found] == [(True, False, False)] * 2
 
@@ -27,7 +27,7 @@ def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
 def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
     """It is not when the rules have changed since, or are unknown and the key is right."""
     fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert [each.damaged for each in rekeyed(store, Rules(), {})] == [True, False, False]
 
 
@@ -36,7 +36,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     same = [chat("same", rules="old", key=Key(f"v1:{n:064x}"), cassette=name) for n, name in enumerate("aab")]
     split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
     fill(tmp_path / "a.db", *same, *split)
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(rekeyed(store, Rules(), {}))
     assert [[each.id for each in group] for group in merges(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in splits(found)] == [[4, 5]]
@@ -65,14 +65,14 @@ def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target
     made = chat(provider=provider, request=dataclasses.replace(chat().request, target=target))
     assert (route_of(made, {}).provider.name, route_of(made, {}).target) == (provider, target)
     fill(tmp_path / "a.db", made)
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert canonical_of(store, store.load(1), Rules(), {}).provider == provider
 
 
 def test_what_no_route_can_say_is_left_alone(tmp_path: Path) -> None:
     """A recording with a target that routing refuses keeps its key and stops nothing."""
     fill(tmp_path / "a.db", chat(request=Request("GET", "", (), b"")), chat())
-    with Store.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert len(list(rekeyed(store, Rules(), {}))) == 2
 
 
@@ -80,7 +80,7 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
     """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
     fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
     rules = Rules.from_config({"scrub": [{"pattern": "run-[0-9]+", "placeholder": "<run>"}]})
-    with Store.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
         assert rekey(store, rules, {}) == 2
         rows = store.summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]

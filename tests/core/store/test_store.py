@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import RecordingError
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[Store]:
     """Return a new store, its clock counting seconds."""
     seconds = count()
-    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened
 
 
@@ -38,6 +39,17 @@ def test_occurrences_are_given_in_order(store: Store) -> None:
     for n in wanted:
         store.add(interaction(occurrence=n), supersede=False)
     assert [slot.occurrence for slot in store.slots("default", 1, "agent", key(1))] == [1, 2, 3, 5, 6, 7]
+
+
+def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
+    """JSON can say it: a tool of MCP is called so, and its name stands in the operation."""
+    body = b"x" * 10_000
+    for n in range(2):
+        one = interaction(n, operation="mcp:tools/call \ud800", cassette="\udc00")
+        store.add(
+            dataclasses.replace(one, request=dataclasses.replace(one.request, body=body + bytes([n]))), supersede=False
+        )
+    assert [each.operation for each in store.interactions("\udc00")] == ["mcp:tools/call \ud800"] * 2
 
 
 def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
@@ -51,7 +63,7 @@ def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
     found = []
     for together in (False, True):
         at = path.with_name(f"{together}.db")
-        with Store.open(at, writable=True, now=lambda: NOW) as opened:
+        with FileStore.open(at, writable=True, now=lambda: NOW) as opened:
             ids = (
                 opened.add_all(many)
                 if together

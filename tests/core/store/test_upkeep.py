@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
-from llmproxy.core.store.upkeep import Damage, damages, prune, stored_bytes
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.upkeep import Damage, damages, stored_bytes
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_sound_store_has_no_damage(path: Path) -> None:
     """Nothing is reported where nothing is wrong."""
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert list(damages(store)) == []
 
 
@@ -50,7 +50,7 @@ def test_each_damaged_row_is_named(path: Path, change: str, hurt: list[int]) -> 
     with closing(sqlite3.connect(path)) as conn:
         conn.execute(change)
         conn.commit()
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [damage.interaction for damage in damages(store)] == hurt
 
 
@@ -59,7 +59,7 @@ def test_a_damaged_base_hurts_all_that_build_on_it(path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("UPDATE bodies SET prefix = 1 WHERE base_id IS NOT NULL AND id < 20")
         conn.commit()
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert len(list(damages(store))) > 20
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_told_as_one(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-4096 * 10 :] = b"\xff" * 4096 * 10
     path.write_bytes(content)
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         found = list(damages(store))
     assert found
     assert isinstance(found[0], Damage)
@@ -80,12 +80,12 @@ def test_a_damaged_file_is_told_as_one(path: Path) -> None:
 )
 def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
     """Whichever turns go, the others read as before, and no body is left that nobody uses."""
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.summaries() if row.id not in gone}
         assert stored_bytes(store, gone) > 0
-        done = prune(store, gone)
+        done = store.delete(gone)
         assert done.interactions == len(gone)
-    with Store.open(path, writable=False, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (2 * len(kept),)
         assert list(damages(store)) == []
@@ -96,9 +96,9 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
 
 def test_a_recorder_goes_on_after_a_prune(path: Path) -> None:
     """What a writer remembered as bases is forgotten with them."""
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         wanted = store.load(30)
-        prune(store, range(1, 31))
+        store.delete(range(1, 31))
         new = store.add(wanted, supersede=False)
         assert new == 31
         assert store.load(new).request == wanted.request
@@ -106,5 +106,5 @@ def test_a_recorder_goes_on_after_a_prune(path: Path) -> None:
 
 def test_replay_prunes_nothing(path: Path) -> None:
     """A store that is open for replay refuses."""
-    with Store.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
-        prune(store, {1})
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
+        store.delete({1})

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.client.control.client import Control
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.frames import Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Request
 from llmproxy.core.websocket.miss import MISMATCH
@@ -73,7 +73,7 @@ def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body
     pieces = chunks(frames)
     if body is not None:
         pieces = (replace(pieces[0], data=body),)
-    with Store.open(store, writable=True, now=time.time) as opened:
+    with FileStore.open(store, writable=True, now=time.time) as opened:
         opened.add(replace(old, id=None, response=replace(old.response, chunks=pieces, ending=ending)), supersede=True)
 
 
@@ -517,5 +517,5 @@ def test_a_live_model_is_asked_over_its_websocket(tmp_path: Path) -> None:
             client.hear()
             assert [each["of"] for each in ask(client, "new")[:-1]] == ["new"] * 3
         rig.wait_outcomes(1)
-    with Store.open(store, writable=False, now=time.time) as opened:
+    with FileStore.open(store, writable=False, now=time.time) as opened:
         assert [len(opened.summaries(name)) for name in ("default", "default@live-1")] == [1, 1]

@@ -142,14 +142,3 @@ def test_what_the_documentation_shows_is_understood(tmp_path: Path) -> None:
     assert [key for key in keys if key not in text] == []
     assert [name for name in NAMES if f"${name}" not in text] == []
     assert [name for name in ARGUMENTS if f"`{name}`" not in text] == []
-
-
-def test_the_python_of_the_documentation_runs() -> None:
-    """As it stands there."""
-    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text("utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(compile(block, "docs/agents.md", "exec"), found)
-    plain, parallel = found["agents"]
-    assert asyncio.run(plain.call(given("hi"))) == "You said hi"
-    assert (plain.uses_session, parallel.uses_session) == (False, True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
@@ -139,7 +139,7 @@ def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) ->
     """Three dialects, one ruling; every recording belongs to the party `judge`, and no key is in the store."""
     store, _, rulings = wire
     assert [ruling.findings["c1"].status for ruling in rulings] == [Standing.PASSED] * 3
-    with Store.open(store, writable=False, now=lambda: 0.0) as opened:
+    with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
         assert [each.party for each in opened.interactions("a")] == ["judge"] * 3
     assert b"sk-secret" not in store.read_bytes()
 

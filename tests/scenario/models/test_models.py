@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.errors import ModelError
@@ -250,7 +250,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
         assert usage["judge.2"].calls == 1
         assert provider.requests[0].path == "/v1/chat/completions"
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
-    with Store.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
+    with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
         assert [each.party for each in store.interactions("a")] == ["judge.2"]
     with near("replay", tmp_path / "x.db") as px:
         assert (

@@ -18,9 +18,12 @@ import pytest
 from llmproxy.client.control.client import Control, ControlError, Report
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.llm import LLM
 from llmproxy.scenario.proxy.binding import process_session
 from llmproxy.scenario.proxy.session import RunSession, end_own_proxy, proxy_of
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
+from llmproxy.scenario.running.run import run_sync
+from llmproxy.scenario.script import agent, judge, user
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
 from tests.support import Proxy, proxy
@@ -242,6 +245,44 @@ def test_a_judge_of_ones_own_lands_in_its_run_as_the_judge(px: Proxy) -> None:
     parties = ["agent", "judge", "judge", "agent"]
     assert asyncio.run(run("record")) == [(party, "RECORD") for party in parties]
     assert asyncio.run(run("replay")) == [(party, "REPLAY") for party in parties]
+
+
+class Told(AgentAdapter):
+    """Somebody who asks a model by `input.llm`, by its URL or by its headers."""
+
+    def __init__(self, role: AgentRole, way: str, *, alone: bool) -> None:
+        self.role = role  # type: ignore[misc] # a table below is shorter than four classes
+        self.uses_session = alone  # type: ignore[misc]
+        self.way = way
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002
+        assert input.llm is not None
+        ways: dict[str, Callable[[LLM], tuple[str, dict[str, str]]]] = {
+            "url": lambda llm: (llm.base_url("openai"), {}),
+            "headers": lambda llm: (f"{llm.proxy}/v1", llm.headers),
+            "both": lambda llm: (llm.base_url("openai"), llm.headers),
+            "env": lambda llm: (llm.env["OPENAI_BASE_URL"], {}),
+        }
+        await asyncio.to_thread(chat, ways[self.way](input.llm)[0], "the same", ways[self.way](input.llm)[1])
+        said = f"asked by {self.way}"
+        return ScenarioResult(success=True, messages=[], reasoning=said) if self.role is AgentRole.JUDGE else said
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["in parallel", "in turns"])
+@pytest.mark.parametrize("way", ["url", "headers", "both", "env"])
+def test_who_asks_by_the_runs_own_access_is_known(px: Proxy, way: str, alone: bool) -> None:
+    """A judge or user of one's own that uses `input.llm` is counted as what it is, not as the agent; in replay as well."""
+
+    def run(mode: str) -> dict[str, int]:
+        people = [Told(role, way, alone=alone) for role in (AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE)]
+        name = f"access-{way}-{alone}"
+        how = {"proxy": px.url, "mode": mode, "cassette": name, "verbose": False}
+        result = run_sync(name=name, description="d", agents=people, script=[user(), agent(), judge()], **how)
+        assert result.success, result.reasoning
+        assert result.usage is not None
+        return {party: use.calls for party, use in result.usage.items()}
+
+    assert run("record") == run("replay") == {"agent": 1, "judge": 1, "user": 1}
 
 
 class Elsewhere(Calls):

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from llmproxy import scenario
+from llmproxy.client.control.client import Control
+from llmproxy.client.host import HOST
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
 from llmproxy.scenario.running.late import LateCallsError
@@ -142,8 +144,32 @@ def test_a_call_while_the_judge_decides_is_an_error(recording: Listening) -> Non
 
 def test_a_call_that_belongs_to_nobody_is_an_error(recording: Listening) -> None:
     """An agent in this process that goes on when its turn is over: whose call it was nobody knows, which somebody who looked must know."""
-    with pytest.raises(MachineError, match="1 calls arrived that belong to no run"):
+    with pytest.raises(MachineError, match="1 call arrived that belongs to no run, since nobody had its turn then"):
         play(recording, "stray", InProcess(at_close=True), looks, scenario.succeed(), ear=Ear())
+
+
+class Elsewhere(InProcess):
+    """One that goes on under another name of its process: that of the test which goes on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(at_close=True)
+        self.elsewhere = url
+
+    def go_on(self) -> None:
+        ask(self.elsewhere, [{"role": "user", "content": DELETES}])
+
+
+def test_a_call_in_the_session_of_the_test_is_named(recording: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pytest's fixture nothing of the process is without a name; what a step of the script calls there is the test's own."""
+    monkeypatch.setattr(HOST, "walk", "the-test")
+    Control(recording.url).open("the-test")
+    agent = Elsewhere(f"{recording.url}/s/the-test/v1")
+    with pytest.raises(
+        LateCallsError, match=r"1 call arrived that belongs to no run, .* then: deleteTask \(interaction"
+    ):
+        play(recording, "fixture", agent, looks, scenario.succeed(), ear=Ear())
+    agent.at_close = False
+    assert play(recording, "steps", agent, lambda _: agent.go_on(), looks, scenario.succeed(), ear=Ear()).success
 
 
 def test_the_judge_is_told_of_answers_that_nobody_can_read(tmp_path: Path) -> None:

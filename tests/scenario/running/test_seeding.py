@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.scenario.running.seeding import messages_from, user_lines
@@ -28,7 +28,7 @@ def recorded(
     path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]], cassette: str = "shop", sample: int = 1
 ) -> Path:
     """Write what an agent sent and got, exchange by exchange, into a store."""
-    with Store.open(path, writable=True, now=lambda: NOW) as store:
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for number, (asked, answer) in enumerate(exchanges):
             made = chat()
             request = json.dumps({"model": "gpt-4o", "messages": asked}).encode()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.suite.yaml.places import Problems
+from llmproxy.suite.yaml.reader import read
 
 
 def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
@@ -48,6 +50,14 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
         ("a.jsonl", "[1]\n", 1, "a row is a mapping"),
         ("a.yaml", "n: 1\n", 0, "is to be a list of mappings"),
         ("a.yaml", "- n: [1\n", 2, "is no YAML"),
+        ("a.yaml", "- id: a\n  n: 1\n\n- n: 2\n", 4, "this case has no `id`"),
+        ("a.yaml", "- id: a\n  id: b\n", 2, "`id` stands here twice"),
+        ("a.yaml", "- !!python/name:os.system x\n", 1, "is no YAML"),
+        ("a.yaml", "- n: " + 5000 * "1" + "\n", 1, "is no number"),
+        ("a.yaml", "x\n", 0, "is to be a list of mappings, and is a single value"),
+        ("a.yaml", "# nothing\n", 0, "has no rows"),
+        ("a.json", '[{"id": "a"},\n\n {"n": 1}]', 3, "this case has no `id`"),
+        ("a.json", '[\n{"id": "a"}, [1]]', 2, "a row is a mapping"),
         ("a.xlsx", "x", 0, "data is read from .csv"),
     ],
 )  # fmt: skip
@@ -56,6 +66,17 @@ def test_what_cannot_be_meant(tmp_path: Path, name: str, text: str, line: int, w
     with pytest.raises(RowError) as caught:
         rows_of(data(tmp_path, text, name))
     assert (caught.value.line, words in str(caught.value)) == (line, True)
+
+
+def test_yaml_is_read_as_suites_are(tmp_path: Path) -> None:
+    """Version 1.2: what a suite's own list would be, a file is; PyYAML alone would make 8, False, 750 and a date of these."""
+    said = "[{a: 010, b: no, c: 12:30, d: 2026-01-02, e: 1_000, f: 0x1F, g: 1e3, h: ~, i: true, j: '7', <<: &m {k: 1}}, *m]"
+    (first, second) = rows_of(data(tmp_path, said, "a.yaml"))
+    (suite, _), *_ = read(said, "s.yaml", Problems())
+    assert [first.values, second.values] == suite
+    assert first.values == {
+        "a": 10, "b": "no", "c": "12:30", "d": "2026-01-02", "e": "1_000", "f": 31, "g": 1000.0, "h": None, "i": True, "j": "7", "k": 1,
+    }  # fmt: skip
 
 
 def test_a_file_that_is_not_there_or_not_utf8(tmp_path: Path) -> None:

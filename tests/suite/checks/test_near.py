@@ -26,6 +26,8 @@ NEAR = [
     ("search", "server:search"),
     ("github.search", "githib.search"),
     ("mcp__github__serch", "mcp__github__search"),
+    ("l\u00f6sche", "lo\u0308sche"),
+    ("delete", "\uff44\uff45\uff4c\uff45\uff54\uff45"),
 ]
 APART = [
     ("deleteTask", "createTask"),
@@ -147,7 +149,7 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=[str(n) for n in range(len(TREES))])
 def test_arguments_are_read_in_every_dialect(tree: dict[str, Any]) -> None:
     """OpenAI's two, Anthropic's, Gemini's two, Bedrock's, Cohere's."""
-    assert declared_arguments(tree) == {"t": {"title"}}
+    assert declared_arguments(tree) == {"t": {(): {"title"}}}
 
 
 @pytest.mark.parametrize("key", ["input", "every"])
@@ -166,3 +168,35 @@ def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> Non
         assert (
             check_names({"t": ToolExpect.model_validate({key: {fine: 1}})}, chats.wire.step(0), chats.wire.seen) == []
         )
+
+
+NESTED = {
+    "address": {"properties": {"city": {}, "lines": {"items": {"properties": {"text": {}}}}}},
+    "labels": {"additionalProperties": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("address.cty", "address.city"),
+        ("address.City", "address.city"),
+        ("address.lines[0].txt", "address.lines.text"),
+        ("given[1].na_me", "given.name"),
+        ("address.city", ""),
+        ("address.lines[0].text", ""),
+        ("address.zip", ""),
+        ("labels.prod.a", ""),
+        ("$", ""),
+    ],
+)
+def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> None:
+    """Of the schema, its lists and objects, and of what was called with."""
+    chats = Chats()
+    offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
+    called = call("t", {"address": {"city": "Oslo"}, "given": [{}, {"name": "x"}]})
+    chats.chat([user("x")], asks(called), tools=(), body={"tools": offer})
+    wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
+    found = [each.message for each in check_names(wanted, chats.wire.step(0), chats.wire.seen)]
+    told = path.replace("[0]", "").replace("[1]", "")
+    assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])

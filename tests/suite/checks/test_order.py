@@ -11,7 +11,7 @@ from llmproxy.suite.checks.order import in_order
 from llmproxy.suite.checks.tools import check_order, check_tools
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Asking, ToolUse
 from tests.trace.observing.chats import Chats, asks, call, user
 
 
@@ -78,3 +78,38 @@ def test_what_cannot_be_read_is_an_error() -> None:
     chats = Chats()
     chats.chat([user("x")], asks(call("search", {})), ending="cut")
     assert check_order(["search", "book"], chats.wire.step(0)).status is Status.ENVIRONMENT_ERROR
+
+
+def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
+    """Return a call of the tool number `place`."""
+    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=Asking(live, recorded))
+
+
+@pytest.mark.parametrize(
+    ("live", "recorded", "status"),
+    [
+        (((0, 1), (2, 3)), ((0, 1), (2, 3)), Status.PASSED),
+        (((0, 4), (2, 3)), ((0, 4), (2, 3)), Status.FAILED),
+        # replayed in no time: when they were recorded they were at once
+        (((5, 5), (6, 6)), ((0, 4), (2, 3)), Status.FAILED),
+        # recorded one by one, the second first; or one recording for both
+        (((5, 5), (6, 6)), ((9, 10), (2, 3)), Status.PASSED),
+        (((5, 5), (6, 6)), ((2, 3), (2, 3)), Status.PASSED),
+    ],
+)
+def test_answers_that_come_at_the_same_time_are_in_no_order(live: Any, recorded: Any, status: Status) -> None:  # noqa: ANN401
+    """Whoever was sent first may be answered last; what was asked for with the result of the other in hand came later."""
+    uses = [asked(n, live[n], recorded[n]) for n in (0, 1)]
+    assert in_order(["a", "b"], uses).status is status
+    assert in_order(["b", "a"], uses).status is Status.FAILED
+    uses[0].heard = 2
+    assert in_order(["a", "b"], uses).status is Status.PASSED
+
+
+def test_any_way_through_the_calls_will_do() -> None:
+    """The first call of a tool may still go on when a second one of it is over."""
+    uses = [asked(0, (0, 9), (0, 9)), asked(0, (1, 2), (1, 2)), asked(1, (3, 4), (3, 4))]
+    for number, use in enumerate(uses, 1):
+        use.seq = number
+    assert in_order(["a", "b"], uses).status is Status.PASSED
+    assert in_order(["a", "a"], uses).status is Status.FAILED

@@ -34,15 +34,19 @@ def step(*calls: Any, results: tuple[str, ...] = (), recorded: bool = True) -> A
 CREATE = call("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, "c1")
 OTHER = call("createTask", {"title": "Buy bread"}, "c2")
 BROKEN = call("createTask", '{"title": "Buy', "c3")
+PATCH = call("createTask", "*** Delete File: x", "c4")
+TWICE = call("createTask", '"{\\"title\\": \\"Buy milk\\"}"', "c5")
+"""Arguments that were written as JSON twice."""
+MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
 
 
 @pytest.mark.parametrize(
     ("tool", "calls", "status", "message"),
     [
         (1, [CREATE], PASSED, ""),
-        (1, [], FAILED, "createTask was called never: expected 1, found 0; no tool was called in this step"),
+        (1, [], FAILED, "createTask was never called: expected 1, found 0; no tool was called in this step"),
         (1, [CREATE, OTHER], FAILED, "createTask was called 2 times"),
-        ({"gte": 1}, [], FAILED, "called never"),
+        ({"gte": 1}, [], FAILED, "never called"),
         ({"gte": 1}, [CREATE], PASSED, ""),
         (0, [CREATE], FAILED, 'createTask(title="Buy milk"'),
         ({"input": {"title": {"contains": "milk"}}}, [], FAILED, "never called"),
@@ -53,6 +57,19 @@ BROKEN = call("createTask", '{"title": "Buy', "c3")
         ({"count": {"gte": 1}, "input": {"title": "Buy milk"}}, [], FAILED, "never"),
         ({"count": 0, "input": {"title": "Buy milk"}}, [OTHER], PASSED, ""),
         ({"count": 0, "input": {"title": "Buy milk"}}, [CREATE], FAILED, "should have this input"),
+        # what cannot be looked into does not lack anything
+        ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN], ERROR, "not JSON"),
+        ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN, CREATE], FAILED, "should have this input"),
+        ({"count": 0, "input": {"path": "x"}}, [PATCH], ERROR, "not JSON"),
+        ({"count": 0, "input": {"$": {"contains": "Delete"}}}, [PATCH], FAILED, "should have this input"),
+        ({"input": {"$": {"contains": "Delete"}}}, [PATCH], PASSED, ""),
+        ({"count": 0, "input": {"title": "Buy milk"}}, [TWICE], ERROR, "in a text"),
+        ({"count": 0, "input": {"items.title": "Buy milk"}}, [MANY], ERROR, "[0].title"),
+        ({"count": 0, "input": {"items[0].title": "Buy milk"}}, [MANY], FAILED, "should have this input"),
+        ({"every": {"items.title": {"exists": False}}}, [MANY], ERROR, "[0].title"),
+        ({"gte": "$zero"}, [CREATE], ERROR, "every number is `gte: 0`"),
+        ({"status": "executed"}, [CREATE], ERROR, "no result of it was seen"),
+        ({"status": "executed"}, [], FAILED, "never called"),
         ({"every": {"title": {"contains": "Buy"}}}, [CREATE, OTHER], PASSED, ""),
         ({"every": {"title": {"contains": "milk"}}}, [CREATE, OTHER], FAILED, "milk"),
         ({"every": {"title": {"contains": "milk"}}}, [], FAILED, "never"),
@@ -61,7 +78,7 @@ BROKEN = call("createTask", '{"title": "Buy', "c3")
 )
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
-    found = check_tools(wanted(createTask=tool), step(*calls), Scope(declared=["later"]))
+    found = check_tools(wanted(createTask=tool), step(*calls), Scope({"zero": 0}, declared=["later"]))
     worst = next((each for each in found if each.status is not PASSED), None)
     assert (worst.status if worst else PASSED) is status, found
     assert message in (worst.message if worst else ""), worst

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.traffic import why_unseen
+from llmproxy.suite.checks.traffic import find_uncounted, why_unseen
+from llmproxy.suite.schema.steps import ChatStep
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, near, proxy
@@ -354,6 +355,39 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     assert seen in why
     chats.chat([user("x")], said("hi"))
     assert why_unseen(stage, None, chats.wire.step(0)) == ""
+
+
+def test_an_answer_that_broke_off_is_said_to_have() -> None:
+    """A status of 200 alone would leave its reader wondering."""
+    chats = Chats()
+    chats.chat([user("x")], said("hi"), ending="cut")
+    why = why_unseen(cast("Stage", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0))
+    assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
+
+
+@pytest.mark.parametrize(
+    ("step", "names"),
+    [
+        ({"totalToolCalls": 0}, ["deleteTask", "web_search"]),
+        ({"totalToolCalls": 0, "includeHosted": True}, []),
+        ({"tools": {"deleteTask": 1}, "onlyTools": True}, ["web_search"]),
+        ({"tools": {"*": 0}}, ["deleteTask", "web_search"]),
+        ({"tools": {"deleteTask": 1}}, []),
+        ({"response": {"contains": "x"}}, []),
+    ],
+)
+def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any], names: list[str]) -> None:
+    """Those that the provider runs, and asks whether it may run."""
+    chats = Chats()
+    items = [
+        {"type": "mcp_approval_request", "id": "a", "name": "deleteTask", "server_label": "s", "arguments": "{}"},
+        {"type": "web_search_call", "id": "w", "status": "completed", "action": {}},
+        {"type": "function_call", "id": "f", "call_id": "c", "name": "own", "arguments": "{}"},
+    ]
+    answer = {"id": "r", "object": "response", "status": "completed", "output": items}
+    chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
+    made = ChatStep.model_validate({"chat": "x", **step})
+    assert find_uncounted(made, chats.wire.step(0)) == names
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import SuiteError
 from llmproxy.suite.choose.cost import estimate, refuse_costs
 from llmproxy.suite.choose.options import Options
@@ -26,7 +26,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
     chats = Chats()
     _, made = chats.chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
     assert made is not None
-    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         store.add(replace(made, cassette="t/one"), supersede=False)
     return tmp_path / "x.db", rig.cases_of(tmp_path, TEXT)
 

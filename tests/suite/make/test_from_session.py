@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
 from llmproxy.suite.make.from_session import flow, suite_of, turns_of
@@ -50,7 +50,7 @@ def test_turns_are_what_the_user_said() -> None:
 def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     """Dollar signs stay dollar signs; answers are asserted by their beginning."""
     store = tmp_path / "x.db"
-    with Store.open(store, writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
             opened.add(each, supersede=False)
     found = suite_of(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
@@ -71,7 +71,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     """There is nothing to test."""
     chats = Chats()
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
-    with Store.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="nobody speaks"):
         suite_of(tmp_path / "x.db", "default")

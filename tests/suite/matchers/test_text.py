@@ -64,3 +64,14 @@ def test_case_is_folded_for_every_language() -> None:
     """Not only ASCII."""
     (found,) = check("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, Scope())
     assert found.status is Status.PASSED
+
+
+@pytest.mark.parametrize("matcher", [{"contains": "Gr\u00f6\u00dfe"}, {"containsAny": ["x", "Gro\u0308\u00dfe"]}])
+def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, object]) -> None:
+    """So what must not be there is found, too, in a text, a list and an object."""
+    for actual in ("die Gr\u00f6\u00dfe", "die Gro\u0308\u00dfe", ["Gro\u0308\u00dfe"], {"Gr\u00f6\u00dfe": 1}):
+        for ignored in ({}, {"ignoreCase": True}):
+            (found,) = check("x", actual, {**matcher, **ignored}, Scope())
+            assert found.status is Status.PASSED, (actual, matcher)
+    (found,) = check("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, Scope())
+    assert found.status is Status.FAILED

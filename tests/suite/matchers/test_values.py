@@ -96,14 +96,23 @@ def test_values_become_those_of_json(value: object, made: object) -> None:
         ("b.d[7]", ABSENT),
         ("a.b", ABSENT),
         ("nothing", None),
-        ("b.d.one", ABSENT),
+        ("b.d.one", Unknown("'one' is looked for in a list of 2: say in which item, such as [0].one")),
+        ("a.b.c", ABSENT),
+        ("text.a", Unknown("""'a' is looked for in a text: "{\\"a\\": 1}\"""")),
         ("$.b.d[1].e", 4),
         ("$.q", ABSENT),
     ],
 )
 def test_paths_lead_into_json(path: str, found: object) -> None:
     """Dots and brackets; a key that holds dots itself goes first; where nothing is, nothing is found."""
-    value = {"a": 1, "b": {"c": 2, "d": [3, {"e": 4}]}, "x.y": 5, "x": {"y": {"z": 6}}, "nothing": None}
+    value = {
+        "a": 1,
+        "b": {"c": 2, "d": [3, {"e": 4}]},
+        "x.y": 5,
+        "x": {"y": {"z": 6}},
+        "nothing": None,
+        "text": '{"a": 1}',
+    }
     assert dig(value, path) == found
     assert dig(value, "$") is value
 

@@ -75,6 +75,24 @@ def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -
     assert "`parametrize`" not in said
 
 
+@pytest.mark.parametrize("file", ["cities.jsonl", "cities.json", "cities.yaml"])
+def test_a_row_that_lacks_what_its_steps_take(tmp_path: Path, file: str) -> None:
+    """`notContains: $city` would hold for a text that nobody wrote; null says that there is none, and a variable may stand in."""
+    rows = {
+        "cities.jsonl": '{{"id": "r", "city": "Rome"}}\n{{"id": "p"{}}}\n',
+        "cities.json": '[{{"id": "r", "city": "Rome"}},\n{{"id": "p"{}}}]\n',
+        "cities.yaml": "- {{id: r, city: Rome}}\n- {{id: p{}}}\n",
+    }[file]
+    assert f"{file}:2:1: this case has no `city`, and others have one, for $city" in refused(
+        tmp_path, rows.format(""), file
+    )
+    null = ", city: null" if file == "cities.yaml" else ', "city": null'
+    assert len(loaded(tmp_path, rows.format(null), file).scenarios) == 2
+    path = suite(tmp_path, rows.format(""), file)
+    path.write_text(path.read_text("utf-8").replace("name: s\n", "name: s\nvars: {city: Bern}\n"), "utf-8")
+    assert len(load([path]).scenarios) == 2
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """Told where the suite names it."""
     path = suite(tmp_path, "id,city\nr,Rome\n")

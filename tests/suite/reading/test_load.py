@@ -219,7 +219,7 @@ def test_every_set_has_to_have_the_names(tmp_path: Path) -> None:
             "totalToolCalls: $n", "response: {contains: '${n}'}"
         ),
     )
-    assert any("${n}: nothing is called $n" in line for line in told)
+    assert any("this case has no `n`, and others have one, for ${n}" in line for line in told)
     told = refused(tmp_path, PARAMETRIZED % "- {id: x, what: a, n: 1}\n- {id: x, what: b, n: 1}")
     assert told == [
         "suite.yaml:6:3: the id `a[x]` stands here twice, first at suite.yaml:5:3 (ids are unique in a run)"

@@ -49,16 +49,24 @@ def test_values_that_name_nothing_are_numbered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("matrix: {model: []}", "the axis `model` takes a list of values, not an empty list"),
-        ("matrix: {model: m}", "the axis `model` takes a list of values"),
+        ("matrix: {model: []}", "`model` takes at least one item, not an empty list"),
+        ("matrix: {model: m}", "`model` takes a list, not text"),
+        ("matrix: {model: [a, b, a]}", 'the axis `model` has "a" twice'),
         ("matrix: {}", "matrix"),
         ("matrix: [m]", "matrix"),
         ("matrix: {model: [1], prompt: [1]}, parametrize: [{model: 2}]", "`model` is an axis of the matrix and a parameter as well"),
     ],
 )  # fmt: skip
 def test_what_is_no_matrix(tmp_path: Path, more: str, words: str) -> None:
-    """Told with what it takes."""
-    assert words in refused(tmp_path, more)
+    """Told once, with what it takes."""
+    told = refused(tmp_path, more)
+    assert words in told
+    assert told.count("suite.yaml:") == 1
+
+
+def test_values_that_are_equal_in_python_alone_are_two_cells(tmp_path: Path) -> None:
+    """1 is not true."""
+    assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [1, true]}") == ["a[1]", "a[True]"]
 
 
 def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"
 
 
 def decide(
-    folder: Path, *, key: str = AUTO, mode: str = "replay", parallel: int = 4, more: str = "", user: str = "owner"
+    folder: Path,
+    *,
+    key: str = AUTO,
+    mode: str = "replay",
+    parallel: int = 4,
+    more: str = "",
+    user: str = "owner",
+    step: str = "{chat: x, created: [{entity: tasks}]}",
 ) -> Lanes:
     """Decide for a suite with one scenario that looks at a table."""
     with closing(sqlite3.connect(folder / "t.db")) as db, db:
@@ -28,7 +35,7 @@ def decide(
 name: lanes
 agent: {rig.echo(folder)}
 store: {{sqlalchemy: "sqlite:///t.db", entities: {{tasks: {{user: {"owner" if user == "owner" else "null"}}}}}{more}}}
-scenarios: [{{id: one, steps: [{{chat: x, created: [{{entity: tasks}}]}}]}}]
+scenarios: [{{id: one, steps: [{step}]}}]
 """
     world = World(options=Options(mode=mode, parallel=parallel), proxy=None)
     try:
@@ -57,6 +64,11 @@ scenarios: [{{id: one, steps: [{{chat: x, created: [{{entity: tasks}}]}}]}}]
         ({"key": UUID, "more": ", reset: copy"}, False, set(), "`store.reset: copy` takes"),
         ({"user": "anybody"}, False, set(), "tasks has no user column"),
         ({"parallel": 1}, False, set(), ""),
+        ({"step": "{chat: x, created: [{entity: tasks, fields: {owner: bob}}]}"}, False, set(), "whose rows of tasks"),
+        ({"step": "{verify: {entity: tasks, filters: {owner: bob}}}"}, False, set(), "one says whose rows of tasks"),
+        ({"step": "{wait: {entity: tasks, filters: {owner: bob}, until: {title: x}}}"}, False, set(), "whose rows"),
+        ({"step": "{verify: {entity: tasks, filters: {owner: $userId}}}"}, True, {"one"}, ""),
+        ({"step": "{verify: {entity: tasks, filters: {owner: test-user}}}"}, True, {"one"}, ""),
     ],
 )
 def test_lanes(tmp_path: Path, given: dict[str, str], users: bool, bound: set[str], why: str) -> None:

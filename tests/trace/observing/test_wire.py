@@ -57,12 +57,34 @@ def test_a_call_without_result_is_not_executed() -> None:
     assert (use.executed, use.result, use.errored) == (False, None, False)
 
 
+RESULTS = {
+    '{"error": "no such task"}': True,
+    '{"errors": [{"message": "no"}]}': True,
+    '{"isError": true}': True,
+    '{"is_error": true}': True,
+    '{"success": false, "message": "no"}': True,
+    '{"ok": false}': True,
+    '{"exception": "KeyError"}': True,
+    "Error: no such task": True,
+    "An error occurred while running the tool. Please try again.": True,
+    "Traceback (most recent call last):\n": True,
+    "ToolException: no": True,
+    "requests.exceptions.HTTPError: 404": True,
+    "ValueError('no')": True,
+    '{"error": null, "errors": [], "ok": true, "success": true, "isError": false}': False,
+    '{"status": "failed"}': False,
+    "No errors were found": False,
+    "Exceptional: yes": False,
+    "The errors(2) are old": False,
+}
+
+
 def test_results_that_say_error_are_errors() -> None:
-    """An object with an error, a text that begins with it, Anthropic's flag."""
-    for text in ('{"error": "no such task"}', "Error: no such task", '{"isError": true}'):
+    """An object with an error, a text that begins as those of frameworks, Anthropic's flag."""
+    for text, errored in RESULTS.items():
         chats = Chats()
         tool_loop(chats, text)
-        assert [use.errored for use in chats.wire.step(0).tools] == [True], text
+        assert [use.errored for use in chats.wire.step(0).tools] == [errored], text
     anthropic = Chats()
     use = {"type": "tool_use", "id": "t1", "name": "createTask", "input": {}}
     answer = {

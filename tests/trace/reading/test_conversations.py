@@ -84,6 +84,12 @@ def test_a_cut_history_is_known_by_the_call_it_answers() -> None:
     assert conversations(asked, later) == ["1", "1"]
 
 
+def test_half_a_surrogate_pair_may_stand_anywhere() -> None:
+    """JSON can say it, in a role as well as in a text: such a history goes on like any other."""
+    odd = [SYSTEM, {"role": "\ud800", "content": "one \udc00"}]
+    assert conversations(chat(1, odd, says("1.")), chat(2, [*odd, says("1."), user("two")], says("2."))) == ["1", "1"]
+
+
 def test_a_chain_by_id_goes_on() -> None:
     """The responses API names the answer before and sends only what is new."""
     first = responses(1, {"input": "one"}, made="resp_1")

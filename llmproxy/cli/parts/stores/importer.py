@@ -211,6 +211,11 @@ class Importer:
     cassettes: int = 0
     seconds: float = 0.0
 
+    @property
+    def nothing_of_it(self) -> bool:
+        """Whether exchanges were read, and none of them came in."""
+        return bool(self.hosts) and not any(host.imported for host in self.hosts.values())
+
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.cassettes.adopt import adopt, slots_in
@@ -221,7 +226,7 @@ class Importer:
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
-            slots = slots_in(recorded)
+            slots = slots_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -270,10 +275,8 @@ class Importer:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
         rows.append(("total", "", *(str(total[name]) for name in rows[0][2:])))
         lines = list(_columns(rows)) if hosts else []
-        lines.append(
-            f"{count(self.cassettes, 'cassette')} with {count(total['imported'], 'interaction')} in {store}"
-            f" ({self.seconds:.1f} s)"
-        )
+        came = f"{count(self.cassettes, 'cassette')} with {count(total['imported'], 'interaction')} in {shown(store)}"
+        lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({self.seconds:.1f} s)")
         if total["replaced"]:
             lines.append(
                 f"{total['replaced']} older recordings of the same requests were replaced; nothing is doubled."

@@ -49,16 +49,16 @@ def is_store(path: Path) -> bool:
     return is_database(path) and not path.name.endswith(JOURNAL)
 
 
-def no_url(typed: Path | str) -> None:
+def no_url(
+    typed: Path | str, hint: str = "Give the path of a file; a server's store is named by --store postgresql://..."
+) -> None:
     """Raise SettingsError for a URL where a file is meant; it may hold a password, and is not repeated."""
     from llmproxy.values import read_path
 
     try:
         read_path(typed)
     except ValueError as error:
-        raise SettingsError(
-            f"{error}.", hint="Give the path of a file; a server's store is named by --store postgresql://..."
-        ) from error
+        raise SettingsError(f"{error}.", hint=hint) from error
 
 
 def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -101,7 +101,9 @@ def store_path(given: Path | None) -> Path:
 
 
 def opened(given: Path | None, *, writable: bool = False) -> Store:
-    """Open the store; looking never changes it. Raises CassetteError."""
+    """Open the store; looking never changes it, and one that is not there is not made. Raises CassetteError."""
     from llmproxy.core.store.opening import open_store
 
-    return open_store(store_path(given), writable=writable, now=time.time)
+    path = store_path(given)
+    there = server_of(path) is not None or path.exists()
+    return open_store(path, writable=writable and there, now=time.time)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.cli.parts.bindings import merges_of, say_merges
+from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import opened
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
-from llmproxy.report.amounts import counted
+from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.report.forms.amounts import counted
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from llmproxy.core.keys.normalize import Rules
     from llmproxy.core.store.rederive import Rekeyed
+    from llmproxy.core.store.store import Store
 
 _SHOWN = 20
 """Groups of changed keys that are listed one by one."""
@@ -33,6 +36,10 @@ class Verifier:
     cassette: str | None = None
     """Only this one of a store."""
     rekey: bool = False
+    held: list[Path] = field(default_factory=list)
+    """Stores that hold it."""
+    lacking: list[CassetteNotFound] = field(default_factory=list)
+    """What is said of those that do not."""
 
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
@@ -40,6 +47,8 @@ class Verifier:
         from llmproxy.core.store.upkeep import damages
 
         with opened(path) as database, Working(f"verifying {shown(path)}", "interaction") as working:
+            if self.cassette is not None and not self._holds(database, path):
+                return 0
             damaged = list(damages(database, working.through, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
             live = database.count(self.cassette) if readable else 0
@@ -67,17 +76,28 @@ class Verifier:
     def file(self, path: Path) -> int:
         """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not. Raises CassetteError."""
         from llmproxy.cli.parts.stores.importer import ImportedPiece, read_pieces
-        from llmproxy.core.cassettes.adopt import adopt
+        from llmproxy.core.cassettes.adopt import adopt, slots_in
         from llmproxy.core.secrets.redact import Redactor
 
         recorded = read_pieces([ImportedPiece(path, None)])
         adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        slots_in(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             say(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
         say(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
+
+    def _holds(self, database: Store, path: Path) -> bool:
+        try:
+            if find(database, str(self.cassette)).sample is not None:
+                raise SettingsError(f"{line(str(self.cassette))} is a sample; a cassette is verified with all of them.")
+        except CassetteNotFound as error:
+            self.lacking.append(error)
+            return False
+        self.held.append(path)
+        return True
 
     def _other_keys(self, path: Path, found: list[Rekeyed]) -> int:
         """Say which recordings have another key under the rules of today; returns how many replay will not find."""
@@ -103,7 +123,7 @@ class Verifier:
 
         with opened(path, writable=True) as database:
             count = rekey(database, self.rules, self.upstreams)
-        say(f"{count} keys were derived anew." if count else "Every key is as it should be.")
+        say(f"{counted(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
 def _groups(what: str, groups: list[list[Rekeyed]]) -> None:

@@ -14,7 +14,7 @@ from llmproxy.cli.parts.stores.opening import opened
 from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
-from llmproxy.report.amounts import counted, dollars, duration, number, when
+from llmproxy.report.forms.amounts import counted, dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading

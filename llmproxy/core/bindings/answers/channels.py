@@ -39,6 +39,8 @@ class Piece(NamedTuple):
     """Of a text inside of arguments that are an object: its nearest name."""
     inner: str = ""
     """Its place in those arguments, from ``$`` on."""
+    is_name: bool = False
+    """It is what a member of those arguments is called: ``{"/tmp/a/x.py": ...}``."""
 
 
 _SEALED = frozenset({
@@ -52,6 +54,8 @@ _ECHOED = frozenset({"instructions", "tools", "metadata", "text", "reasoning", "
 """Members of a Response that say again what the request said (``text`` and ``reasoning`` are settings there)."""
 _ARGUMENTS = frozenset({"arguments", "partial_json"})
 _OBJECTS = frozenset({"input", "args", "arguments", "parameters"})
+_STRUCTURED = "structuredContent"
+"""What a tool of MCP answers as an object of its own: any member of it may hold a value."""
 
 
 def list_pieces(value: object) -> Iterator[Piece]:
@@ -62,7 +66,7 @@ def list_pieces(value: object) -> Iterator[Piece]:
 
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
-    """Yield the texts and numbers of arguments that are an object."""
+    """Yield the texts and numbers of arguments that are an object; what a member is called comes behind what it holds."""
     yield from _inside(value, path, tool, "$", "")
 
 
@@ -79,8 +83,8 @@ def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> 
         here = (*path, name)
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
-        if name in _OBJECTS and isinstance(value, dict) and tool is not None:
-            yield from _inside(value, here, tool, "$", "")
+        if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
+            yield from _inside(value, here, tool or "", "$", "")
         elif isinstance(value, str):
             if value:
                 yield _piece(node, name, value, here, event, tool)
@@ -97,7 +101,9 @@ def _is_thinking(node: dict[str, Any]) -> bool:
 def _inside(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
     if isinstance(value, dict):
         for name, each in value.items():
-            yield from _inside(each, (*path, name), tool, f"{inner}.{name}", name)
+            here, at = (*path, name), f"{inner}.{name}"
+            yield from _inside(each, here, tool, at, name)
+            yield Piece(here, name, None, ChannelForm.TEXT, tool, "", at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
             yield from _inside(each, (*path, n), tool, f"{inner}[{n}]", member)
@@ -151,6 +157,18 @@ def _index(event: object, path: Path) -> object:
     for step in path:
         node = node[step]
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
+
+
+def rename(value: Any, path: Path, new: str) -> bool:  # noqa: ANN401 - JSON
+    """Call the member at a path otherwise, in place and in its order; False where another is called so already."""
+    for step in path[:-1]:
+        value = value[step]
+    members = list(value.items())
+    if new in value:
+        return False
+    value.clear()
+    value.update((new if name == path[-1] else name, each) for name, each in members)
+    return True
 
 
 def put(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON

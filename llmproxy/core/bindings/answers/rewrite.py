@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
-from llmproxy.core.bindings.answers.channels import ChannelForm, Piece, list_arguments, list_pieces, put
+from llmproxy.core.bindings.answers.channels import ChannelForm, Piece, list_arguments, list_pieces, put, rename
 from llmproxy.core.bindings.answers.quoting import is_in_fence, may_stand
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.values.forms import Spot
@@ -25,11 +25,13 @@ from llmproxy.core.bindings.values.identities import (
     Identity,
     IdentityTokens,
     Short,
-    find_short,
+    find_shorts,
+    is_left,
     list_changed,
     list_shorts,
     write_like,
 )
+from llmproxy.core.bindings.values.sentences import find_begun, is_named_in
 from llmproxy.core.bindings.values.table import Bindings
 from llmproxy.core.traffic.interaction import Response, header
 
@@ -62,14 +64,15 @@ class _Refused(Exception):
 
 
 def rewrite_answer(
-    bindings: Bindings, fit: Fit, response: Response, known: Identities | None = None
+    bindings: Bindings, fit: Fit, response: Response, known: Identities | None = None, *, strict: bool = True
 ) -> Response | Mismatch:
     """Return the response as this run must get it; the same object where nothing in it changes.
 
-    `known` is what the session's earlier requests mapped; what the pair of requests itself says (`fit`) comes first.
+    `known` is what the session's earlier requests mapped; what the pair of requests itself says (`fit`) comes first. Not `strict`: nobody
+    is answered with it, so a sentence may name a thing by its recorded number.
     """
     try:
-        return Rewriter(bindings, fit, known).response(response)
+        return Rewriter(bindings, fit, known, strict=strict).response(response)
     except _Refused as refused:
         return refused.mismatch
 
@@ -107,6 +110,7 @@ def _texts(tree: object) -> Iterator[str]:
         if isinstance(node, str):
             yield node
         elif isinstance(node, dict):
+            todo.extend(node)
             todo.extend(node.values())
         elif isinstance(node, list):
             todo.extend(node)
@@ -115,8 +119,9 @@ def _texts(tree: object) -> Iterator[str]:
 class Rewriter:
     """Rewrites the texts of one answer."""
 
-    def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None) -> None:
-        """Take what stands for what in this pair of requests."""
+    def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None, *, strict: bool = True) -> None:
+        """Take what stands for what in this pair of requests; not `strict`: what a sentence says of a short value may stay."""
+        self._strict = strict
         whole = Identities(fit.identities)
         for each in known or ():
             whole.note(each)
@@ -179,6 +184,8 @@ class Rewriter:
 
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
         place = f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in piece.path)}"
+        if piece.is_name:
+            return self._named(values[n], piece, place)
         node = _get(values[n], piece.path)
         if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -190,6 +197,16 @@ class Rewriter:
         if new == node:
             return False
         put(values[n], piece.path, new)
+        return True
+
+    def _named(self, value: object, piece: Piece, place: str) -> bool:
+        """Rewrite what a member is called."""
+        changes = list(self._changes(piece.text, place, None))
+        self._left(piece.text, changes, place)
+        if (new := apply_changes(piece.text, changes)) == piece.text:
+            return False
+        if not rename(value, piece.path, new):
+            raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, piece.text, new, " and ".join(sorted(self.names))))
         return True
 
     def _channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
@@ -232,28 +249,38 @@ class Rewriter:
 
     def _short(self, tool: str, piece: Piece, value: object, place: str) -> Short | None:
         """Return the short value that is to be exchanged at a leaf of arguments: none where this run's request leaves it as it was."""
-        short = find_short(self._shorts, tool, piece.inner, piece.member, value)
-        if short is None or short.mark not in self._fit.unchanged:
-            return short
+        found = [
+            short
+            for short in find_shorts(self._shorts, tool, piece.inner, piece.member, value)
+            if self._is_exchanged(short, place)
+        ]
+        if len({short.present for short in found}) > 1:
+            names = " and ".join(sorted({short.name for short in found}))
+            raise _Refused(Mismatch(Why.AMBIGUOUS, place, found[0].recorded, "", names))
+        return found[0] if found else None
+
+    def _is_exchanged(self, short: Short, place: str) -> bool:
+        """Tell whether a short value is another one in this run: its request may leave it as it was."""
+        if short.mark not in self._fit.unchanged:
+            return True
         if self._fit.chosen.get(short.mark):
             raise _Refused(Mismatch(Why.BOTH_WAYS, place, short.recorded, short.present, short.name))
-        return None
+        return False
 
     # -- one text
 
     def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text)
+            whole = json.loads(text, object_pairs_hook=_members)
         except (ValueError, RecursionError):
             whole = None
-        if not isinstance(whole, (dict, list)):  # broken off, or a text of its own
+        if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
             return list(self._changes(text, place, None))
         changes: list[RewrittenPart] = []
-        pieces = list(list_arguments(whole, tool))
-        for start, end, piece in _leaves(text, pieces):
+        for start, end, piece in _leaves(text, list_arguments(whole, tool)):
             value = json.loads(text[start:end])
-            if short := self._short(tool, piece, value, place):
+            if piece is not None and (short := self._short(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
             elif isinstance(value, str):
@@ -276,10 +303,20 @@ class Rewriter:
                 if change is not None:
                     self._check_quoting(text, change, place, piece)
                     found.append(change)
+        self._check_prose(text, place, piece)
         for change in sorted(found):
             if change.new != text[change.start : change.end]:
                 self.names.add(change.name)
                 yield change
+
+    def _check_prose(self, text: str, place: str, piece: Piece | None) -> None:
+        """Refuse a sentence that names by a short value what is called otherwise in this run: nobody can tell it from other words."""
+        is_argument = piece is not None and bool(piece.inner)
+        for short in self._shorts if self._strict else ():
+            if is_argument and text.strip() == short.recorded:
+                continue  # its member says what it is
+            if is_named_in(text, short, is_argument=is_argument) and self._is_exchanged(short, place):
+                raise _Refused(Mismatch(Why.SHORT, place, short.recorded, short.present, short.name))
 
     def _exchange(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
         recorded = text[spot.start : spot.end]
@@ -319,8 +356,10 @@ class Rewriter:
             return
         after = apply_changes(text, list(changes))
         for value, identity in self._changed.items():
-            if len(value) >= _WHOLE_ID and value in after and value not in identity.present:
+            if len(value) >= _WHOLE_ID and is_left(identity, after):
                 raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
+        if (begun := find_begun(self._changed.values(), after)) is not None:
+            raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
 
 
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:
@@ -372,24 +411,29 @@ def _note_tools(event: object, tools: dict[object, str]) -> None:
 
 # -- JSON text in place ---------------------------------------------------------------------------------------------------------------------
 
-_SCALAR = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null')
+_SCALAR = re.compile(
+    r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)'
+)
 
 
-def _leaves(text: str, pieces: list[Piece]) -> Iterator[tuple[int, int, Piece]]:
-    """Pair the strings and whole numbers of JSON text with where they stand in its tree; names of members are left out."""
-    left = iter(pieces)
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object; a ValueError where two members have one name, so that its texts cannot be told by their places."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("two members of one name")
+    return found
+
+
+def _leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
+    """Pair the strings and whole numbers of JSON text with where they stand in its tree; None for what a member is called."""
+    left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
-        after = text[found.end() :].lstrip()[:1] if found[0][0] == '"' else ""
-        if (
-            after == ":"
-            or found[0] in ("true", "false", "null")
-            or (found[0][0] != '"' and re.search(r"[.eE]", found[0]))
-        ):
-            continue
-        piece = next(left, None)
-        if piece is None:
-            return
-        yield found.start(), found.end(), piece
+        if found["called"] is not None:
+            yield found.start(), found.end("string"), None
+        elif found["other"] is None and found["word"] is None:
+            if (piece := next(left, None)) is None:
+                return
+            yield found.start(), found.end(), piece
 
 
 def _narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:

@@ -2,8 +2,8 @@
 
     canonical request -> ``b1:`` + sha256 over what no binding can change
 
-Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed where that can hold no bound value
-(no separator, no long id: ``What do my 7 notes say?``). Neither circumstances nor slots are in it, so it never has to be derived anew when one
+Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed before anything that can hold a bound
+value (a path, a long id: ``What do my 7 notes say?``). Neither circumstances nor slots are in it, so it never has to be derived anew when one
 of them is declared or learned. It finds candidates and decides nothing: `fits` does.
 """
 
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
 
 TAG = "b1:"
-_MAY_HOLD = re.compile(r"[/\\~%]|[^\x00-\x7f]")
-"""A text with one of these may hold a path, whose words nobody can tell from others."""
-_LONG = re.compile(r"[^\s\"'`<>()\[\]{},;:=|.]*(?:[_-]|\d)[^\s\"'`<>()\[\]{},;:=|.]*")
-"""What may be an id: from six characters on it says nothing here."""
+_SIGNS = re.compile(r"[/\\~%\x1b]")
+"""One of them is in every path."""
+_INSIDE = re.compile(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
+"""Behind this a separator begins no path: not in ``docs/x``, not in ``https://``, but in ``-I/x`` and in ``file:///x``."""
+_DRIVE = re.compile(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
+_LONG = re.compile(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
+"""What may hold an id, or be a folder's name made of a path: from six characters on it says nothing here."""
 _SHORTEST = 6
 _COUNTED = ("type", "role", "name", "model")
 _AGENTS = ("tool_result", "_output", "_call", "tool_use", "thinking", "reasoning")
@@ -74,12 +77,27 @@ def _said(node: object) -> Iterator[str]:
         for each in node:
             yield from _said(each)
     elif isinstance(node, str):
-        if not _MAY_HOLD.search(node) and not find_blocks(node):
-            yield _LONG.sub(lambda found: found[0] if len(found[0]) < _SHORTEST else "*", node)
+        if not find_blocks(node):
+            yield _LONG.sub(_unless_long, node[: _begin(node)])
     elif isinstance(node, dict):
         yield from _turn(node)
     else:
         yield repr(node)
+
+
+def _begin(text: str) -> int:
+    """Return where the first path may begin, whose end nobody can tell; the length of a text without one."""
+    for sign in _SIGNS.finditer(text):
+        at = sign.start()
+        if sign[0] == "/" and _INSIDE.search(text, max(0, at - 4), at):
+            continue
+        drive = _DRIVE.search(text, max(0, at - 6), at)
+        return drive.start() if drive else at
+    return len(text)
+
+
+def _unless_long(found: re.Match[str]) -> str:
+    return found[0] if len(found[0]) < _SHORTEST and "-" not in found[0] else "*"
 
 
 def _turn(node: dict[str, object]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.bindings.fitting.comparison import Chosen, FittingGap
-from llmproxy.core.bindings.fitting.places import LeafPlace, PlacedCall, PlaceReader, Zone
+from llmproxy.core.bindings.fitting.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain
 from llmproxy.core.bindings.fitting.slot_places import slots_at
 from llmproxy.core.bindings.values.identities import list_shorts
 from llmproxy.core.bindings.values.json_texts import split_json
@@ -134,6 +134,8 @@ class _ExpectingWriter:
     def _node(self, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = self._reader.enter(node, place)
+            if place.json and not are_plain(node):
+                raise _Unsure
             return {name: self._node(node[name], self._reader.member(node, name, place)) for name in sorted(node)}
         if isinstance(node, list):
             return [self._node(each, place.at(n)) for n, each in enumerate(node)]

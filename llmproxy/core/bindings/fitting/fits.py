@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
 from llmproxy.core.bindings.fitting.comparison import Chosen, FittingGap, FittingOption, Parted, align
@@ -29,7 +29,7 @@ from llmproxy.core.bindings.values.identities import (
     IdentityTokens,
     Short,
     Token,
-    find_short,
+    find_shorts,
     list_changed,
     list_shorts,
     write_like,
@@ -39,6 +39,8 @@ from llmproxy.core.bindings.values.listings import LISTING, find_listed, leave_o
 from llmproxy.core.bindings.values.slots import FoundSlot, Names, is_of_kind, match_at
 from llmproxy.core.bindings.values.table import Bindings
 
+_MOST_NAMES = 100
+"""Members of an object that are tried for one that is called otherwise than expected."""
 _WHOLE_ID = 8
 """Characters from which on an identity counts as leaked wherever it stands, with whatever beside it."""
 
@@ -119,6 +121,39 @@ class Comparing(Walking):
 
     # -- leaves
 
+    def pair_names(
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
+    ) -> dict[str, str] | Mismatch:
+        """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
+        names, left = dict[str, str](), set(present)
+        for name in sorted(recorded):
+            gaps = _with_gaps(self._token_gaps(name, accepts=False), self._spot_gaps(name, place))
+            told = self._name_as_now(name, gaps, left)
+            if told is None:
+                if name in left and gaps:
+                    return Mismatch(Why.LEAKED, place.path, name, "", gaps[0].name)
+                return tell_difference(
+                    place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
+                )
+            names[name] = told
+            left.remove(told)
+        if left:
+            return tell_difference(place.path, [], sorted(left))
+        return names
+
+    def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str]) -> str | None:
+        """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
+        others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
+        for other in dict.fromkeys(
+            [each for each in (_written(name, gaps),) if each in left] + (others if gaps else [])
+        ):
+            aligned = align(name, gaps, other)
+            if not isinstance(aligned, Parted):
+                for each in aligned:
+                    self._note(each, name[each.gap.start : each.gap.end])
+                return other
+        return None
+
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._named(recorded, place):
@@ -130,7 +165,7 @@ class Comparing(Walking):
         if slot is not None and slot.identity and self._maps(slot.name, str(recorded), str(present)):
             self._use(slot.name, str(recorded), str(present))
             return None
-        short = self._named(recorded, place)
+        short = self._named(recorded, place, present)
         if short is not None:
             if present == write_like(recorded, short.present) and type(present) is type(
                 write_like(recorded, short.present)
@@ -144,10 +179,12 @@ class Comparing(Walking):
                 return None
         return tell_difference(place.path, recorded, present)
 
-    def _named(self, value: object, place: LeafPlace) -> Short | None:
+    def _named(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
+        """Return the short value that a leaf is; of several the one that this run's leaf says."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
-        return find_short(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
+        found = find_shorts(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
+        return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
     def _maps(self, name: str, recorded: str, present: str) -> bool:
         return any(
@@ -171,7 +208,7 @@ class Comparing(Walking):
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
-        short = self._named(recorded, place)
+        short = self._named(recorded, place, present)
         if short is not None and recorded == present:
             if short.identity:
                 return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
@@ -302,9 +339,14 @@ class Comparing(Walking):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_slots(slots, call, recorded, self._names, self.bound_arguments)
             gaps = _with_gaps(gaps, [self._slot_gap(each) for each in found])
-        accepts = place.zone is Zone.THINKING
-        gaps = _with_gaps(gaps, [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)])
-        return _with_gaps(gaps, [self._spot_gap(spot) for spot in self.spots(recorded, place)])
+        gaps = _with_gaps(gaps, self._token_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        return _with_gaps(gaps, self._spot_gaps(recorded, place))
+
+    def _token_gaps(self, recorded: str, *, accepts: bool) -> list[FittingGap]:
+        return [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)]
+
+    def _spot_gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
+        return [self._spot_gap(spot) for spot in self.spots(recorded, place)]
 
     def spots(self, recorded: str, place: LeafPlace) -> list[Spot]:
         """Return where circumstances stand that count in this zone."""
@@ -368,6 +410,15 @@ def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
     if token.present != same:
         options.append(FittingOption(same, stands_alone, name, unchanged=True, leaks=not accepts))
     return FittingGap(token.start, token.end, tuple(options), name=name)
+
+
+def _written(text: str, gaps: list[FittingGap]) -> str:
+    """Return a text with what must stand at its gaps in this run."""
+    parts, last = [], 0
+    for gap in gaps:
+        parts += [text[last : gap.start], gap.options[0].text]
+        last = gap.end
+    return "".join([*parts, text[last:]])
 
 
 def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGap]:

@@ -9,9 +9,11 @@ arguments on the tool and its arguments, which are found by the id of the call.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.callers import named_in
 
 Node = dict[str, Any]
 
@@ -185,7 +187,7 @@ class PlaceReader:
         if name in _CALLS and isinstance(value, dict):
             self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
-        if name in _ASKED and isinstance(tool := node.get("name"), str):
+        if name in _ASKED and (tool := named_in(node)) is not None:
             call = self._note(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
         if name in _THOUGHTS:
@@ -193,8 +195,8 @@ class PlaceReader:
         return inner
 
     def _note(self, node: Node, name: object) -> PlacedCall | None:
-        tool = node.get("name")
-        if not isinstance(tool, str):
+        tool = named_in(node)
+        if tool is None:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
         call = PlacedCall(tool, arguments)
@@ -226,6 +228,15 @@ def _is_object_result(name: str, value: Node) -> bool:
     return name == "response" and not (
         len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
     )
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
+"""A member's name that holds neither a path nor an id."""
+
+
+def are_plain(names: Iterable[str]) -> bool:
+    """Tell whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
+    return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
 
 _OPENER = re.compile(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)

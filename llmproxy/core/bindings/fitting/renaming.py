@@ -39,7 +39,10 @@ class _Renamer:
     def node(self, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = self._reader.enter(node, place)
-            return {name: self.node(value, self._reader.member(node, name, place)) for name, value in node.items()}
+            called = (lambda name: self._text(name, place)) if place.json else str
+            return {
+                called(name): self.node(value, self._reader.member(node, name, place)) for name, value in node.items()
+            }
         if isinstance(node, list):
             return [self.node(each, place.at(n)) for n, each in enumerate(node)]
         return self._text(node, place) if isinstance(node, str) else node

@@ -43,7 +43,9 @@ def slots_at(bindings: Bindings, place: LeafPlace) -> tuple[Slot, ...]:
     if not slots:
         return ()
     if place.zone is Zone.RESULT and place.call is not None:
-        return slots.get(place.call.tool, ())
+        tool = place.call.tool
+        alike = tuple(slot for slot in bindings.of_many if tool.startswith(slot.prefix))
+        return (*slots.get(tool, ()), *alike) if alike else slots.get(tool, ())
     anywhere = slots.get(OUTSIDE, ())
     return (*anywhere, *slots.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
 
@@ -52,7 +54,8 @@ def is_of(slot: Slot, call: PlacedCall | None, bound: Callable[[object], str]) -
     """Tell whether a slot is of this call's results; `bound` writes its arguments with names (`bind_arguments`)."""
     if slot.tool in (OUTSIDE, SYSTEM) or call is None:
         return slot.tool in (OUTSIDE, SYSTEM) and call is None
-    return slot.tool == call.tool and (not slot.arguments or slot.arguments == bound(call.arguments))
+    same = call.tool.startswith(slot.prefix) if slot.prefix else slot.tool == call.tool
+    return same and (not slot.arguments or slot.arguments == bound(call.arguments))
 
 
 def json_slot(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> Slot | None:

@@ -5,7 +5,7 @@ Both requests are read by themselves, each with its own values of what is bound;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings.fitting.places import LeafPlace, Zone
@@ -39,6 +39,17 @@ class SlotReading(Walking):
     def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
         """Tell whether no slot stands in arguments."""
         return not slots_at(self.bindings, place)
+
+    def pair_names(
+        self,
+        recorded: Mapping[str, object],
+        present: Mapping[str, object],
+        place: LeafPlace,  # noqa: ARG002
+    ) -> dict[str, str]:
+        """Return the members that are called alike, and the one on each side that is left: what it is called, others compare."""
+        names = {name: name for name in sorted(recorded) if name in present}
+        mine, theirs = ([name for name in names_of if name not in names] for names_of in (recorded, present))
+        return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a slot that is a number."""
@@ -103,6 +114,14 @@ class _Listing(Walking):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.found: list[SlotValue] = []
+
+    def pair_names(
+        self,
+        recorded: Mapping[str, object],
+        present: Mapping[str, object],  # noqa: ARG002
+        place: LeafPlace,  # noqa: ARG002
+    ) -> dict[str, str]:
+        return {name: name for name in sorted(recorded)}
 
     def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
         return not slots_at(self.bindings, place)

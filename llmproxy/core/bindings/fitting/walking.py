@@ -6,10 +6,12 @@ long conversation costs little more than its texts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.fitting.expecting import Expectations, Expected
-from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, iterate
+from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, are_plain, iterate
 from llmproxy.core.bindings.fitting.results import Mismatch, tell_difference
 from llmproxy.core.bindings.values.json_texts import read_json
 from llmproxy.core.bindings.values.table import Bindings, bind_arguments
@@ -110,6 +112,9 @@ def compare_lengths(mine: list[object], theirs: list[object], place: LeafPlace) 
 def _pair_members(
     reader: PlaceReader, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
+    if place.json and not (are_plain(mine) and are_plain(theirs)):
+        into.append((mine, theirs, place))
+        return None
     if mine.keys() != theirs.keys():
         return tell_difference(place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys()))
     place = reader.enter(mine, place)
@@ -149,6 +154,8 @@ class Walking:
             if self.value(recorded, present, place) is None:
                 return None
             return tell_difference(place.path, recorded, present)
+        if isinstance(recorded, dict) and isinstance(present, dict):
+            return self._members(recorded, present, place)
         if not isinstance(recorded, str) or not isinstance(present, str):
             return self.value(recorded, present, place)
         if place.zone is Zone.ARGUMENTS and place.opened:
@@ -158,6 +165,22 @@ class Walking:
             if trees[0] is not None and trees[1] is not None:
                 return self.node(*trees, place)
         return self.text(recorded, present, place)
+
+    def _members(self, recorded: dict[str, object], present: dict[str, object], place: LeafPlace) -> Mismatch | None:
+        names = self.pair_names(recorded, present, place)
+        if isinstance(names, Mismatch):
+            return names
+        for mine, theirs in names.items():
+            if (wrong := self.node(recorded[mine], present[theirs], at := place.at(mine))) is not None:
+                here = place.at(theirs).path + wrong.path.removeprefix(at.path)
+                return replace(wrong, path=here) if wrong.path.startswith(at.path) else wrong
+        return None
+
+    def pair_names(
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
+    ) -> dict[str, str] | Mismatch:
+        """Return which member of the one object is which of the other, where their names may hold values of a run."""
+        raise NotImplementedError
 
     def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Tell whether JSON text of arguments needs not be parsed to be compared: a short cut, that never says more than the long way."""

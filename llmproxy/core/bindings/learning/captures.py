@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, iterate
 from llmproxy.core.bindings.values.circumstances import Circumstance, Nature
-from llmproxy.core.bindings.values.identities import Short, find_short
+from llmproxy.core.bindings.values.identities import Short, find_shorts
 from llmproxy.core.bindings.values.json_texts import split_json
 from llmproxy.core.bindings.values.slots import Slot, is_of_kind
 
@@ -29,7 +29,7 @@ def find_captured(trees: Iterable[object], captured: Circumstance) -> list[Slot]
     found: dict[Slot, None] = {}
     for tree in trees:
         for tool, inner, member, value in _leaves(tree):
-            if find_short(wanted, tool, inner, member, value) is not None:
+            if find_shorts(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
                 found[Slot(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy.core.bindings.fitting.comparison import Parted, align
@@ -135,6 +135,13 @@ class _Learning(Comparing):
         self.go(leaves)
 
     # -- leaves
+
+    def pair_names(
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
+    ) -> dict[str, str] | Mismatch:
+        """Go on where members are called by what no slot is of yet: it may be learned from what comes behind."""
+        names = super().pair_names(recorded, present, place)
+        return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Learn from two leaves of JSON that are no texts."""

@@ -7,19 +7,22 @@ on the wire: inside of nested JSON a line break is the two letters ``\n``, a col
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _INSIDE_PATH = frozenset("._-~/\\$%+@)}")
 _BEFORE_ANSI = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z")
 _BEFORE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
 _BEFORE_FLAG = re.compile(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
+_ABOVE = re.compile(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
 _LOOK_BACK = 24
 _TAIL = frozenset(".-")
 _FOLLOWED = frozenset("_~$%+@")
+_FIRST_MARK = "\u0300"
 
 
 def is_word(letter: str) -> bool:
-    """Tell whether a character is a letter or digit of any script."""
-    return letter.isalnum()
+    """Tell whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
+    return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
 
 
 def stands_alone(text: str, start: int, end: int) -> bool:
@@ -74,9 +77,17 @@ def is_slug(text: str, start: int, end: int) -> bool:
     return end >= len(text) or not (is_word(text[end]) or text[end] in "-_")
 
 
+def is_slug_below(text: str, start: int, end: int) -> bool:
+    """Tell whether the name made of a path of one part stands as a folder: ``-app`` alone is an option of some program."""
+    return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
+
+
 def is_base(text: str, start: int, end: int) -> bool:
-    """Tell whether a folder's own name stands there as a part of some path: right behind a separator."""
-    return start > 0 and text[start - 1] in "/\\" and path_ends(text, end)
+    """Tell whether a folder's own name stands where only that folder is meant: ``../project``, ``…/project``.
+
+    Behind any other folder it is another one: ``lib/test`` is not ours because we work in one that is called ``test``.
+    """
+    return _ABOVE.search(text, max(0, start - 5), start) is not None and path_ends(text, end)
 
 
 def is_block(text: str, start: int, end: int) -> bool:

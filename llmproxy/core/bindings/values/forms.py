@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings.values.borders import is_base, is_block, is_path, is_slug, stands_alone
+from llmproxy.core.bindings.values.borders import is_base, is_block, is_path, is_slug, is_slug_below, stands_alone
 from llmproxy.core.bindings.values.circumstances import Circumstance, CircumstancePair, Nature
 from llmproxy.core.bindings.values.dates import write_dates
 
@@ -168,7 +168,8 @@ def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Itera
                         )
                     )
                     if there:
-                        yield Form(pair.name, text, there, way.border, way.reach, way.in_answers)
+                        border = is_slug_below if way.border is is_slug and _is_at_root(spelled) else way.border
+                        yield Form(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
     mine, theirs = (_below(_trimmed(each.value), _trimmed(home.value)) for each, home in
@@ -181,6 +182,10 @@ def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Itera
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
+
+
+def _is_at_root(path: str) -> bool:
+    return path[:1] == "/" and path.count("/") == 1
 
 
 def _below(path: str, home: str) -> str:

@@ -9,7 +9,7 @@ of a commit's 40). A short one (``7``, ``app``) may stand anywhere by chance, so
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from llmproxy.core.bindings.values.borders import is_word, stands_alone
@@ -19,7 +19,7 @@ from llmproxy.core.bindings.values.slots import is_at
 SHORTEST_PREFIX = 7
 _SHORTEST = 6
 """Characters of the shortest value that is looked for in any text."""
-_PREFIXED = frozenset({"hex", "uuid"})
+PREFIXED = frozenset({"hex", "uuid"})
 
 
 class Identity(NamedTuple):
@@ -41,7 +41,7 @@ def is_distinct(kind: str, value: str) -> bool:
     """Tell whether a value is long and odd enough to be nothing else where it stands in a text."""
     if len(value) < _SHORTEST or kind in ("integer", "port"):
         return False
-    return kind in _PREFIXED or not value.isalpha()
+    return kind in PREFIXED or not value.isalpha()
 
 
 class Conflict(NamedTuple):
@@ -123,7 +123,7 @@ class IdentityTokens:
         """Take those that can be found in any text."""
         self._heads: dict[str, list[Identity]] = {}
         for each in identities:
-            for found in _at_hosts(each) if each.kind == "port" else [each] if each.distinct else []:
+            for found in _at_hosts(each) if each.kind == "port" else _spellings(each) if each.distinct else []:
                 self._heads.setdefault(_head(found), []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
         """Of which one is in every text that holds an identity."""
@@ -167,15 +167,41 @@ def _at_hosts(port: Identity) -> list[Identity]:
     return [Identity(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
 
 
+_SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
+    "hex": (str.lower, str.upper),
+    "uuid": tuple(
+        lambda value, case=case, mark=mark: case(value).replace("-", mark)  # type: ignore[misc]
+        for case in (str.lower, str.upper)
+        for mark in ("-", "", "_")
+    ),
+}
+"""By kind: the ways in which programs write one value."""
+
+
+def _spellings(each: Identity) -> Iterator[Identity]:
+    """Yield a value as it was made, and in every other way in which it may be written."""
+    yield each
+    seen = {each.recorded}
+    for write in _SPELLED.get(each.kind, ()):
+        if (recorded := write(each.recorded)) not in seen:
+            seen.add(recorded)
+            yield each._replace(recorded=recorded, present=write(each.present))
+
+
+def is_left(each: Identity, text: str) -> bool:
+    """Tell whether the recorded value stands in a text, however it is written and whatever stands beside it."""
+    return any(one.recorded in text and one.recorded not in one.present for one in _spellings(each))
+
+
 def _head(each: Identity) -> str:
-    return each.recorded[:SHORTEST_PREFIX] if each.kind in _PREFIXED else each.recorded
+    return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
 def _shared(text: str, start: int, each: Identity) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
-    if each.kind not in _PREFIXED or len(each.recorded) != len(each.present):
+    if each.kind not in PREFIXED or len(each.recorded) != len(each.present):
         return 0
     length = 0
     while length < len(each.recorded) and start + length < len(text) and text[start + length] == each.recorded[length]:
@@ -227,16 +253,21 @@ def names_member(name: str, member: str, tool: str) -> bool:
 
     ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where the tool's name says task.
     """
-    entity, dot, attribute = name.rpartition(".")
-    if not dot:
-        entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    field, here = _plain(attribute), _plain(member)
-    things = _forms_of(_plain(entity.rpartition(".")[2]))
+    things, field = things_of(name)
+    here = _plain(member)
     if not things:
         return False
     if any(here in (thing, thing + field, thing + field + "s") for thing in things):
         return True
     return here in (field, field + "s") and any(thing in _plain(tool) for thing in things)
+
+
+def things_of(name: str) -> tuple[tuple[str, ...], str]:
+    """Return what a value's name says: the thing in its forms, and which of its members."""
+    entity, dot, attribute = name.rpartition(".")
+    if not dot:
+        entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
+    return _forms_of(_plain(entity.rpartition(".")[2])), _plain(attribute)
 
 
 def _forms_of(thing: str) -> tuple[str, ...]:
@@ -245,18 +276,17 @@ def _forms_of(thing: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in (thing, singular) if each))
 
 
-def find_short(shorts: Iterable[Short], tool: str, path: str, member: str, value: object) -> Short | None:
-    """Return the short value that stands at a leaf of a tool's JSON; `path` is from ``$`` on, `member` its nearest name."""
+def find_shorts(shorts: Iterable[Short], tool: str, path: str, member: str, value: object) -> list[Short]:
+    """Return the short values that may stand at a leaf of a tool's JSON; `path` is from ``$`` on, `member` its nearest name.
+
+    More than one where things of one number are named alike: ``id`` of a tool for users and tasks.
+    """
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return None
+        return []
     text = value if isinstance(value, str) else str(value)
-    for each in shorts:
-        if each.recorded == text and (
-            (each.path and (not each.tool or each.tool == tool) and is_at(each.path, path))
-            or names_member(each.name, member, tool)
-        ):
-            return each
-    return None
+    same = [each for each in shorts if each.recorded == text]
+    placed = [each for each in same if each.path and (not each.tool or each.tool == tool) and is_at(each.path, path)]
+    return placed or [each for each in same if names_member(each.name, member, tool)]
 
 
 def write_like(value: object, text: str) -> object:

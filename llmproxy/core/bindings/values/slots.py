@@ -8,6 +8,8 @@ A slot is anchored by the tool, its arguments, and either the beginning of a lin
 ``{:kind}`` for what varies without being this slot, ``{:word}``, and ``{:row}`` for the columns of ``ls -l`` before a file's time; a brace
 that is meant is doubled.
 
+A tool's name may end in ``*``, for all that begin so, and `after` is what stands right behind the value, as it is written.
+
 *Identity* slots map one to one and are exchanged everywhere; *noise* slots take any value of their kind.
 """
 
@@ -92,7 +94,7 @@ class Slot:
     kind: str
     """A name of `KINDS`."""
     tool: str
-    """Whose results; `OUTSIDE` for a place in no result, which `before` alone finds."""
+    """Whose results, ``mcp__*`` for all that begin so; `OUTSIDE` for a place in no result, which `before` alone finds."""
     at: str = LINE
     """`LINE`, `TEXT` or a JSON path from ``$`` on."""
     before: str = ""
@@ -100,6 +102,13 @@ class Slot:
     """The tool's arguments in canonical JSON, bound; empty for any."""
     noise: bool | None = None
     """Whether it takes any value of its kind without being exchanged; None for what its kind does."""
+    after: str = ""
+    """What must stand right behind it."""
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its tools begin; empty where it is one tool's."""
+        return self.tool[:-1] if self.tool.endswith("*") else ""
 
     @property
     def identity(self) -> bool:
@@ -109,7 +118,11 @@ class Slot:
     def to_dict(self) -> dict[str, object]:
         """Return plain values, in the order in which people read them; what is as usual is left out."""
         written: dict[str, object] = {"name": self.name, "kind": self.kind, "tool": self.tool, "at": self.at}
-        written |= {name: text for name, text in (("before", self.before), ("arguments", self.arguments)) if text}
+        written |= {
+            name: text
+            for name, text in (("before", self.before), ("after", self.after), ("arguments", self.arguments))
+            if text
+        }
         return written if self.noise is None else {**written, "noise": self.noise}
 
 
@@ -122,7 +135,7 @@ def read_slot(value: object) -> Slot:
     """
     if not isinstance(value, dict):
         raise BadSlot(f"llmproxy: a slot is a mapping with name, kind and tool; this is {value!r}.")
-    known = {"name", "kind", "tool", "at", "before", "arguments", "noise"}
+    known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
     if unknown := sorted(map(str, value.keys() - known)):
         raise BadSlot(f"llmproxy: a slot has no {', '.join(unknown)}.", hint=f"It has: {', '.join(sorted(known))}.")
     texts = {name: value.get(name, LINE if name == "at" else "") for name in known - {"noise"}}
@@ -140,6 +153,8 @@ def read_slot(value: object) -> Slot:
         raise BadSlot(
             f"llmproxy: slot {slot.name} stands at {slot.at!r}.", hint="`line`, `text`, or a JSON path from $ on."
         )
+    if slot.at not in (LINE, TEXT) and (slot.prefix or slot.after):
+        raise BadSlot(f"llmproxy: slot {slot.name} stands in JSON: it is of one tool, and nothing is `after` it.")
     if slot.at == TEXT and not slot.before:
         raise BadSlot(f"llmproxy: slot {slot.name} stands anywhere in a text, so `before` must say behind what.")
     return slot
@@ -185,7 +200,9 @@ def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pa
             parts.append(f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")
     parts.append(literally(slot.before[last:]))
     head = "^" if slot.at == LINE else ""
-    return re.compile(rf"{head}(?P<before>{''.join(parts)})(?P<value>{KINDS[slot.kind].pattern}){_ENDS}", re.MULTILINE)
+    tail = f"(?={re.escape(slot.after)})" if slot.after else ""
+    value = KINDS[slot.kind].pattern
+    return re.compile(rf"{head}(?P<before>{''.join(parts)})(?P<value>{value}){_ENDS}{tail}", re.MULTILINE)
 
 
 @lru_cache(512)

@@ -37,6 +37,8 @@ class Bindings:
         for slot in self.slots:
             if slot.at in (LINE, TEXT):
                 self.text_slots[slot.tool] = (*self.text_slots.get(slot.tool, ()), slot)
+        self.of_many: tuple[Slot, ...] = tuple(slot for slot in self.slots if slot.prefix)
+        """Those of all tools whose names begin alike."""
         self.changed = frozenset(pair.name for pair in pairs if pair.differs)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
         """Recorded and present, by name."""

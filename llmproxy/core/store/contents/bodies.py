@@ -34,7 +34,7 @@ _LEAST_SHARED = 256
 _LITTLE = 64
 """Bytes; with a base that leaves no more than this to say, no other is looked at."""
 
-Group = tuple[str, str, str]
+Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
 DATA = f"CASE WHEN length({{0}}data) > {blobs.LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.rows import to_sql
+from llmproxy.core.store.file.upkeep import collect
 from llmproxy.core.store.server.texts import from_pg, in_column, to_pg
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate
@@ -104,7 +105,7 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
 
 
 def bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body] | None = None) -> bool:
-    """Bring the copy of a cassette up to date, of all for None; tells whether anything was new.
+    """Bring the copy of a cassette up to date, of all for None; tells whether something was taken out of it.
 
     `known` are bodies that need not be sent, since they came from here. Raises psycopg.Error, sqlite3.Error, CassetteCorrupt.
     """
@@ -128,6 +129,7 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
         if (name is None or place[0] == to_sql(name)) and place not in {h.place for h in heads}
     ]
     new = [head for head in heads if copied.get(head.place) != (head.version, head.epoch)]
+    away = bool(gone) or any(copied.get(head.place, (0, head.epoch))[1] != head.epoch for head in new)
     if not new and not gone:
         return False
     for head in new:
@@ -139,7 +141,9 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
         for place in gone:
             _clear(local, place)
             local.execute("DELETE FROM server_copies WHERE cassette = ? AND sample = ?", place)
-    return True
+        if away:
+            collect(local)
+    return away
 
 
 def _copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
@@ -235,7 +239,7 @@ def _copied_of(
 
 
 def _clear(local: sqlite3.Connection, place: Place) -> None:
-    """Take out what was copied; bodies stay, since others may build on them."""
+    """Take out what was copied, but for the bodies, which what comes instead may share."""
     local.execute("DELETE FROM interactions WHERE cassette = ? AND sample = ?", place)
     local.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", place)
 
@@ -243,7 +247,13 @@ def _clear(local: sqlite3.Connection, place: Place) -> None:
 def _put(local: sqlite3.Connection, conn: Conn, found: Sequence[tuple[Any, ...]], known: Mapping[bytes, Body]) -> None:
     """Write rows that are new or changed."""
     bodies = _bodies(local, conn, {row[at] for row in found for at in (7, 8)}, known)
-    there = [row for row in found if local.execute("SELECT 1 FROM interactions WHERE id = ?", row[:1]).fetchone()]
+    there = []
+    for row in found:
+        place = local.execute("SELECT cassette, sample FROM interactions WHERE id = ?", row[:1]).fetchone()
+        if place == (from_pg(row[_FIXED]), row[_FIXED + 1]):
+            there.append(row)
+        elif place is not None:  # the cassette has another name by now
+            local.execute("DELETE FROM interactions WHERE id = ?", row[:1])
     for row in there:  # first: a slot is free only when its holder was superseded
         key, rules = (from_pg(row[_FIXED + at]) for at in _SAID)
         local.execute(_CHANGED, (row[3], row[4], key, row[2], rules, row[0]))

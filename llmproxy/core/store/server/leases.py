@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 """Cassette, as its column has it, and sample."""
 
-_ENSURE = "INSERT INTO llmproxy.cassettes (name, sample, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_ENSURE = """
+INSERT INTO llmproxy.cassettes (name, sample, created_at, epoch)
+VALUES (%s, %s, %s, floor(random() * 4611686018427387904)::bigint) ON CONFLICT DO NOTHING
+"""
 _LOCK = """
 SELECT holder, pid, host, extract(epoch FROM clock_timestamp() - heartbeat)::float8 FROM llmproxy.cassettes
 WHERE name = %s AND sample = %s FOR UPDATE

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import psycopg
 
     Conn = psycopg.Connection[tuple[Any, ...]]
+    Answer = psycopg.Cursor[tuple[Any, ...]]
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +67,6 @@ class Link:
                 with suppress(Exception):
                     conn.close()
 
-    @staticmethod
-    def rollback(transaction: psycopg.Transaction) -> Exception:
-        """Return what ends a transaction's block and undoes it, without an error."""
-        import psycopg
-
-        return psycopg.Rollback(transaction)
-
     @contextmanager
     def connected(self, *, writing: bool) -> Iterator[Conn]:
         """Give the connection, in no transaction; errors come out as ours.
@@ -95,6 +89,26 @@ class Link:
                 if lost:
                     raise _lost(self.server, error) from error
                 raise translate(self.server, error, writing=writing) from error
+
+
+@contextmanager
+def together(conn: Conn) -> Iterator[None]:
+    """Do a transaction whose statements are sent together: only where an answer is fetched is one waited for.
+
+    It is committed when the block was left without an error; an error of any statement comes out at the latest then.
+    """
+    import psycopg
+
+    try:
+        with conn.pipeline():  # psycopg's own transactions wait at their beginning and before their end
+            conn.execute("BEGIN")
+            yield
+            conn.execute("COMMIT")
+    except BaseException:
+        if conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                conn.execute("ROLLBACK")
+        raise
 
 
 def connect(server: Server) -> Conn:

@@ -10,30 +10,32 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.bodies import Prepared, encode
-from llmproxy.core.store.contents.rows import Sql
-from llmproxy.core.store.file.connect import open_beside, open_writer, translate as translate_local
+from llmproxy.core.store.contents.bodies import Bodies, Prepared, encode
+from llmproxy.core.store.contents.rows import Sql, to_sql
+from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
 from llmproxy.core.store.reading import FileSeen, RecordingSlot
-from llmproxy.core.store.server import copying, leases, schema
+from llmproxy.core.store.server import changing, copying, leases, schema
 from llmproxy.core.store.server.copying import Body
-from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts
+from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, together
 from llmproxy.core.store.server.texts import in_column, to_pg
-from llmproxy.core.store.store import UNFINISHED, Addition, Store, choose_slot
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection
 from llmproxy.store_server import Server
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.link import Conn
+    from llmproxy.core.store.server.link import Answer, Conn
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,9 @@ _SUPERSEDE_ALL = """
 UPDATE llmproxy.interactions AS i SET superseded_at = %s, changed = c.version FROM llmproxy.cassettes AS c
 WHERE i.cassette = %s AND superseded_at IS NULL AND c.name = i.cassette AND c.sample = i.sample
 """
-_NAME_SUCCESSOR = "UPDATE llmproxy.interactions SET superseded_by = %s WHERE id = ANY(%s)"
+_NAME_SUCCESSOR = """
+UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.interactions WHERE token = %s) WHERE id = ANY(%s)
+"""
 _COLUMNS = (
     "token",
     "changed",
@@ -86,6 +90,40 @@ class _Sent(NamedTuple):
         """Cassette, as a column on the server has it, and sample."""
         return in_column(self.given.interaction.cassette), self.given.interaction.sample
 
+    @property
+    def slot(self) -> tuple[str, int, str, Key]:
+        """Where recordings that answer the same stand."""
+        return (*self.place, in_column(self.given.interaction.party), self.given.interaction.key)
+
+
+class _StoredBefore(Exception):
+    """The attempt before was committed, though nobody said so."""
+
+    def __init__(self, ids: list[int]) -> None:
+        super().__init__()
+        self.ids = ids
+
+
+@dataclass
+class _Inserted:
+    """A row that was sent: its id comes with the server's next answer."""
+
+    answer: Answer
+    place: tuple[str, int]
+    row: tuple[Any, ...]
+    """What is read for a copy, but for the id."""
+    gone: frozenset[int]
+    at: float
+
+    @cached_property
+    def id(self) -> int:
+        """Wait for its id."""
+        return int(self.answer.fetchall()[0][0])
+
+    def stored(self) -> copying.Stored:
+        """Return it as the copy takes it."""
+        return copying.Stored(self.place, (self.id, *self.row), self.gone, self.at)
+
 
 @dataclass(slots=True)
 class _Made:
@@ -101,10 +139,13 @@ class ServerStore(Store):
 
     def __init__(self, server: Server, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
         """Use :meth:`connect`."""
-        super().__init__(server.copy, open_beside(server.copy), writable=True, now=now)
+        super().__init__(server.copy, open_beside(server.copy), now=now)
         self.server = server
         self.writable = writable
-        self._writer = writer
+        self._lock = threading.Lock()
+        self._writer: Connection | None = writer
+        """To the copy."""
+        self._bodies = Bodies()
         self._reads, self._writes = Link(server), Link(server)
         self._read: set[str] = set()
         """Cassettes that were read from the server since it was opened."""
@@ -160,11 +201,11 @@ class ServerStore(Store):
         """Let the server go, and put the copy at rest."""
         self._reads.close()
         self._writes.close()
-        super().close()
-
-    def __enter__(self) -> Self:
-        """Close at the end of the block."""
-        return self
+        with self._lock:
+            self._reader.close()
+            if self._writer is not None:
+                close_writer(self._writer)
+                self._writer = None
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -186,13 +227,18 @@ class ServerStore(Store):
         self._bring(cassette)
         return super().slots(cassette, sample, party, key)
 
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise StoreReadOnly(f"The store {self.server.shown} is open for replay, which never writes.")
+
     def _bring(self, cassette: str | None) -> None:
         with self._reads.connected(writing=False) as conn:
             self._follow(conn, cassette, {})
 
     def _follow(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
         with self._local() as local:
-            copying.bring(local, conn, cassette, known)
+            if copying.bring(local, conn, cassette, known):
+                self._bodies.forget()
 
     @contextmanager
     def _local(self) -> Iterator[Connection]:
@@ -214,7 +260,7 @@ class ServerStore(Store):
     def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
 
-        While the server is away it is tried again for some ten seconds. Raises as `Store.add`; Lost if it stays away: then nobody
+        While the server is away it is tried again for some ten seconds. Raises Lost if it stays away: then nobody
         knows whether the last attempt was committed, and the caller counts it as not stored.
         """
         self._require_writable()
@@ -234,7 +280,10 @@ class ServerStore(Store):
             try:
                 with self._writes.connected(writing=True) as conn:
                     made = _Made()
-                    stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
+                    try:
+                        stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
+                    except _StoredBefore as before:
+                        stored = before.ids
                     self._wrote.update(each.place for each in sent)
                     self._after(conn, sent, bodies, made)
                     return stored
@@ -252,7 +301,7 @@ class ServerStore(Store):
 
     def _ready(self, given: Addition, bodies: dict[bytes, Body]) -> _Sent:
         one = given.interaction
-        group = (one.cassette, one.provider, one.operation)
+        group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
         with self._local() as local:
             made = [
                 self._bodies.prepare(local, one.request.body, group),
@@ -271,7 +320,10 @@ class ServerStore(Store):
         made = prepared.encoded or encode(content)
         base = None
         if made.base_id is not None:
-            base = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()[0]
+            found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
+            if found is None:  # taken out of the copy by another process since we remembered it
+                return _standing_alone(prepared.sha256, content)
+            base = found[0]
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
     def _send(
@@ -284,65 +336,73 @@ class ServerStore(Store):
         *,
         again: bool,
     ) -> list[int]:
-        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been committed."""
-        stored: list[int] = []
-        with conn.transaction() as transaction:
+        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been committed.
+
+        One interaction costs two ways to the server and back: one that locks and asks, one that writes and commits.
+        """
+        places = Counter(each.place for each in sent)
+        with together(conn):
             if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
                 name = in_column(instead_of)
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
-            places = Counter(each.place for each in sent)
-            # In one order: two who wait for each other would be a deadlock.
-            counts = {place: self._count(conn, place, places[place]) for place in sorted(places, key=str)}
-            found: dict[uuid.UUID, int] = {}
-            if again:
-                # Under the locks of the cassettes nothing of the attempt before can still be on its way.
-                found = dict(conn.execute(_STORED, ([each.token for each in sent],)).fetchall())
-                if found:
-                    stored = [found[each.token] for each in sent]
-                    raise self._writes.rollback(transaction)
+            locks = _lock(conn, places)
+            tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
+            live = conn.execute(_SLOTS, sent[0].slot)
+            counts = self._counted(locks)
+            if len(counts) < len(places):
+                for place in places.keys() - counts.keys():
+                    leases.ensure(conn, place, self._now())
+                counts |= self._counted(_lock(conn, {place: places[place] for place in places.keys() - counts.keys()}))
+                live = conn.execute(_SLOTS, sent[0].slot)
+            # Under the locks of the cassettes nothing of the attempt before can still be on its way.
+            if tokens is not None:
+                found: dict[uuid.UUID, int] = dict(tokens.fetchall())
+                if found:
+                    raise _StoredBefore([found[each.token] for each in sent])
+            inserted: list[_Inserted] = []
             for each in sent:
+                if inserted:
+                    live = conn.execute(_SLOTS, each.slot)
                 recorded, version, _ = counts[each.place]
                 places[each.place] -= 1
-                before = stored[0] if stored else None
-                made.rows.append(self._insert_there(conn, each, recorded - places[each.place], version, before))
-                stored.append(made.rows[-1].row[0])
-            if instead_of is None:
-                made.counts = counts
-        return stored
+                before = inserted[0].id if inserted else None
+                inserted.append(self._insert_there(conn, each, live, recorded - places[each.place], version, before))
+        made.rows = [each.stored() for each in inserted]
+        if instead_of is None:
+            made.counts = counts
+        return [each.id for each in inserted]
 
-    def _count(self, conn: Conn, place: tuple[str, int], number: int) -> tuple[int, int, int]:
-        """Count interactions of a cassette, whose row is locked from here on; returns the last position, the version and the epoch."""
-        if not (found := conn.execute(_COUNT, (number, *place)).fetchall()):
-            leases.ensure(conn, place, self._now())
-            found = conn.execute(_COUNT, (number, *place)).fetchall()
-        recorded, version, epoch, holder = found[0]
-        if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
-            raise CassetteBusy(
-                f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was away."
-            )
-        return int(recorded), int(version), int(epoch)
+    def _counted(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
+        """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no row yet."""
+        counts: dict[tuple[str, int], tuple[int, int, int]] = {}
+        for place, answer in locks.items():
+            for recorded, version, epoch, holder in answer.fetchall():
+                if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
+                    raise CassetteBusy(
+                        f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was away."
+                    )
+                counts[place] = int(recorded), int(version), int(epoch)
+        return counts
 
-    def _insert_there(self, conn: Conn, each: _Sent, position: int, version: int, before: int | None) -> copying.Stored:
+    def _insert_there(
+        self, conn: Conn, each: _Sent, live: Answer, position: int, version: int, before: int | None
+    ) -> _Inserted:
         one, now = each.given.interaction, self._now()
-        slot = (*each.place, in_column(one.party), one.key)
-        live = [
-            RecordingSlot(id_, nth, status, Ending(how))
-            for id_, nth, status, how in conn.execute(_SLOTS, slot).fetchall()
-        ]
-        gone, nth = choose_slot(each.given, live, before)
+        slots = [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
+        gone, nth = choose_slot(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (now, version, list(gone)))
         said = json.dumps(one.made_ids), in_column(one.circumstances)
         values = (each.token, version, position, nth, *each.bodies, *said, *each.row)
-        new = int(conn.execute(_INSERT, values).fetchall()[0][0])
+        answer = conn.execute(_INSERT, values)
         if gone:
-            conn.execute(_NAME_SUCCESSOR, (new, list(gone)))
-        row = (new, position, nth, None, None, *said, *each.bodies, version, *each.row)
-        return copying.Stored(each.place, row, gone, now)
+            conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
+        row = (position, nth, None, None, *said, *each.bodies, version, *each.row)
+        return _Inserted(answer, each.place, row, gone, now)
 
     def _after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], made: _Made) -> None:
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
@@ -357,7 +417,7 @@ class ServerStore(Store):
                     one = each.given.interaction
                     row = local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", (each.bodies[0],)).fetchone()
                     if row is not None:
-                        group = (one.cassette, one.provider, one.operation)
+                        group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
                         self._bodies.remember(group, (row[0], row[1]), one.request.body)
         except Exception:
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
@@ -413,26 +473,54 @@ class ServerStore(Store):
                     conn.execute("INSERT INTO llmproxy.slots VALUES (%s, %s, %s)", (name, at, to_pg(text)))
             self._follow(conn, cassette, {})
 
+    # --- upkeep ----------------------------------------------------------------------------------------------------------
+
+    def delete(self, ids: Collection[int]) -> Deleted:
+        """Delete interactions, and then what only they used; every machine's copy follows at its next look."""
+        self._require_writable()
+        chosen = list(ids)
+        with self._writes.connected(writing=True) as conn:
+            deleted = changing.delete(conn, chosen)
+            bodies = changing.collect(conn)
+            self._follow(conn, None, {})
+        return Deleted(deleted, bodies, None)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a cassette and all its samples another name."""
+        self._require_writable()
+        with self._writes.connected(writing=True) as conn:
+            changing.rename(conn, self.path, old, new)
+            self._follow(conn, None, {})
+
+    def rekey(self, made: Sequence[Rekeying]) -> None:
+        """Give live recordings other keys."""
+        self._require_writable()
+        with self._writes.connected(writing=True) as conn:
+            changing.rekey(conn, made)
+            self._follow(conn, None, {})
+
     def _refuse(self) -> NoReturn:
         raise StoreReadOnly(
-            f"The store {self.server.shown} is a server's: this changes stores in a file only.",
-            hint="llmproxy pull NAME brings a cassette into a file, llmproxy push NAME --replace brings it back.",
+            f"The store {self.server.shown} is a server's, and this needs a store in a file.",
+            hint="llmproxy pull NAME brings a cassette into llmproxy.db, llmproxy push NAME --replace brings it back.",
         )
 
     def remember_file(self, cassette: str, seen: FileSeen) -> None:  # noqa: ARG002 - as the store of a file takes them
         """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
         self._refuse()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Raise StoreReadOnly: upkeep is for files."""
-        yield self._refuse()
-
-    def vacuum(self) -> None:
-        """Leave that to the server."""
+    def in_file(self) -> NoReturn:
+        """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
+        self._refuse()
 
 
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
+
+
+def _lock(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
+    """Count interactions of cassettes, whose rows are locked from here on; what is said comes with the server's next answer."""
+    # In one order: two who wait for each other would be a deadlock.
+    return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
 
 
 def _check_role(conn: Conn, server: Server, *, writable: bool) -> None:

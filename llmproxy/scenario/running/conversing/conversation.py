@@ -17,6 +17,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 from llmproxy.scenario.running.conversing.dialogue import Dialogue
 from llmproxy.scenario.running.conversing.narrator import Narrator
+from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.running.conversing.turns import Turns
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
@@ -70,7 +71,8 @@ class TurnEngine:
         )
         self._dialogue = Dialogue(len(self.agents), self._state.messages)
         self._turns = Turns(self.agents, self._count)
-        self._caller = Caller(self.options.call_timeout, clock=self.clock)
+        self._traffic = Traffic()
+        self._caller = Caller(self.options.call_timeout, self._traffic, self.clock)
         self._began = self.clock()
         self._agent_times: dict[int, float] = {}
         self._at_work: AgentRole | None = None
@@ -93,28 +95,28 @@ class TurnEngine:
     @property
     def wire_calls(self) -> Sequence[ToolUse] | None:
         """Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on there being no others."""
-        if self._caller.session is None:
+        if self._traffic.session is None:
             return None
         self._looked = True
-        return self._caller.wire()
+        return self._traffic.wire.tools()
 
     @property
     def wire_served(self) -> Served | None:
         """What servers of tools (MCP) got from the agent; None without a proxy."""
-        if self._caller.session is None:
+        if self._traffic.session is None:
             return None
         self._looked = True
-        return self._caller.served()
+        return self._traffic.wire.served()
 
     @property
     def wire_unread(self) -> str:
         """Why it is not known what the agent called: an answer that nobody can read; empty where all are known."""
-        return "" if self._caller.session is None else self._caller.unread()
+        return "" if self._traffic.session is None else self._traffic.unread()
 
     @property
     def wire_unknown(self) -> Sequence[str]:
         """Why answers to the agent may have called what nobody knows of, for a judge."""
-        return () if self._caller.session is None else self._caller.unknown()
+        return () if self._traffic.session is None else self._traffic.unknown()
 
     @property
     def wire_before(self) -> dict[int, list[ToolUse]]:
@@ -206,9 +208,9 @@ class TurnEngine:
         return self._taken(index, answer, judgment=judgment is not None)
 
     async def _called(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
-        session = self._caller.session
+        session = self._traffic.session
         if session is not None and self.agents[index].role is AgentRole.JUDGE:
-            await self._caller.catch_up()  # what the agent called since its answer is a part of what he judges
+            await self._traffic.catch_up()  # what the agent called since its answer is a part of what he judges
         given = AgentInput(
             thread_id=self._state.thread_id,
             messages=copies(self._state.messages),
@@ -216,7 +218,7 @@ class TurnEngine:
             judgment_request=judgment,
             scenario_state=self._state,
             propagation_headers={"traceparent": traceparent(self._state.thread_id, self._state.current_turn, index)},
-            _llm=None if session is None else session.llm,
+            _llm=None if session is None else session.llm_of(self.agents[index].role),
         )
         token = context_scenario.set(self._me)
         try:
@@ -231,7 +233,7 @@ class TurnEngine:
         if isinstance(said, ScenarioResult):
             said = self._complete(said.model_copy(update={"messages": []}))
         else:
-            self._spoken += [(self._caller.seen, len(self._state.messages))] if agent.role is AgentRole.AGENT else []
+            self._spoken += [(self._traffic.seen, len(self._state.messages))] if agent.role is AgentRole.AGENT else []
             calls = [_shown(call) for call in answer.tool_calls]
             for number, message in enumerate(said):
                 first = number == 0

@@ -6,7 +6,6 @@ disturbs the run.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Event, Finished, Handler, Message as Said, Started, Status, Step, Verdict
+from llmproxy.report.functions import tell
 from llmproxy.report.langwatch import (
     ScenarioMessageSnapshotEvent,
     ScenarioRunFinishedEvent,
@@ -31,7 +31,6 @@ from llmproxy.scenario.values.messages import copied, copies
 __all__ = ["Narrator", "RunIdentity"]
 
 _ONE_AT_A_TIME = threading.RLock()
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +166,7 @@ class Narrator:
 
     def _tell(self, event: Event) -> None:
         with _ONE_AT_A_TIME:
-            for handler in self.handlers:
-                try:
-                    handler.handle(event)
-                except Exception:  # noqa: BLE001 (a report must not disturb the run)
-                    _log.exception("the report handler %s failed at %s", type(handler).__name__, type(event).__name__)
+            tell(self.handlers, event)
 
 
 def _ending(result: ScenarioResult, *, broken: bool) -> dict[str, Any]:

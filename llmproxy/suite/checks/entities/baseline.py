@@ -69,12 +69,12 @@ def find_new(run: Looking, info: EntityInfo, before: Baseline) -> tuple[Rows, Ro
 
 
 def find_foreign(run: Looking, info: EntityInfo, before: Baseline) -> Rows:
-    """Return the new rows that are not the run's user's; none while other runs go on, whose rows they may be."""
-    if before.everybody is None or info.name not in before.everybody.ids or not run.alone:
+    """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
+    if before.everybody is None or info.name not in before.everybody.ids:
         return []
     only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
     with suppress(LLMProxyError):
-        return [row for row in run.store.changes(only)[info.name] if row.get(info.user or "") != run.user]
+        return [row for row in run.store.changes(only)[info.name] if run.is_foreign(row.get(info.user or ""))]
     return []
 
 

@@ -24,7 +24,7 @@ from llmproxy.suite.checks.entities.rows import (
     row_text,
     select,
 )
-from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.table import check, check_number
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows
 
@@ -95,7 +95,8 @@ def _doubts(
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
-        made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner})", each.holds))
+        by = "" if run.alone else ", maybe in another run"
+        made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner}){by}", each.holds))
     for pair in changed:
         (now,) = judge_rows([pair.now], item.fields, run.scope)
         said = (
@@ -134,7 +135,7 @@ def _doubted(
             for each in found
         ]
         return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
-    if item.count is not None and any(each.wanted and not each.changed for each in doubts):
+    if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_unknown(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
         run.remarks.append(said)
@@ -151,7 +152,7 @@ def _assertions(
 ) -> list[Assertion]:
     matching = [each for each in judged if each.holds]
     if item.count is not None:
-        checked = check(f"{name}.count", len(matching), item.count, run.scope)
+        checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
         return [with_more(each, _seen(info, judged)) for each in checked]
     if matching:
         there = key_text(info, matching[0].row)

@@ -90,8 +90,14 @@ class Looking:
     """Is told of every row that is to be removed afterwards."""
     alone: bool = True
     """Whether no other run writes meanwhile, so that every new row is the agent's."""
+    beside: frozenset[str] = frozenset()
+    """Users of the other runs; where they may go on meanwhile, empty says that nobody knows them."""
     remarks: list[str] = field(default_factory=list)
     """What should be said beside the result, although it changes nothing."""
+
+    def is_foreign(self, owner: object) -> bool:
+        """Tell whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have made it."""
+        return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
     @property
     def store(self) -> StoreAdapter:

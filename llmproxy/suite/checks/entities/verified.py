@@ -7,18 +7,30 @@ none, and the fields must hold for every one. `wait` asks this until it holds; a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
+from llmproxy.report.forms.amounts import counted as amount
 from llmproxy.suite.checks.entities.items import Looking, VerifyItem, WaitSpec, all_passed, bind, whose, with_more
-from llmproxy.suite.checks.entities.rows import broken, judge_rows, known_columns, row_assertions, row_text, select
-from llmproxy.suite.matchers.table import check
+from llmproxy.suite.checks.entities.rows import (
+    broken,
+    judge_rows,
+    key_text,
+    known_columns,
+    row_assertions,
+    row_text,
+    select,
+)
+from llmproxy.suite.matchers.table import check_number
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreError, UnknownColumn
 
 __all__ = ["check_verify", "check_wait"]
 
+_SHOWN = 3
+"""Rows of other users that are named."""
 _FAILING_ROWS = 5
 """Rows whose fields are shown one by one when several are wrong."""
 
@@ -91,7 +103,7 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
     made: list[Assertion] = []
     if wanted.count is not None:
         there = "; there is " + "; ".join(row_text(row) for row in rows[:3]) if rows else ""
-        counted = check(f"{name}.count", len(rows), wanted.count, run.scope)
+        counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
         made += [with_more(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
@@ -101,7 +113,34 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
     made += _every(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
+    if wanted.id is None and all_passed(made):
+        _say_others(run, name, info, wanted, len(rows))
     return _Look(info, rows, made)
+
+
+def _say_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
+    """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
+    if info.user is None or run.user is None or info.user in wanted.filters:
+        return
+    with suppress(LLMProxyError):
+        others = [
+            row
+            for row in select(run.store, info, wanted.filters, run.scope, None)
+            if run.is_foreign(row.get(info.user))
+        ]
+        if not others or _holds(run, wanted, mine + len(others)):
+            return
+        names = ", ".join(f"{key_text(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
+        said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
+        if said not in run.remarks:
+            run.remarks.append(said)
+
+
+def _holds(run: Looking, wanted: VerifyItem, number: int) -> bool:
+    """Tell whether what is said of how many rows there are would hold of this number."""
+    if wanted.count is not None and not all_passed(check_number("", number, wanted.count, run.scope)):
+        return False
+    return wanted.exists is not False or not number
 
 
 def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:

@@ -12,10 +12,8 @@ conversation of yesterday's run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import Offered
@@ -27,7 +25,7 @@ from llmproxy.scenario.values.replies import shown
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.running.conversing.calling import Caller
 
 __all__ = ["Conversation", "Conversations", "Player", "Spoken", "speak"]
 
@@ -50,6 +48,11 @@ class Conversation:
     def begun(self) -> bool:
         """Whether anything was said in it."""
         return bool(self.messages)
+
+    def take(self, messages: list[Message]) -> None:
+        """Take what the agent said."""
+        self.messages += messages
+        self.told = len(self.messages)
 
 
 class Conversations:
@@ -107,27 +110,21 @@ class Spoken:
     """The last thing it said."""
     messages: list[Message]
     seconds: float
-    waited: float
-    """Seconds until it was this run's turn."""
 
 
 async def speak(
-    agent: AgentAdapter,
-    conversation: Conversation,
-    text: str,
-    *,
-    session: RunSession | None,
-    limit: float | None,
-    clock: Callable[[], float],
-    user: str = "",
+    caller: Caller, agent: AgentAdapter, conversation: Conversation, text: str, *, limit: float | None, user: str = ""
 ) -> Spoken:
     """Say something to the agent and take its answer into the conversation; `limit` in seconds.
 
     Raises:
+        MissError: a request of it was never recorded, whatever it answered or raised.
+        UpstreamError: it failed, and could not reach a provider.
         AgentError: it crashed, took too long, or answered what is no answer.
         AgentUnreachable: it was never reached.
 
     """
+    session = caller.traffic.session
     conversation.messages.append({"role": "user", "content": text})
     given = AgentInput(
         thread_id=conversation.thread_id,
@@ -136,25 +133,26 @@ async def speak(
         scenario_state=Player(user),
         _llm=None if session is None else session.llm,
     )
-    turn: AbstractAsyncContextManager[float] = nullcontext(0.0) if session is None else session.turn(agent)
-    async with turn as waited:
-        since = clock()
-        returned = await _limited(agent, given, limit)
-        seconds = clock() - since
-    messages = _understood(returned, agent)
-    conversation.messages += messages
-    conversation.told = len(conversation.messages)
-    said = next(
-        (
-            said
-            for message in reversed(messages)
-            if message["role"] == "assistant" and (said := text_of(message).strip())
-        ),
-        "",
-    )
-    if not said:
-        raise AgentError(f"{_name(agent)} gave an empty answer to {text!r}.")
-    return Spoken(said, messages, seconds, waited or 0.0)
+
+    async def ask(agent: AgentAdapter, given: AgentInput) -> object:
+        return await _limited(agent, given, limit)
+
+    def read(agent: AgentAdapter, returned: object) -> list[Message]:
+        messages = _understood(returned, agent)
+        if not _last_words(messages):
+            conversation.take(messages)
+            raise AgentError(f"{_name(agent)} gave an empty answer to {text!r}.")
+        return messages
+
+    answer = await caller.call(agent, given, ask=ask, read=read)
+    messages = cast("list[Message]", answer.returned)  # what `read` returned
+    conversation.take(messages)
+    return Spoken(_last_words(messages), messages, answer.seconds)
+
+
+def _last_words(messages: list[Message]) -> str:
+    spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
+    return next(filter(None, spoken), "")
 
 
 _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'

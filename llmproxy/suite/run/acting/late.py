@@ -36,14 +36,15 @@ def watches_wire(stage: Stage) -> bool:
     return False
 
 
-def find_late_calls(stage: Stage, further: Sequence[Call], strays: int) -> list[str]:
+def find_late_calls(stage: Stage, further: Sequence[Call], strays: int, named: Sequence[Call] = ()) -> list[str]:
     """Name the agent's calls that nobody has looked at yet (`further`): tools where its answer asks for some, else the request.
 
-    Calls of this process that were made while no agent had its turn (`strays`) are its as well, as far as anybody knows.
+    Calls of this process that were made while no agent had its turn (`strays` of them, `named` as far as the proxy tells them) are its as
+    well, as far as anybody knows.
     """
     calls = [call for call in further if call.party == AGENT]
     stage.wire.read(calls)
-    return name_late_calls(calls, stage.wire, strays)
+    return name_late_calls(calls, stage.wire, strays, named)
 
 
 def refuse_late_calls(said: list[str]) -> LateCallsError:

@@ -7,21 +7,21 @@ the session is asked for what passed since. One request that was never recorded 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.control.told import never_reached
-from llmproxy.errors import MissError, UpstreamError
+from llmproxy.errors import MissError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.running.conversing.calling import Caller
+from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.suite.choose.unrecorded import explained, numbers_only
 from llmproxy.suite.run.acting.conversations import Conversation, Conversations, Spoken, speak
-from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.checks.entities.looking import Entities
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedAgent
-    from llmproxy.trace.observing.wire import Observed
+    from llmproxy.trace.observing.wire import Observed, Wire
 
 __all__ = ["STEP_TIMEOUT", "Done", "Stage", "status_of"]
 
@@ -101,25 +101,37 @@ class Stage:
     """The command that runs only this case again."""
     recorded: RecordedAgent | None = None
     """The agent of a recorded run that is only judged again; None where one is run."""
-    wire: Wire = field(default_factory=Wire)
-    calls: list[Call] = field(default_factory=list)
-    cursor: int = 0
-    """Number of the last call of the session that was looked at."""
     turn: int = 0
     index: int = 0
     """Of the step that is being executed, from 0."""
     agent_seconds: float = 0.0
-    waited: float = 0.0
     declared: list[tuple[int, Any]] = field(default_factory=list)
     """What the agent says about its history, by index of the step."""
-    misses: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     remarks: Sequence[Sequence[str]] = ()
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
     judged: dict[str, Any] = field(default_factory=dict)
     """What judges found, for the end of the run."""
+    traffic: Traffic = field(init=False)
+    """What passed the proxy."""
+    caller: Caller = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was called yet."""
+        self.traffic = Traffic(self.session)
+        self.caller = Caller(None, self.traffic, self.clock)
 
     # -- the wire
+
+    @property
+    def wire(self) -> Wire:
+        """What the agent said to models and servers."""
+        return self.traffic.wire
+
+    @property
+    def cursor(self) -> int:
+        """Number of the last call of the session that was looked at."""
+        return self.traffic.seen
 
     async def pull(self) -> int:
         """Ask what passed since, and return how many calls of the agent there were.
@@ -128,20 +140,22 @@ class Stage:
             MissError: a request was never recorded.
 
         """
-        if self.session is None:
-            return 0
-        calls = await self.session.calls(self.cursor)
-        before = self.cursor
-        self.cursor = max((call.seq for call in calls), default=before)
-        self.calls += calls
-        self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
-        self.wire.read(calls)
-        missed = [call for call in calls if call.miss]
-        if missed:
-            texts = await self.session.misses(before) or tuple(call.note for call in missed)
-            self.misses += texts
-            raise MissError(self._explained(texts[0]))
-        return sum(call.party == AGENT for call in calls)
+        known = len(self.traffic.calls)
+        async with self._looking():
+            await self.traffic.look()
+        return sum(call.party == AGENT for call in self.traffic.calls[known:])
+
+    @asynccontextmanager
+    async def _looking(self) -> AsyncIterator[None]:
+        """Say which calls met a fault, and of a miss what to do about it."""
+        known = len(self.traffic.calls)
+        try:
+            yield
+        except MissError as error:
+            raise MissError(self._explained(error.message)) from error.__cause__
+        finally:
+            new = self.traffic.calls[known:]
+            self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in new if call.fault]
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
@@ -184,28 +198,13 @@ class Stage:
         )
         start = self.cursor
         limit = STEP_TIMEOUT if within is None else within
-        try:
-            spoken = await speak(
-                self.agent,
-                conversation,
-                text,
-                session=self.session,
-                limit=limit / 1000,
-                clock=self.clock,
-                user=self.user,
-            )
-        except Exception as error:
-            await self.pull()
-            if lost := never_reached(call for call in self.calls if call.seq > start):
-                raise UpstreamError(lost) from error
-            raise
+        async with self._looking():
+            spoken = await speak(self.caller, self.agent, conversation, text, limit=limit / 1000, user=self.user)
         if (declared := Offered.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
-        await self.pull()
         await self.settle()
         conversation.windows[len(conversation.messages) - len(spoken.messages)] = start, self.cursor
         self.agent_seconds += spoken.seconds
-        self.waited += spoken.waited
         self._answered(conversation, spoken, start)
         return spoken
 

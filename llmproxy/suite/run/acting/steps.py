@@ -18,7 +18,7 @@ from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.items import CreatedEntity, VerifyItem, WaitSpec
 from llmproxy.suite.checks.near import say_unoffered
-from llmproxy.suite.checks.traffic import Window, look
+from llmproxy.suite.checks.traffic import Window, find_uncounted, look
 from llmproxy.suite.run.acting.faults import meet_faults
 from llmproxy.suite.run.acting.rejudge import unjudgeable
 from llmproxy.suite.run.acting.stage import Done, Stage
@@ -114,6 +114,11 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
             stage.labels.append(
                 f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
+    if uncounted := find_uncounted(step, stage.wire.step(window.after)):
+        stage.labels.append(
+            f"step {stage.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
+            " (`includeHosted: true` counts it)"
+        )
     if step.observe != "none" and (differing := _differing(stage, window)):
         stage.labels.append(f"step {stage.index + 1}: {'; '.join(differing)}")
     if step.response is not None:

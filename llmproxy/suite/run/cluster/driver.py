@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
@@ -41,6 +45,12 @@ _QUIET = {
 _CANCELLING = 15.0
 """Seconds that cancelled runs have to clean up."""
 _MEGABYTE = 1 << 20
+_TRIES = 4
+_PASSING = "Initialization failure from server"
+"""What a busy cluster says to a client now and then, for which it starts a process of its own: the next try finds it started."""
+_CLIENT_PORT = 10001
+_REACHING = 10.0
+"""Seconds."""
 
 
 def address_of(where: str, env: Mapping[str, str]) -> str:
@@ -82,19 +92,46 @@ def on_ray(where: str, baggage: Baggage) -> Iterator[Cluster]:
         raise MachineError(
             f"--on {where} needs Ray, which is not installed.", hint="pip install 'llmproxy-replay[ray]'"
         ) from error
-    more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    try:
-        ray.init(
-            address, namespace=f"llmproxy-{baggage.batch}", log_to_driver=False, logging_level=logging.CRITICAL, **more
-        )
-    except Exception as error:
-        raise refused(where, error) from error
-    cluster = Cluster(ray, baggage)
+    cluster = Cluster(ray, baggage, connect(ray, where, address, f"llmproxy-{baggage.batch}"))
     try:
         yield cluster
     finally:
         cluster.close()
         ray.shutdown()
+
+
+def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:  # noqa: ANN401 - the module
+    """Connect to a cluster, and return how many tries it took. Raises MachineError."""
+    reach(where, address)
+    more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    for number in range(1, _TRIES + 1):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # what Ray warns of it raises too, and we say it
+                ray.init(address, namespace=namespace, log_to_driver=False, logging_level=logging.CRITICAL, **more)
+        except Exception as error:
+            if _PASSING not in str(error) or number == _TRIES:
+                raise refused(where, error) from error
+            ray.shutdown()
+            sleep(number)
+        else:
+            return number
+    raise AssertionError("a try returns or raises")
+
+
+def reach(where: str, address: str) -> None:
+    """See that somebody listens at an address: Ray itself would try for many minutes. Raises MachineError."""
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        host, port = parts.hostname or "", parts.port or (_CLIENT_PORT if "://" in address else 0)
+        if port:
+            socket.create_connection((host, port), timeout=_REACHING).close()
+    except (OSError, ValueError) as error:
+        named = where if where == address else f"{address} (RAY_ADDRESS)"
+        raise MachineError(
+            f"no cluster answers at {named}: {getattr(error, 'strerror', None) or error}.",
+            hint="`ray status` on its head says whether it runs; --on ray://HOST:10001 wants the port of its clients. Without"
+            " RAY_ADDRESS, --on ray starts one here.",
+        ) from error
 
 
 def refused(where: str, error: Exception) -> MachineError:
@@ -103,7 +140,7 @@ def refused(where: str, error: Exception) -> MachineError:
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
         return MachineError(
             f"the cluster at {where} is of another Ray or Python than this one:\n{text}",
-            hint="Both sides need the same Python (3.13 and 3.13) and the same Ray: run the test with the cluster's.",
+            hint="Both sides need the same Ray and the same Python: run the test with the cluster's, or start the cluster with this one's.",
         )
     return MachineError(
         f"the cluster at {where} cannot be used: {text.splitlines()[0] if text else type(error).__name__}"
@@ -113,8 +150,9 @@ def refused(where: str, error: Exception) -> MachineError:
 class Cluster:
     """A cluster that is open."""
 
-    def __init__(self, ray: Any, baggage: Baggage) -> None:  # noqa: ANN401 - the module, which has no types
-        """Send the baggage, once, to Ray's store of objects."""
+    def __init__(self, ray: Any, baggage: Baggage, tries: int = 1) -> None:  # noqa: ANN401 - the module, which has no types
+        """Send the baggage, once, to Ray's store of objects; `tries` is what connecting took."""
+        self._tries = tries
         self._ray, self._batch, self._version = ray, baggage.batch, baggage.version
         self._box = ray.put(baggage)
         self._task = ray.remote(max_retries=0)(_run)
@@ -173,7 +211,8 @@ class Cluster:
     def notes(self) -> list[str]:
         """Say what the end of the test should say of the cluster."""
         names = list(dict.fromkeys(self.again))
-        return [f"run again, because a worker or a node died: {', '.join(names)}"] if names else []
+        said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
+        return said + ([f"run again, because a worker or a node died: {', '.join(names)}"] if names else [])
 
     def _largest(self) -> dict[str, float]:
         """Return the most of each resource that one node has."""

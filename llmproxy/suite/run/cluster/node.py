@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
+from llmproxy.protocol import OFFLINE
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -61,11 +62,9 @@ class Unpacked:
     def __init__(self, baggage: Baggage, folder: Path) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError."""
         from llmproxy.client.process.attach import attached
-        from llmproxy.suite.choose.cassettes import cassette_name
         from llmproxy.suite.reading.load import load
         from llmproxy.suite.run.world import World
 
-        self._name = cassette_name
         self._open = ExitStack()
         for name, data in baggage.files.items():
             _write(folder / name, data)
@@ -80,7 +79,8 @@ class Unpacked:
         options = [*baggage.proxy, f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
         proxy = self._open.enter_context(attached(options, os.environ, log=folder / ".llmproxy" / "proxy.log"))
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(baggage.paths)).scenarios}
-        self._known = dict(baggage.cassettes)
+        self._records = proxy.control.health().mode not in OFFLINE
+        self._known = _signatures() if self._records else {}
         self._world: World = World(
             options=baggage.options, proxy=proxy.url, agent=baggage.agent, store=baggage.store, folder=folder,
             defaults=baggage.defaults, defaults_folder=folder / baggage.defaults_folder,
@@ -102,19 +102,24 @@ class Unpacked:
         return Returned(_portable(ran), heard.events, self._changed(), world.clock() - since)
 
     def _changed(self) -> dict[str, bytes]:
-        """Return the files of cassettes that were written since the last run."""
-        found = {
-            path.relative_to(CASSETTES).as_posix(): path.read_bytes()
-            for path in CASSETTES.rglob("*.yaml")
-            if not path.name.startswith(".")
-        }
-        changed = {name: data for name, data in found.items() if self._known.get(name) != data}
-        self._known |= changed
-        return changed
+        """Return the files of cassettes that were written since the last run; a replay writes none."""
+        if not self._records:
+            return {}
+        found = _signatures()
+        changed = [name for name, signature in found.items() if self._known.get(name) != signature]
+        self._known = found
+        return {name: (CASSETTES / name).read_bytes() for name in changed}
 
     def close(self) -> None:
         """End the proxy."""
         self._open.close()
+
+
+def _signatures() -> dict[str, tuple[int, int, int]]:
+    """Return what tells that a file of cassettes was written; to read them all after each run would take longer than most runs."""
+    files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
+    stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
+    return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
 
 
 _here: tuple[str, Unpacked] | None = None

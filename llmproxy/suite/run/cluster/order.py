@@ -5,14 +5,12 @@ A run is handed on as soon as all before it were; a test that is killed leaves e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started
+from llmproxy.report.functions import tell
 
 __all__ = ["InOrder"]
-
-_log = logging.getLogger(__name__)
 
 
 class InOrder:
@@ -52,11 +50,7 @@ class InOrder:
 
     def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
-            for handler in self._handlers:
-                try:
-                    handler.handle(event)
-                except Exception:  # noqa: BLE001 - as `World.emit`: one that fails disturbs nobody
-                    _log.exception("the report handler %s failed at %s", type(handler).__name__, type(event).__name__)
+            tell(self._handlers, event)
 
     def close(self) -> None:
         """Nothing is kept back after the end."""

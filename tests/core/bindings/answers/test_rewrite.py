@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -198,17 +199,132 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     blocks = [
         {"type": "tool_use", "id": "t", "name": name, "input": arguments} for name in ("close_task", "close_order")
     ]
-    first, second, text = _blocks(
-        rewrite_answer(bindings, EMPTY, _message(*blocks, {"type": "text", "text": "Task 7"}))
-    )
+    words = "Of 7 tasks, order 7 at 7.5 % on 2026-11-7 for $7"
+    first, second, text = _blocks(rewrite_answer(bindings, EMPTY, _message(*blocks, {"type": "text", "text": words})))
     assert first["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [1007]}
     assert second["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [7]}
-    assert text["text"] == "Task 7"
+    assert text["text"] == words
     written = json.dumps(arguments)
     call = {"type": "function_call", "call_id": "c", "name": "close_task", "arguments": written}
     got = rewrite_answer(bindings, EMPTY, _whole({"object": "response", "output": [call]}))
     assert isinstance(got, Response)
     assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Task 7",
+        "I closed task #7.",
+        "task_id: 7",
+        "Tasks 3 and 7 are open",
+        "Created with ID 7",
+        "(task `7`)",
+        "Added #7",
+    ],
+)
+def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str) -> None:
+    """In prose a number is not exchanged, so an answer that means the thing would be wrong: a miss that says which."""
+    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    answer = _message({"type": "text", "text": words})
+    result = rewrite_answer(bindings, EMPTY, answer)
+    assert isinstance(result, Mismatch)
+    assert (result.why, result.name, result.recorded, result.present) == (Why.SHORT, "task.id", "7", "1007")
+    unchanged = Fit((), (), unchanged={"task.id=7"})
+    assert rewrite_answer(bindings, unchanged, answer) is answer, "this run calls it so too"
+    assert rewrite_answer(bindings, EMPTY, answer, strict=False) is answer, "nobody is answered with it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "command"),
+    [
+        ("integer", "1007", "2033", "close 1007"),
+        ("hex", "a1b2", "c3d4", "touch a1b2.txt"),
+        ("name", "topic", "other", "git push origin topic"),
+        ("hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4, "git show 0a1b2"),
+    ],
+)
+def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: str, new: str, command: str) -> None:
+    """Too short to be exchanged in a text, and long enough to be meant."""
+    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": command}}
+    result = rewrite_answer(BINDINGS, _identity(kind, old, new), _message(call))
+    assert isinstance(result, Mismatch)
+    assert result.why in (Why.SHORT, Why.LEAKED)
+    other = _message({"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "git show deadbeef 10071"}})
+    assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
+
+
+def test_one_number_of_two_things_is_not_guessed() -> None:
+    """``id`` of a tool that has to do with both: task 7 and user 7 are different numbers now."""
+    before, now = ([Circumstance("task.id", t), Circumstance("user.id", u)] for t, u in (("7", "7"), ("1007", "2001")))
+    calls = [
+        {"type": "tool_use", "id": "t", "name": name, "input": arguments}
+        for name, arguments in (("assign_user_task", {"id": 7}), ("assign_user_task", {"task_id": 7, "user_id": 7}))
+    ]
+    result = rewrite_answer(Bindings(before, now), EMPTY, _message(calls[0]))
+    assert isinstance(result, Mismatch)
+    assert (result.why, result.name) == (Why.AMBIGUOUS, "task.id and user.id")
+    assert _blocks(rewrite_answer(Bindings(before, now), EMPTY, _message(calls[1])))[0]["input"] == {
+        "task_id": 1007,
+        "user_id": 2001,
+    }
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        str.upper,
+        lambda text: text.replace("-", ""),
+        lambda text: text.replace("-", "_"),
+        lambda text: f"x{text.upper()}y",
+    ],
+)
+def test_an_id_may_be_written_otherwise(write: Callable[[str], str]) -> None:
+    """In capitals, without dashes, with others: exchanged as it is written, and where it cannot be, not served."""
+    result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"made {write(OLD)}."}))
+    if write(OLD).startswith("x"):
+        assert isinstance(result, Mismatch)
+        assert result.why is Why.LEAKED
+    else:
+        assert _blocks(result)[0]["text"] == f"made {write(NEW)}."
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_members_are_called_by_this_runs_values(written: bool) -> None:
+    """``{"/tmp/a/x.py": ...}``: in arguments that are text and in those that are an object, in their order."""
+    old = {"changes": {"file:///tmp/a/y": 1, "/tmp/a/x.py": {OLD: "/tmp/a"}, "z": 2}, "seats": 7}
+    new = {"changes": {"file:///srv/ci/w/y": 1, "/srv/ci/w/x.py": {NEW: "/srv/ci/w"}, "z": 2}, "seats": 7}
+    call = {"type": "function_call", "call_id": "c", "name": "edit", "arguments": json.dumps(old)}
+    answer = (
+        _whole({"object": "response", "output": [call]})
+        if written
+        else _message({"type": "tool_use", "name": "edit", "input": old})
+    )
+    got = rewrite_answer(BINDINGS, _identity(), answer)
+    assert isinstance(got, Response)
+    body = json.loads(got.body)
+    found = body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])
+    assert found == json.dumps(new)
+
+
+def test_two_members_do_not_become_one() -> None:
+    """The recorded run named this run's folder beside its own."""
+    old = {"changes": {"/tmp/a": 1, "/srv/ci/w": 2}}
+    result = rewrite_answer(BINDINGS, EMPTY, _message({"type": "tool_use", "id": "t", "name": "edit", "input": old}))
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.NOT_ONE_TO_ONE
+
+
+def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
+    """A member of it may be called as an envelope's is: ``name``, ``data``."""
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "result": {"content": [], "structuredContent": {"name": "/tmp/a/x", "data": {"/tmp/a": 1}}},
+    }
+    got = rewrite_answer(BINDINGS, EMPTY, _whole(message))
+    assert isinstance(got, Response)
+    assert json.loads(got.body)["result"]["structuredContent"] == {"name": "/srv/ci/w/x", "data": {"/srv/ci/w": 1}}
 
 
 @pytest.mark.parametrize("number", [True, False])

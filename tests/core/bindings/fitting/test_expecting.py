@@ -106,7 +106,7 @@ def _call(arguments: str, result: str = "ok") -> list[Json]:
     [
         ('{"path": "/tmp/a\\u00e9"}', '{"path": "/srv/b\\u00e9"}'),  # another folder, whose name goes on with a letter
         ('{"path": "/tmp/a\\\\ b"}', '{"path": "/srv/b\\\\ b"}'),  # likewise, with a space that a shell escapes
-        ('{"/tmp/a": 1}', '{"/srv/b": 1}'),  # the name of a member
+        ('{"/tmp/a\\u00e9": 1}', '{"/srv/b\\u00e9": 1}'),  # likewise, the name of a member
     ],
 )
 def test_arguments_are_read_as_json(recorded: str, present: str) -> None:

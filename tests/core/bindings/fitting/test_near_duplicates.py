@@ -201,3 +201,50 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
     result = fit_request(Bindings((), (), slots), recorded, leaky)
     assert isinstance(result, Mismatch)
     assert "leaked" in str(result)
+
+
+def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str = "0" * 40) -> Json:
+    arguments = json.dumps(files) if written else files
+    named = {"id": "call#2", "type": "function", "function": {"name": "edit", "arguments": arguments}}
+    messages = [
+        {"role": "system", "content": f"in {cwd}"},
+        _call(1, "commit", {}),
+        _result(1, json.dumps({"sha": commit})),
+    ]
+    return {"messages": [*messages, {"role": "assistant", "tool_calls": [named]}]}
+
+
+def _files(cwd: str, commit: str) -> Json:
+    return {"changes": {f"{cwd}/x.py": "a", f"{cwd}/y.py": "b", "/etc/hosts": "c"}, "at": {commit: {"sha": commit}}}
+
+
+KEYED: dict[str, Json] = {
+    "another file": {"changes": {"/srv/ci/w-1/x.py": "a", "/srv/ci/w-1/z.py": "b", "/etc/hosts": "c"}},
+    "a file elsewhere": {"changes": {"/srv/ci/w-1/x.py": "a", "/srv/ci/w-12/y.py": "b", "/etc/hosts": "c"}},
+    "a file that was outside": {
+        "changes": {"/srv/ci/w-1/x.py": "a", "/srv/ci/w-1/y.py": "b", "/srv/ci/w-1/hosts": "c"}
+    },
+    "swapped": {"changes": {"/srv/ci/w-1/x.py": "b", "/srv/ci/w-1/y.py": "a", "/etc/hosts": "c"}},
+    "another text": {"changes": {"/srv/ci/w-1/x.py": "c", "/srv/ci/w-1/y.py": "b", "/etc/hosts": "c"}},
+    "one more": {"changes": {"/srv/ci/w-1/x.py": "a", "/srv/ci/w-1/y.py": "b", "/etc/hosts": "c", "/z": "d"}},
+    "one less": {"changes": {"/srv/ci/w-1/x.py": "a", "/etc/hosts": "c"}},
+    "the recorded commit": {"at": {COMMIT: {"sha": "0" * 40}}},
+    "another commit": {"at": {"1" * 40: {"sha": "0" * 40}}},
+}
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("name", ["", *KEYED])
+def test_members_are_compared_as_texts_are(name: str, written: bool) -> None:
+    """``{"/tmp/a/x.py": ...}`` of the recorded run is ``{"/srv/w/x.py": ...}`` of this one, and no other file's."""
+    recorded = _keyed(_files("/tmp/a/project", COMMIT), written=written, cwd="/tmp/a/project", commit=COMMIT)
+    present = _keyed({**_files("/srv/ci/w-1", "0" * 40), **KEYED.get(name, {})}, written=written)
+    result = fit_request(Bindings(RECORDED, PRESENT, SLOTS), recorded, present)
+    assert isinstance(result, Mismatch if name else Fit), str(result)
+    if isinstance(result, Mismatch):
+        assert result.path.startswith("$.messages[3].tool_calls[0].function.arguments."), str(result)
+        assert ("leaked" in str(result)) == (name == "the recorded commit")
+        assert result.path.endswith("./srv/ci/w-1/x.py") == (name in ("swapped", "another text"))
+    else:
+        assert set(result.names) == {"cwd", "commit"}
+        assert result.chosen["/tmp/a/project"] == {"/srv/ci/w-1"}

@@ -61,6 +61,9 @@ def test_a_path_is_found_on_its_borders(around: str) -> None:
         "..{}",
         "$HOME{}",
         "é{}",
+        "{}\u0301",
+        "{}\u093f",
+        "e\u0301{}",
     ],
 )
 def test_another_path_is_not_the_folder(around: str) -> None:
@@ -109,12 +112,32 @@ def test_a_home_beside_the_folder_is_written_relative_to_it() -> None:
     assert not _fits("cd ..", "cd ../..", _paths(cwd="/a/b", home="/a"), _paths(cwd="/a/b/c", home="/a"), role="system")
 
 
-def test_a_base_name_counts_behind_a_separator_where_nobody_typed() -> None:
-    """``../project`` in a tool's text; never the bare word, never in a question."""
+@pytest.mark.parametrize(
+    "around", ["../{}/x", "see ../{}", "at …/{}/x", ".../{}", "a/../{}", "..\\{}\\x", 'cd "../{}"']
+)
+def test_a_base_name_counts_where_only_that_folder_is_meant(around: str) -> None:
+    """``../project`` in a tool's text; never in a question."""
     before, now = _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/today")
-    assert _fits("../project/x", "../today/x", before, now, role="assistant")
-    assert not _fits("project", "today", before, now, role="assistant")
-    assert not _fits("../project/x", "../today/x", before, now)
+    assert _fits(around.format("project"), around.format("today"), before, now, role="assistant")
+    assert not _fits(around.format("project"), around.format("today"), before, now)
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", "lib/{}/x.py:3", "./{}/x", "/etc/{}", "a../{}", "http://host/{}", "../lib/{}"]
+)
+def test_a_common_word_is_no_folder_of_ours_wherever_it_stands(around: str) -> None:
+    """A run in ``test`` and one in ``src``: ``lib/src/x.py`` is another file than ``lib/test/x.py``."""
+    before, now = _paths(cwd="/home/kim/test"), _paths(cwd="/srv/src")
+    for role in ("system", "user", "assistant", "tool"):
+        assert not _fits(around.format("test"), around.format("src"), before, now, role=role), role
+
+
+def test_a_folder_at_the_root_is_no_option_of_a_program() -> None:
+    """``-app`` is the slug of ``/app``, as a folder's name only: ``java -app`` is asked alike everywhere."""
+    before, now = _paths(cwd="/app"), _paths(cwd="/srv/ci")
+    assert _fits("~/.claude/projects/-app/x", "~/.claude/projects/-srv-ci/x", before, now)
+    assert _fits("~/.claude/projects/-srv-ci/x", "~/.claude/projects/-app/x", now, before)
+    assert not _fits("java -app x", "java -srv-ci x", before, now)
 
 
 def test_both_normal_forms_of_a_name_are_one() -> None:

@@ -106,6 +106,30 @@ def test_a_slot_of_certain_arguments_is_of_no_other_call() -> None:
     assert isinstance(_fit(slot, *bodies), Mismatch)
 
 
+def test_a_slot_may_be_of_tools_whose_names_begin_alike_and_end_before_a_text() -> None:
+    """What Codex writes before what any server of tools says; not what a tool says itself, nor another agent's tool."""
+    slot = Slot("wall", "duration", "mcp__*", before="Wall time: ", after="\nOutput:")
+    codex = [_body(f"Wall time: 0.{n} seconds\nOutput:\nhi", tool="mcp__tools__echo") for n in (1, 25)]
+    assert isinstance(fit := _fit(slot, *codex), Fit)
+    assert fit.names == ("wall",)
+    for tool, text in (
+        ("mcp__tools__echo", "Wall time: {} seconds\nAll passed."),
+        ("exec", "Wall time: {} s\nOutput:\nhi"),
+    ):
+        assert isinstance(_fit(slot, *(_body(text.format(n), tool=tool) for n in (1, 25))), Mismatch)
+
+
+def test_a_tool_in_a_namespace_has_slots_of_its_own() -> None:
+    """As Codex calls the tools of a server: by the namespace's name and its own."""
+
+    def body(made: str) -> dict[str, Any]:
+        call = {"type": "function_call", "call_id": "c", "namespace": "mcp__a", "name": "mint", "arguments": "{}"}
+        return {"input": [call, {"type": "function_call_output", "call_id": "c", "output": made}]}
+
+    assert isinstance(_fit(Slot("u", "hex", "mcp__a__mint"), body("98e1ef"), body("aa01bc")), Fit)
+    assert isinstance(_fit(Slot("u", "hex", "mint"), body("98e1ef"), body("aa01bc")), Mismatch)
+
+
 def test_keys_of_json_in_a_result_come_in_any_order() -> None:
     """Alone, behind words, over lines of their own; a list's order counts."""
     for around in ("{}", "Output:\n{}\nend", "Chunk\n{}"):
@@ -135,6 +159,7 @@ def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:
         Slot("chunk", "hex", "exec_command", before="Chunk ID: "),
         Slot("id", "integer", "t", "$.id", arguments="{}", noise=True),
         Slot("t", "time", "", "text", "at "),
+        Slot("w", "duration", "mcp__*", before="Wall time: ", after="\nOutput:"),
     ],
 )
 def test_slots_are_written_and_read(slot: Slot) -> None:
@@ -148,7 +173,8 @@ def test_slots_are_written_and_read(slot: Slot) -> None:
         None, [], "x", {}, {"name": "a"}, {"name": "a", "kind": "nope", "tool": "t"}, {"name": "a b", "kind": "hex", "tool": "t"},
         {"name": "a", "kind": "hex", "tool": "t", "at": "here"}, {"name": "a", "kind": "hex", "tool": "t", "at": "text"},
         {"name": "a", "kind": "hex", "tool": 1}, {"name": "a", "kind": "hex", "tool": "t", "noise": "yes"},
-        {"name": "a", "kind": "hex", "tool": "t", "pattern": ".*"},
+        {"name": "a", "kind": "hex", "tool": "t", "pattern": ".*"}, {"name": "a", "kind": "hex", "tool": "t*", "at": "$.a"},
+        {"name": "a", "kind": "hex", "tool": "t", "at": "$.a", "after": "x"}, {"name": "a", "kind": "hex", "tool": "t", "after": 1},
     ],
 )  # fmt: skip
 def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from llmproxy.core.store.contents import bodies
 from llmproxy.core.store.contents.bodies import Base, Bodies, Contents, encode
 from llmproxy.core.store.file.migrations import upgrade
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
@@ -193,11 +193,11 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
     path = tmp_path / "llmproxy.db"
     new = previous = total = 0
     added = {}
-    store = Store.open(path, writable=True, now=lambda: 0.0)
+    store = FileStore.open(path, writable=True, now=lambda: 0.0)
     for turn, (request, answer) in enumerate(conversation(200)):
         if turn == 100:
             store.close()
-            store = Store.open(path, writable=True, now=lambda: 0.0)
+            store = FileStore.open(path, writable=True, now=lambda: 0.0)
         new, previous, total = (
             new + len(request) - previous + len(answer),
             len(request),
@@ -215,7 +215,7 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
         added[store.add(made, supersede=False)] = made
     last = max(added)
     store.close()
-    with Store.open(path, writable=False, now=lambda: 0.0) as store:
+    with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
         assert store.load(last).request == added[last].request
         assert all(store.load(id_).request.body == made.request.body for id_, made in added.items())
     size = path.stat().st_size

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
 from llmproxy.errors import (
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[Store]:
     """Return a new store, its clock counting seconds."""
     seconds = count()
-    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import (
     CassetteBusy,
@@ -27,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[Store]:
     """Return a new store, its clock counting seconds."""
     seconds = count()
-    with Store.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened
 
 
@@ -46,7 +47,7 @@ def test_two_recorders_of_one_cassette_exclude_each_other(store: Store, path: Pa
 def test_a_stale_lease_is_taken_over(path: Path) -> None:
     """A holder silent for 15 s has lost it, and hears so at its next heartbeat."""
     clock = [NOW]
-    with Store.open(path, writable=True, now=lambda: clock[0]) as store:
+    with FileStore.open(path, writable=True, now=lambda: clock[0]) as store:
         store.begin("c", 1, exclusive=True, holder="a")
         clock[0] += 14
         with pytest.raises(CassetteBusy):
@@ -63,9 +64,9 @@ def test_a_stale_lease_is_taken_over(path: Path) -> None:
 def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
     """A recorder that was killed does not block the next one, fresh though its heartbeat is."""
     script = f"""
-        from llmproxy.core.store.store import Store
+        from llmproxy.core.store.file.store import FileStore
         import os
-        Store.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin("c", 1, exclusive=True, holder="dead")
+        FileStore.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin("c", 1, exclusive=True, holder="dead")
         os._exit(9)
     """
     assert run(script).returncode == 9

@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.store.file.connect import check_schema, connect
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, applied, upgrade
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.sqlite_file import immediate
 
 
@@ -61,7 +61,7 @@ def test_several_openers_make_one_schema(tmp_path: Path) -> None:
     def open_it(path: Path, barrier: threading.Barrier) -> None:
         barrier.wait()
         try:
-            Store.open(path, writable=True, now=lambda: 0.0).close()
+            FileStore.open(path, writable=True, now=lambda: 0.0).close()
         except Exception as error:  # noqa: BLE001 - reported below
             errors.append(error)
 

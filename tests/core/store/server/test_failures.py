@@ -143,6 +143,17 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
         assert store.load(kept).request.body == long * 3
 
 
+def test_a_recording_costs_two_ways_to_the_server(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """One that locks and asks, one that writes and commits: what a network costs is counted in these."""
+    with cut_network(server.socket) as network, opened(through(network, team_url), tmp_path) as store:
+        for n in range(10):  # until the server has all statements prepared
+            store.add(interaction(n), supersede=False)
+        before = network.ways
+        for n in range(10, 20):
+            store.add(interaction(n), supersede=False)
+        assert network.ways - before == 20
+
+
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
     path = place(team_url, {"XDG_CACHE_HOME": str(tmp_path)})

@@ -16,6 +16,7 @@ import pytest
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
+from llmproxy.scenario.running.conversing.traffic import Traffic
 from tests.scenario.people import Agent, Judge, Person, User
 
 
@@ -62,7 +63,7 @@ def given() -> AgentInput:
 
 def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> AdapterAnswer:
     """Call an adapter once."""
-    return asyncio.run(Caller(limit, cast("Any", session)).call(agent, given()))
+    return asyncio.run(Caller(limit, Traffic(cast("Any", session))).call(agent, given()))
 
 
 def test_messages_and_time_come_back() -> None:
@@ -151,7 +152,7 @@ def test_whoever_cancels_the_call_is_obeyed() -> None:
 def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
     """A judge of one's own may ask a model as an agent does; the seconds waited are kept apart."""
     session = Session(waits=3.0)
-    caller = Caller(None, cast("Any", session))
+    caller = Caller(None, Traffic(cast("Any", session)))
     for person in (User(), Agent(), Judge([])):
         answer = asyncio.run(caller.call(person, given()))
         assert answer.seconds < 3
@@ -165,10 +166,10 @@ def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
 def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
     """The error is the proxy's text, not the agent's."""
     session = Session(Exchange(1), Exchange(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
-    caller = Caller(None, cast("Any", session))
+    caller = Caller(None, Traffic(cast("Any", session)))
     with pytest.raises(MissError, match="never recorded: gpt-4o"):
         asyncio.run(caller.call(Agent(line), given()))
-    assert caller.misses == ["llmproxy: never recorded: gpt-4o"]
+    assert caller.traffic.misses == ["llmproxy: never recorded: gpt-4o"]
 
 
 def test_a_miss_without_a_text_tells_its_note() -> None:
@@ -180,7 +181,7 @@ def test_a_miss_without_a_text_tells_its_note() -> None:
 def test_exchanges_are_looked_at_once() -> None:
     """Each look goes on where the last one ended."""
     session = Session(Exchange(1), Exchange(2))
-    caller = Caller(None, cast("Any", session))
+    caller = Caller(None, Traffic(cast("Any", session)))
 
     async def twice() -> None:
         await caller.call(Agent(), given())
@@ -188,8 +189,8 @@ def test_exchanges_are_looked_at_once() -> None:
 
     asyncio.run(twice())
     assert session.asked == [0, 2]
-    assert [each.seq for each in caller.exchanges] == [1, 2]
-    assert list(caller.wire()) == []
+    assert [each.seq for each in caller.traffic.calls] == [1, 2]
+    assert list(caller.traffic.wire.tools()) == []
 
 
 def test_whose_misses_raise_is_not_asked_about() -> None:
@@ -221,21 +222,21 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
 def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     """However short a time after the agent's answer: on a quick machine a whole call fits into a few milliseconds."""
     session = Session(Exchange(1))
-    caller = Caller(5, session=cast("Any", session), clock=lambda: 1.0)
+    caller = Caller(5, Traffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call(Agent("ok"), given()))
     session.seen = (Exchange(1), Exchange(2))
-    asyncio.run(caller.catch_up())
-    assert (session.asked, caller.answered) == ([0, 1], 2)
+    asyncio.run(caller.traffic.catch_up())
+    assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
 
 
 def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
     """Misses in it are errors; a proxy that does not say what came is one, too."""
-    caller, session = Caller(5), cast("Any", Session(texts=("never recorded",)))
-    assert asyncio.run(caller.late(session, ())) == []
+    traffic, session = Traffic(), cast("Any", Session(texts=("never recorded",)))
+    assert asyncio.run(traffic.late(session, ())) == []
     with pytest.raises(MissError, match="never recorded"):
-        asyncio.run(caller.late(session, cast("Any", (Exchange(3, miss=True),))))
+        asyncio.run(traffic.late(session, cast("Any", (Exchange(3, miss=True),))))
     assert [
-        call.seq for call in asyncio.run(caller.late(session, cast("Any", (Exchange(4), Exchange(5, party="user")))))
+        call.seq for call in asyncio.run(traffic.late(session, cast("Any", (Exchange(4), Exchange(5, party="user")))))
     ] == [3, 4]
     with pytest.raises(MachineError, match="earlier version"):
-        asyncio.run(caller.late(session, None))
+        asyncio.run(traffic.late(session, None))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.looking import CreatedEntity
+from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities
 from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
 
@@ -153,3 +154,21 @@ def test_other_users_rows_do_not_count() -> None:
     before = everybody.entities.baseline(["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert check(everybody, before, fields={"title": "Buy milk"})[0] == "passed created[0]"
+
+
+def test_beside_other_runs_a_row_of_somebody_else_is_said() -> None:
+    """It may be another run's agent that made it; rows of users whose runs go on are theirs."""
+    made = run()
+    look = replace(made.look, alone=False, beside=frozenset({"carl"}))
+    made.entities = Entities(look)
+    before = made.entities.baseline(["tasks"])
+    made.add("a")
+    made.store.insert("tasks", {"title": "b", "userId": "carl"})
+    assert check(made, before, count=1) == ["passed created[0].count"]
+    assert look.remarks == []
+    made.store.insert("tasks", {"title": "c", "userId": "bob"})
+    assert check(made, before, count=1) == ["passed created[0].count"]
+    assert look.remarks == ["tasks id=3 was added for another user (userId='bob'), maybe in another run"]
+    assert check(made, before, count=2)[0].endswith("(userId='bob'), maybe in another run)")
+    made.entities = Entities(replace(look, beside=frozenset(), remarks=[]))  # nobody knows who else works
+    assert check(made, before, count=2)[0].endswith("userId='anna')")

@@ -43,6 +43,21 @@ def test_a_row_that_must_not_be_there() -> None:
     assert verify(made, filters={"title": "b"}, exists=False) == ["passed verify.exists"]
 
 
+def test_rows_of_other_users_that_decide_are_said() -> None:
+    """What is gone for this user may be somebody else's now: it holds, and whose row was not looked at stands beside it."""
+    made = run()
+    made.store.insert("tasks", {"title": "a", "userId": "bob"})
+    assert verify(made, filters={"title": "a"}, exists=False) == ["passed verify.exists"]
+    (said,) = made.look.remarks
+    assert said == "verify held without 1 row of other users, which it does not look at: tasks id=1 (userId='bob')"
+    made.look.remarks.clear()
+    made.add("a")
+    assert verify(made, filters={"title": "a"}, count={"gte": 1})[0].startswith("passed")
+    assert verify(made, filters={"title": "a"}, count=2)[0].startswith("failed")
+    assert verify(made, filters={"title": "a", "userId": "bob"}, count=1)[0].startswith("passed")
+    assert made.look.remarks == []
+
+
 def test_fields_hold_for_every_selected_row() -> None:
     """One that differs is enough to fail; the others are not shown."""
     made = run()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.acting.conversations import Conversation, Conversations, speak
 
@@ -32,7 +32,7 @@ class Agent(AgentAdapter):
 
 def say(agent: Agent, conversation: Conversation, text: str, limit: float | None = 5) -> Any:  # noqa: ANN401
     """Speak."""
-    return asyncio.run(speak(agent, conversation, text, session=None, limit=limit, clock=time.monotonic, user="anna"))
+    return asyncio.run(speak(Caller(None), agent, conversation, text, limit=limit, user="anna"))
 
 
 def test_a_step_opens_a_conversation_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.cluster.baggage import Baggage
-from llmproxy.suite.run.cluster.driver import Cluster, address_of, on_ray, options_of, refused
+from llmproxy.suite.run.cluster.driver import Cluster, address_of, connect, on_ray, options_of, refused
 from llmproxy.suite.run.cluster.node import Returned, _portable
 from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.world import World
@@ -171,6 +172,50 @@ def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
     assert "is of another Ray or Python than this one" in str(found)
     assert "3.12.1" in str(found)
     assert str(refused("ray", ConnectionError("no route\nmore"))) == "the cluster at ray cannot be used: no route"
+
+
+class Busy:
+    """A Ray whose cluster refuses the first connections."""
+
+    def __init__(self, failures: int, said: str = "Initialization failure from server:\nTraceback") -> None:
+        self.left, self.said, self.ended = failures, said, 0
+
+    def init(self, *_: object, **__: object) -> None:
+        """Fail, or not."""
+        self.left -= 1
+        if self.left >= 0:
+            raise ConnectionAbortedError(self.said)
+
+    def shutdown(self) -> None:
+        """Count."""
+        self.ended += 1
+
+
+def test_a_busy_cluster_is_asked_again() -> None:
+    """A few times, and the end of the test says so; anything else is an error at once."""
+    waited: list[float] = []
+    ray = Busy(2)
+    assert connect(ray, "ray", "local", "n", waited.append) == 3
+    assert (ray.ended, waited) == (2, [1, 2])
+    assert Cluster(Ray(), baggage(), 3).notes() == ["connecting to the cluster took 3 tries"]
+    with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
+        connect(Busy(9), "ray", "local", "n", waited.append)
+    other = Busy(9, "no route")
+    with pytest.raises(MachineError, match="cannot be used: no route"):
+        connect(other, "ray", "local", "n", waited.append)
+    assert other.left == 8
+
+
+def test_where_nobody_listens_is_said_at_once() -> None:
+    """Ray itself would try for many minutes."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for where, address in (("ray", f"127.0.0.1:{port}"), (f"ray://127.0.0.1:{port}",) * 2):
+            with pytest.raises(MachineError, match=r"no cluster answers at .*refused") as caught:
+                connect(Busy(0), where, address, "n")
+            assert ("(RAY_ADDRESS)" in str(caught.value)) is (where == "ray")
+            assert "ray status" in (caught.value.hint or "")
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

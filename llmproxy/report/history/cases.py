@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.report.events import Status
-from llmproxy.report.intervals import wilson
+from llmproxy.report.forms.intervals import wilson
 
 __all__ = ["table"]
 
@@ -51,6 +51,8 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         for _, row in cases:
             if axis in (row.get("axes") or {}):
                 found.setdefault((axis, row["axes"][axis]), []).append(row)
+    if all(len(rows) == 1 for rows in found.values()):
+        return []  # one axis alone: the cells say it all
     cells = [
         [
             f"  {name}={value[:_WORD]}",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import BaselineReport, compared, read_baseline
 from llmproxy.report.events import Completed
+from llmproxy.report.history.baseline import BaselineReport, against, compared, read_baseline
 
 
 def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:  # noqa: ANN401
@@ -69,3 +69,17 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     shown = BaselineReport(read_baseline(path, ["x"]), lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x", 0),)))
     assert lines == ["against the baseline: 1 worse, 0 as before\n", "  worse    x: passed -> failed\n"]
+
+
+def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
+    """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
+    before = {each["scenario"]: each for each in (row("a"), row("b"), row("left"))}
+    assert against(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
+        "against the baseline: 1 worse, 1 as before",
+        "  worse    a: passed -> failed",
+        "  1 of the baseline did not run",
+    ]
+    with pytest.raises(
+        SettingsError, match=r"--scenario-baseline x.json is of other suites: it has a, b, left, and none"
+    ):
+        against(before, [row("c")], Path("x.json"), "--scenario-baseline")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.report.amounts import counted, dollars
+from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
+from llmproxy.report.forms.amounts import counted, dollars
 from llmproxy.report.story import Run
 
-__all__ = ["calls_of", "content_of", "conversation", "seconds", "shown", "told", "used"]
+__all__ = ["calls_of", "content_of", "conversation", "seconds", "shown", "told", "untold", "used"]
 
 _LONGEST = 300
 """Characters of a value in one line."""
@@ -29,6 +30,15 @@ def told(assertion: Assertion) -> str:
     tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
     rest = ", ".join(filter(None, tail))
     return f"{said} ({rest})" if rest else said
+
+
+def untold(exit_code: int | None, notes: Sequence[str]) -> str:
+    """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing selected)."""
+    if exit_code is None:
+        return "the test did not end"
+    if exit_code in (Exit.OK, Exit.FAILED):
+        return ""
+    return "\n".join([*notes, f"the test ended with exit code {exit_code:d}"])
 
 
 def content_of(message: Mapping[str, Any]) -> str:

@@ -19,9 +19,9 @@ from typing import Any
 
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.amounts import counted
-from llmproxy.report.baseline import rank
 from llmproxy.report.events import Completed, Event, Selected
+from llmproxy.report.forms.amounts import counted
+from llmproxy.report.history.baseline import rank
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
 
 __all__ = ["KEPT", "KeptTest", "Trend", "columns", "keep", "read_tests", "trend_lines"]

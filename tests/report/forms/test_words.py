@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.words import calls_of, content_of, conversation, seconds, shown, told, used
+from llmproxy.report.forms.words import calls_of, content_of, conversation, seconds, shown, told, used
 from tests.report import samples
 
 

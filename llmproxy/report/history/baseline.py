@@ -8,21 +8,24 @@ Rates are compared with their 95 % intervals: where those overlap, a change may 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event
 
-__all__ = ["BaselineReport", "compared", "rank", "read_baseline"]
+__all__ = ["BaselineReport", "against", "compared", "rank", "read_baseline"]
 
+_OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
 _ORDER = ("worse", "missing", "new", "better")
 _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_error")
 
 
-def read_baseline(path: Path, scenarios: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of a JSON report by scenario.
+def read_baseline(
+    path: Path, scenarios: Collection[str] | None = None, flag: str = "--baseline"
+) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a JSON report by scenario; `scenarios` are those that are selected, None where nobody knows yet.
 
     Raises:
         SettingsError: it is no such report, or it has none of these scenarios.
@@ -31,16 +34,17 @@ def read_baseline(path: Path, scenarios: Sequence[str]) -> dict[str, Mapping[str
     try:
         rows = {str(row["scenario"]): row for row in json.loads(path.read_text("utf-8"))["summary"]}
     except OSError as error:
-        raise SettingsError(f"--baseline {path} cannot be read: {error.strerror or error}.") from error
+        raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError) as error:
-        hint = "llmproxy test --report json=FILE writes one."
-        raise SettingsError(f"--baseline {path} is no JSON report of a test.", hint=hint) from error
-    if not rows.keys() & set(scenarios):
-        there = ", ".join(list(rows)[:3]) or "nothing"
-        raise SettingsError(
-            f"--baseline {path} is of other suites: it has {there}, and none of the scenarios that are selected."
-        )
+        hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
+        raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
+    if scenarios is not None and not rows.keys() & set(scenarios):
+        raise SettingsError(f"{flag} {path} {_of_others(rows)} that are selected.", hint=_OTHERS)
     return rows
+
+
+def _of_others(rows: Collection[str]) -> str:
+    return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
 class BaselineReport:
@@ -61,6 +65,23 @@ class BaselineReport:
 
     def close(self) -> None:
         """Nothing is kept back."""
+
+
+def against(
+    before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
+) -> list[str]:
+    """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many there are.
+
+    Raises:
+        SettingsError: none of them ran.
+
+    """
+    ran = {str(row.get("scenario")) for row in now}
+    if not ran & before.keys():
+        raise SettingsError(f"{flag} {path} {_of_others(before)} that ran.", hint=_OTHERS)
+    left = len(before.keys() - ran)
+    more = [f"  {left:,} of the baseline did not run"] if left else []
+    return [*compared({name: row for name, row in before.items() if name in ran}, now), *more]
 
 
 def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:

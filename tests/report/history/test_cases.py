@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.report.cases import table
+from llmproxy.report.history.cases import table
 
 
 def row(name: str, status: str = "passed", runs: int = 1, passed: int = 1) -> dict[str, Any]:
@@ -70,6 +70,11 @@ def test_each_value_of_an_axis_is_summed_up() -> None:
         "  prompt=x  2 of 2 cells passed (95 % interval 34% to 100%)          0.75 s",
         "  prompt=y  1 of 2 cells passed (95 % interval 9% to 91%)            1.35 s",
     ]
+
+
+def test_one_axis_alone_is_the_cells() -> None:
+    """They say it all."""
+    assert len(table([row(f"w[{value}]") | {"axes": {"model": value}} for value in "ab"])) == 3
 
 
 def test_a_cell_that_says_nothing_about_the_agent_is_in_no_interval() -> None:

@@ -1,0 +1,327 @@
+"""A store in a file: every recorded interaction in one SQLite database, shared by as many processes as like.
+
+Reads go through one connection of the calling thread's, prepared SQL on indexed columns. Writes go through another,
+opened at the first write, guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes visible
+whole or not at all, and its occurrence is given under the database's write lock, so that no two processes take the
+same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
+twice; what was read by id may be remembered.
+
+Opened for replay the file never changes, nor does its folder. The schema is described in docs/store.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmproxy.core.store.contents import rows
+from llmproxy.core.store.contents.bodies import Bodies, Group, Prepared
+from llmproxy.core.store.contents.rows import Sql, to_sql
+from llmproxy.core.store.derived import Derived
+from llmproxy.core.store.file import leases, upkeep
+from llmproxy.core.store.file.connect import (
+    StoreReader,
+    check_writable,
+    close_writer,
+    look,
+    open_beside,
+    open_reader,
+    open_writer,
+    translate,
+)
+from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, Store, choose_slot
+from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.sqlite_file import Connection, FileState, immediate
+
+__all__ = ["FileStore"]
+
+log = logging.getLogger(__name__)
+
+_SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
+_SUPERSEDE_ALL = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
+_RENAME = (
+    "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
+)
+# The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
+_NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
+_INSERT = (
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608
+    f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
+)
+_COUNT = """
+UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An interaction of which everything is made that needs no lock."""
+
+    given: Addition
+    row: tuple[Sql, ...]
+    request: Prepared
+    response: Prepared
+
+
+def _group(interaction: Interaction) -> Group:
+    return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
+
+
+class FileStore(Store):
+    """One store file. Reading belongs to one thread at a time; writing may be done from any."""
+
+    def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
+        """Use :meth:`open`."""
+        super().__init__(path, reader, now=now, watch=not writable)
+        self.writable = writable
+        self._lock = threading.Lock()
+        self._writer: Connection | None = None
+        self._moved = False
+        """Whether the file was removed or replaced since the reading connection was opened."""
+        self._bodies = Bodies()
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """As of any reading; follows the writing connection to another file. Raises CassetteError."""
+        if self._moved:
+            self._moved = False
+            self._read_from(open_beside(self.path))
+        return super().generation
+
+    @classmethod
+    def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
+        """Open the store at `path`; made if `writable` and missing. `now` gives Unix time.
+
+        Raises:
+            CassetteNotFound: it does not exist and is not to be written.
+            CassetteCorrupt: it is not SQLite, damaged, or another program's.
+            CassetteNewer: a newer llmproxy wrote it.
+            CassetteBusy: another program holds it locked.
+            StoreReadOnly: it is to be written and cannot be.
+
+        """
+        path = Path(path)
+        if not writable:
+            return cls(path, open_reader(path), writable=False, now=now)
+        state = look(path)
+        check_writable(path)
+        if state is FileState.ROLLBACK:
+            # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
+            reader = open_reader(path)
+            if reader.copy is None:
+                return cls(path, reader, writable=True, now=now)
+            reader.close()
+        writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
+        try:
+            store = cls(path, open_beside(path), writable=True, now=now)
+        except BaseException:
+            close_writer(writer)
+            raise
+        store._writer = writer
+        return store
+
+    def close(self) -> None:
+        """Close both connections; the file is at rest as one file unless another process has it open."""
+        with self._lock:
+            self._reader.close()
+            if self._writer is not None:
+                close_writer(self._writer)
+                self._writer = None
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+        """Store several interactions in one transaction; blocks up to 5 s for others' writes."""
+        made = [(each, rows.to_row(each.interaction)) for each in many]
+        stored = self._add_all(made, instead_of)
+        if self._writer is not None and not self._writer.is_current():
+            stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
+        return stored
+
+    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
+        with self._writing() as conn:
+            ready = [_Ready(*one, *self._prepared(conn, one[0].interaction)) for one in made]
+            waiting = [
+                (place, derived)
+                for place, derived in self.derived.items()
+                if derived is not None and not derived.settled
+                if any(place == (given.interaction.cassette, given.interaction.sample) for given, _ in made)
+            ]
+            with immediate(conn):
+                now = self._now()
+                for place, derived in waiting:
+                    self._settle(conn, *place, derived)
+                if instead_of is not None:
+                    conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
+                stored: list[tuple[int, tuple[int, int]]] = []
+                for one in ready:
+                    stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
+            for _, derived in waiting:
+                derived.settled = True
+            for (given, _), (_, request) in zip(made, stored, strict=True):
+                self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
+        return [new for new, _ in stored]
+
+    def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
+        """Make the bodies of request and response ready: the slow part, without the write lock."""
+        request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
+        return request, self._bodies.prepare(conn, interaction.response.body, None)
+
+    def _insert(
+        self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
+    ) -> tuple[int, tuple[int, int]]:
+        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body.
+
+        `before`: id of the first one that is stored together with it.
+        """
+        one, supersede = ready.given.interaction, ready.given.supersede
+        name, sample = to_sql(one.cassette), one.sample
+        slot = (name, sample, to_sql(one.party), one.key)
+        position = _position(conn, name, sample, now)
+        request = self._bodies.put(conn, ready.request)
+        response, _ = self._bodies.put(conn, ready.response)
+        found = conn.execute(SLOTS, slot).fetchall()
+        gone, nth = choose_slot(
+            ready.given, [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
+        )
+        superseded = bool(gone)
+        conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
+        if supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
+            for id_ in derived.before.get((one.party, one.older), ()):
+                superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
+        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
+        if superseded:
+            conn.execute(_NAME_SUCCESSOR, (new, now))
+        if one.circumstances:
+            said = to_sql(one.circumstances)
+            conn.execute("INSERT OR IGNORE INTO circumstances (said) VALUES (?)", (said,))
+            conn.execute("INSERT INTO declared SELECT ?, id FROM circumstances WHERE said = ?", (new, said))
+        if one.made_ids:
+            made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
+            conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
+        return new, request
+
+    @staticmethod
+    def _settle(conn: sqlite3.Connection, cassette: str, sample: int, derived: Derived) -> None:
+        """Give what an older version recorded in a cassette its keys of today, before anything else is stored there."""
+        for (party, key), ids in derived.keyed.items():
+            taken = conn.execute(SLOTS, (to_sql(cassette), sample, to_sql(party), key)).fetchall()
+            last = taken[-1][1] if taken else 0
+            for nth, id_ in enumerate(ids, last + 1):
+                conn.execute(_RENAME, (key, nth, derived.rules, id_, key))
+
+    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
+        """Open a writing session."""
+        self._require_writable()
+        if exclusive:
+            with self._writing() as conn, immediate(conn):
+                leases.take(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
+
+    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+        """Keep the lease; False if it is gone."""
+        with self._writing() as conn, immediate(conn):
+            return leases.renew(conn, to_sql(cassette), sample, holder, self._now())
+
+    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+        """Close a writing session."""
+        self._require_writable()
+        if self._writer is None:
+            return  # nothing was written through us, so there is nothing to say, and the file stays as it was
+        with self._writing() as conn, immediate(conn):
+            if clean is None:
+                clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
+            leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
+
+    def refresh(self, cassette: str) -> None:
+        """Do nothing: a file shows by itself what others recorded."""
+
+    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+        """Write the slots of a cassette (JSON), in place of those that it had."""
+        name = to_sql(cassette)
+        with self.in_file() as conn:
+            conn.execute("DELETE FROM slots WHERE cassette = ?", (name,))
+            conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)])
+
+    def remember_file(self, cassette: str, seen: FileSeen) -> None:
+        """Note that the store is in step with the file of a cassette."""
+        with self._writing() as conn, immediate(conn):
+            conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
+
+    def delete(self, ids: Collection[int]) -> Deleted:
+        """Delete interactions and what only they used, and give the space back to the disk."""
+        before = self.path.stat().st_size
+        with self.in_file() as conn:
+            deleted, bodies = upkeep.delete(conn, ids)
+        self.vacuum()
+        return Deleted(deleted, bodies, before - self.path.stat().st_size)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a cassette and all its samples another name."""
+        with self.in_file() as conn:
+            upkeep.rename(conn, self.path, old, new)
+
+    def rekey(self, made: Sequence[Rekeying]) -> None:
+        """Give live recordings other keys."""
+        with self.in_file() as conn:
+            # Two live rows may never stand in one slot, not even for a moment.
+            conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ?", [(each.id,) for each in made])
+            rows_ = [(each.key, each.occurrence, each.rules, each.id) for each in made]
+            conn.executemany("UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ?", rows_)
+
+    @contextmanager
+    def in_file(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock; everything in the block happens, or nothing does."""
+        with self._writing() as conn, immediate(conn):
+            yield conn
+        self._bodies.forget()
+        self._answers.clear()
+        self._answer_bytes = 0
+
+    def vacuum(self) -> None:
+        """Give the space of deleted rows back to the disk; left for later if another process uses the store."""
+        with suppress(CassetteBusy, RecordingError), self._writing() as conn:
+            conn.execute("VACUUM")
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # --- below -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Give the writing connection to one thread, opened at the first call."""
+        self._require_writable()
+        with self._lock:
+            if self._writer is not None and not self._writer.is_current():
+                log.warning(
+                    "the store %s was removed or replaced while we recorded; from now on we record there", self.path
+                )
+                self._writer.close()
+                self._writer = None
+                self._bodies.forget()
+                self._moved = True
+            if self._writer is None:
+                self._writer = open_writer(self.path)
+            try:
+                yield self._writer
+            except sqlite3.Error as error:
+                self._bodies.forget()
+                raise translate(error, self.path, writing=True) from error
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
+
+
+def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
+    """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
+    found = conn.execute(_COUNT, (name, sample)).fetchall()
+    if not found:
+        leases.ensure(conn, name, sample, now)
+        found = conn.execute(_COUNT, (name, sample)).fetchall()
+    return int(found[0][0])

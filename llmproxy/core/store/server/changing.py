@@ -1,0 +1,156 @@
+"""Changes of what is recorded on the server, beside recording: deleting, renaming, other keys. Each is one transaction.
+
+A cassette of which something is taken away, or whose name is another's from now on, has another `epoch`: every copy of it is read from
+its start. Epochs are drawn at random where a row of a cassette is made, so that one that was deleted and is made again is not
+taken for the former.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.core.store.contents.bodies import Base, encode
+from llmproxy.core.store.file.upkeep import refuse_name
+from llmproxy.core.store.server.texts import in_column
+from llmproxy.core.store.store import Rekeying
+from llmproxy.errors import CassetteCorrupt
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.server.link import Conn
+
+__all__ = ["collect", "delete", "rekey", "rename"]
+
+_TRIES = 5
+_GONE = "23503"
+"""What we were about to delete is used by somebody by now."""
+_PLACES = "SELECT DISTINCT cassette, sample FROM llmproxy.interactions WHERE id = ANY(%s)"
+_BEGIN_ANEW = """
+UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1 WHERE name = %s AND sample = %s RETURNING version
+"""
+_EMPTY = """
+DELETE FROM llmproxy.cassettes AS c WHERE name = %s AND sample = %s AND holder IS NULL AND NOT EXISTS (
+    SELECT 1 FROM llmproxy.interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample)
+"""
+_DEAD = """
+SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE request_body = b.sha256)
+    AND NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE response_body = b.sha256)
+"""
+_RENAMED = """
+UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(random() * 4611686018427387904)::bigint WHERE name = %s
+"""
+
+
+def delete(conn: Conn, ids: Sequence[int]) -> int:
+    """Delete interactions; returns how many there were."""
+    with conn.transaction():
+        places = _begin_anew(conn, ids)
+        names = [name for name, _ in places]
+        conn.execute(
+            "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = ANY(%s)",
+            (names, ids),
+        )
+        deleted = conn.execute("DELETE FROM llmproxy.interactions WHERE id = ANY(%s)", (ids,)).rowcount
+        for place in places:
+            conn.execute(_EMPTY, place)
+    return deleted
+
+
+def collect(conn: Conn) -> int:
+    """Delete the bodies that nobody uses, and return how many; what builds on one is stored anew on the next one below.
+
+    Somebody may take one into use meanwhile: then it is looked again, and given up where that does not end. The next deletion finds what
+    was left.
+    """
+    import psycopg
+
+    for _ in range(_TRIES):
+        try:
+            with conn.transaction():
+                dead: dict[bytes, bytes | None] = dict(conn.execute(_DEAD).fetchall())
+                if dead:
+                    _build_anew(conn, dead)
+                    conn.execute("DELETE FROM llmproxy.bodies WHERE sha256 = ANY(%s)", (list(dead),))
+        except psycopg.errors.ForeignKeyViolation:
+            continue
+        return len(dead)
+    return 0
+
+
+def rename(conn: Conn, path: Path, old: str, new: str) -> None:
+    """Give a cassette and all its samples another name. Raises SettingsError, CassetteBusy."""
+    was, is_ = in_column(old), in_column(new)
+    with conn.transaction():
+        sql = "SELECT name, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE"
+        found = conn.execute(sql, ([was, is_],)).fetchall()
+        holder = next((holder for name, holder in found if name == was and holder is not None), None)
+        refuse_name(path, old, new, there=any(name == is_ for name, _ in found), holder=holder)
+        conn.execute(_RENAMED, (is_, was))
+        conn.execute("UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s", (is_, was))
+        conn.execute("DELETE FROM llmproxy.slots WHERE cassette = %s", (is_,))
+        conn.execute("UPDATE llmproxy.slots SET cassette = %s WHERE cassette = %s", (is_, was))
+
+
+def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
+    """Give live recordings other keys. The slots of a whole cassette may change places, so copies of it begin anew."""
+    ids = [each.id for each in made]
+    with conn.transaction():
+        _begin_anew(conn, ids)
+        conn.execute("UPDATE llmproxy.interactions SET occurrence = -id WHERE id = ANY(%s)", (ids,))
+        with conn.cursor() as cursor:
+            cursor.executemany(
+                "UPDATE llmproxy.interactions SET key = %s, occurrence = %s, rules = %s WHERE id = %s",
+                [(each.key, each.occurrence, each.rules, each.id) for each in made],
+            )
+
+
+def _begin_anew(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
+    """Lock the cassettes of these interactions, in the order in which recorders do, and say that copies of them begin anew."""
+    places = sorted(conn.execute(_PLACES, (ids,)).fetchall(), key=str)
+    for place in places:
+        conn.execute(_BEGIN_ANEW, place)
+    return places
+
+
+def _build_anew(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
+    """Store what builds on a dead body anew, on the next one below that stays."""
+    children = conn.execute(
+        "SELECT sha256, base FROM llmproxy.bodies WHERE base = ANY(%s) AND NOT sha256 = ANY(%s)",
+        (list(dead), list(dead)),
+    ).fetchall()
+    for sha, base in children:
+        while base is not None and base in dead:
+            base = dead[base]  # noqa: PLW2901 - down the chain
+        below = () if base is None else (Base(0, _depth(conn, base), content(conn, base)),)
+        new = encode(content(conn, sha), below)
+        values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
+        conn.execute(
+            "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s WHERE sha256 = %s",
+            values,
+        )
+
+
+def _depth(conn: Conn, sha: bytes) -> int:
+    return int(conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (sha,)).fetchall()[0][0])
+
+
+def content(conn: Conn, sha: bytes) -> bytes:
+    """Return the content of a body, which builds on others. Raises CassetteCorrupt if it is not what was stored."""
+    chain: list[tuple[str, int, int, bytes]] = []
+    at: bytes | None = sha
+    while at is not None:
+        sql = "SELECT encoding, base, prefix, suffix, data FROM llmproxy.bodies WHERE sha256 = %s"
+        encoding, at, prefix, suffix, data = conn.execute(sql, (at,)).fetchall()[0]
+        chain.append((encoding, prefix, suffix, data))
+    found = b""
+    for encoding, prefix, suffix, data in reversed(chain):
+        said = zlib.decompress(data) if encoding.endswith("zlib") else data
+        found = found[:prefix] + said + found[len(found) - suffix :]
+    if hashlib.sha256(found).digest() != sha:
+        raise CassetteCorrupt(
+            f"The server's body {sha.hex()} is damaged: its content does not have the sha256 it was stored with."
+        )
+    return found

@@ -1,0 +1,162 @@
+"""A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
+
+    followed = FollowedTest(Path("report.jsonl"))
+    followed.told("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios": [{"n": 0, ...}, ...]}
+    followed.told("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
+
+That a test still runs is told by the lock which its writer holds, not by what it looks like: one that was killed has no end either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from zlib import crc32
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.events import Completed, Selected
+from llmproxy.report.history.trend import columns, read_tests
+from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
+from llmproxy.report.revive import revived
+from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.ui.data import number
+
+__all__ = ["RUNNING", "FollowedTest", "document_of", "reporting"]
+
+RUNNING = "running"
+"""The status of a run, and of a scenario, that has begun and will end."""
+_HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
+
+
+class FollowedTest:
+    """Reads what is new each time it is asked. Safe to share between threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow the report at `path`, which may not be there yet, and is made anew with each test."""
+        self._path, self._alone = path, Lock()
+        self._begin(b"")
+
+    def _begin(self, first: bytes) -> None:
+        self._first, self._read, self._count = first, 0, 0
+        self._story = Story()
+        self._changed: dict[str, int] = {}
+        """Run -> the number of its last event."""
+
+    def told(self, test: str, after: int) -> dict[str, Any]:
+        """Return the state: whole, or since the `after`-th event of `test`, which names a test and whether it runs.
+
+        Raises:
+            SettingsError: what is there is no report that this version reads.
+
+        """
+        with self._alone:
+            locked = is_written(self._path)  # before it is read: what ends in between is told the next time
+            try:
+                self._catch_up()
+            except OSError as error:
+                raise SettingsError(f"the report {self._path} cannot be read: {error.strerror or error}.") from error
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise SettingsError(f"{self._path} is no report that this version reads.", hint=_HINT) from error
+            begun = self._story.selected is not None
+            running = self._story.completed is None and (begun if locked is None else locked)
+            name = f"{crc32(self._first):08x}{'+' if running else ''}"
+            since = after if test == name else -1
+            selected = self._story.selected or Selected(title="", scenarios=0, runs=0)
+            return head(self._story) | {
+                "test": name,
+                "count": self._count,
+                RUNNING: running,
+                "wanted": {"scenarios": selected.scenarios, "runs": selected.runs},
+                "scenarios": [
+                    {"n": n, **_plain(scenario, running=running)}
+                    for n, scenario in enumerate(self._story.scenarios())
+                    if any(self._changed[run.started.run_id] > since for run in scenario.runs)
+                ],
+            }
+
+    def _catch_up(self) -> None:
+        """Read whole lines from where the last ones ended; from the beginning where the file is another one."""
+        try:
+            with self._path.open("rb") as file:
+                first = file.readline()
+                if not self._first or first != self._first:
+                    self._begin(first if first.endswith(b"\n") else b"")
+                file.seek(self._read)
+                lines = file.read()
+        except FileNotFoundError:
+            self._begin(b"")
+            return
+        whole_lines = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(whole_lines)
+        for line in whole_lines.splitlines():
+            event = revived(json.loads(line))
+            self._count += 1
+            self._story.add(event)
+            if not isinstance(event, Selected | Completed) and event.run_id in self._story.runs:
+                self._changed[event.run_id] = self._count
+
+
+def _plain(scenario: StoryScenario, *, running: bool) -> dict[str, Any]:
+    """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
+    tree = plain_scenario(scenario)
+    if not running:
+        return tree
+    for run, told in zip(scenario.runs, tree["runs"], strict=True):
+        if run.finished is None:
+            told |= {"status": RUNNING, "why": ""}
+    if _goes_on(scenario.runs):
+        tree["status"] = RUNNING
+    return tree
+
+
+def _goes_on(runs: list[Run]) -> bool:
+    return any(run.finished is None for run in runs) or len(runs) < runs[0].started.runs
+
+
+def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+    """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before it.
+
+    Raises, when asked:
+        SettingsError: the file is no report that this version reads.
+
+    """
+    followed = FollowedTest(report)
+
+    def told(query: Mapping[str, str]) -> dict[str, Any]:
+        known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)
+        found = document_of(report, known) if report.suffix == ".json" else followed.told(known, after)
+        if found["test"] == known:
+            return found
+        return {**found, "trend": columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
+
+    return told
+
+
+def document_of(path: Path, known: str = "") -> dict[str, Any]:
+    """Return the document of a JSON report in the form of a followed one; its name alone where it is the `known` one.
+
+    Raises:
+        SettingsError: it is none, or that of another version.
+
+    """
+    try:
+        same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
+        if same["test"] == known:
+            return same
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the report {path} cannot be read: {error}.") from error
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not (isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found):
+        raise SettingsError(f"{path} is no JSON report of tests.", hint=_HINT)
+    if found.get("format", FORMAT) != FORMAT:
+        raise SettingsError(
+            f"{path} is a report of format {found.get('format')!r}; this version reads {FORMAT}.", hint=_HINT
+        )
+    return same | found

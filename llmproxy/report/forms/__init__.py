@@ -1,0 +1,1 @@
+"""How values look wherever they are shown: counts, money, shares, messages, and what must not be shown."""

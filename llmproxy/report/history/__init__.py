@@ -1,0 +1,1 @@
+"""A test beside others: the one before it, the last ones, the cases of one scenario."""

@@ -1,0 +1,5 @@
+"""What published files import for voice; each of its names is refused with this reason, too."""
+
+from llmproxy.scenario.elsewhere import VOICE
+
+raise ImportError(f"scenario.voice {VOICE}", name=__name__)

@@ -1,0 +1,76 @@
+"""The example files of the pages run as they stand: recorded once, replayed with the provider gone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.provider import Provider, Step, step
+from tests.scenario.parties import finish
+from tests.support.process import ROOT
+from tests.support.pytest_run import run
+
+_FILE = re.compile(r"^```\w+ example ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = {page.stem: dict(_FILE.findall(page.read_text("utf-8"))) for page in (ROOT / "docs").glob("*.md")}
+FILES = {name: text for files in PAGES.values() for name, text in files.items()}
+
+
+def steps() -> list[Step]:
+    """Return what models say: judges that are content, tools called once, a user of few words."""
+    met = '["it greets", "it offers help"]'
+    return [
+        finish("passed", "passed", contains='"c2"', times=None),
+        finish("passed", contains="finish_test", times=None),
+        step(say=met, contains="Which are met?", times=None),
+        step(say="It was sent yesterday.", tool_result='{"status": "sent"}', times=None),
+        step(say="Please ask later.", tool_result="error: no answer", times=None),
+        step(call=[{"name": "find_order", "arguments": {"number": "A-1"}}], contains="order A-1", times=None),
+        step(call=[{"name": "find_order", "arguments": {"number": "A-2"}}], contains="order A-2", times=None),
+        step(model="gpt-4o-mini", say="Fry the rice. Take an umbrella: rain. Along the river, then left.", times=None),
+        step(model="gpt-4.1-mini", say="and then?", times=None),
+    ]
+
+
+TWICE = """
+import os, sys, pytest
+code = pytest.main([*sys.argv[1:], "--llmproxy-mode", "record"])
+for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+    del os.environ[name]
+print("REPLAYED", flush=True)
+for name in [name for name in sys.modules if name == "app" or name.startswith("test_")]:
+    del sys.modules[name]
+sys.exit(code or pytest.main([*sys.argv[1:], "--llmproxy-mode", "replay"]))
+"""
+"""Both runs in one process: importing an SDK takes longer than all the rest of a run."""
+
+
+def test_every_file_runs_and_replays(tmp_path: Path) -> None:
+    """With nothing but pytest and an SDK."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    tests = 1 + sum(len(re.findall(r"^ *(?:async )?def test_", text, re.MULTILINE)) for text in FILES.values())
+    with Provider(steps(), ordered=False) as provider:
+        env: dict[str, Any] = {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-mine"}
+        (tmp_path / "twice.py").write_text(TWICE)
+        done = run(tmp_path, script="twice.py", **env)
+        recorded, _, replayed = done.stdout.str().partition("REPLAYED")
+    assert done.ret == 0, done.stdout.str()
+    assert re.search(rf"^{tests} tests: 0 hits, 0 misses, [0-9]+ recorded", recorded, re.MULTILINE)
+    assert re.search(
+        rf"^{tests} tests: [0-9]+ hits \(1 bound: order.id\), 0 misses, 0 recorded", replayed, re.MULTILINE
+    )
+    assert (f"{tests} passed" in recorded, f"{tests} passed" in replayed) == (True, True)
+
+
+def test_no_file_takes_the_place_of_another() -> None:
+    """Pages may be copied into one folder."""
+    assert sum(map(len, PAGES.values())) == len(FILES) > 10
+
+
+@pytest.mark.parametrize("text", PAGES["scenario-examples"].values(), ids=PAGES["scenario-examples"])
+def test_only_the_import_tells_them_from_the_originals(text: str) -> None:
+    """One line names us."""
+    assert [line for line in text.splitlines() if "llmproxy" in line] == ["from llmproxy import scenario"]

@@ -1,0 +1,156 @@
+"""A test is followed while it runs: what is new since the last question, and whether it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
+from llmproxy.report.following import FollowedTest, document_of, reporting
+from llmproxy.report.json_report import JsonLines, is_written, read_entries, text
+from tests.report import samples
+
+BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
+
+
+def begun(name: str, sample: int = 1, runs: int = 1) -> Event:
+    """Return the beginning of a run."""
+    return Started(run_id=f"{name}-{sample}", scenario=name, name=name, sample=sample, runs=runs)
+
+
+def ended(name: str, status: Status = Status.PASSED, sample: int = 1) -> Event:
+    """Return its end."""
+    return Finished(run_id=f"{name}-{sample}", scenario=name, status=status)
+
+
+def said(name: str) -> Event:
+    """Return something that was said in it."""
+    return Message(run_id=f"{name}-1", message={"role": "user", "content": "hi"})
+
+
+def write(writer: JsonLines, *events: Event) -> None:
+    """Let a test tell something."""
+    for event in events:
+        writer.handle(event)
+
+
+def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
+    """Each with its state; asked again, only those in which something happened, whole."""
+    path = tmp_path / "last.jsonl"
+    followed = FollowedTest(path)
+    assert (followed.told("", 0)["running"], followed.told("", 0)["scenarios"]) == (False, [])
+    writer = JsonLines(path)
+    write(writer, BEGIN, begun("one"), said("one"))
+    first = followed.told("", 0)
+    assert (first["running"], first["title"], first["wanted"]) == (True, "tasks", {"scenarios": 2, "runs": 3})
+    assert [(each["n"], each["status"], each["runs"][0]["status"]) for each in first["scenarios"]] == [
+        (0, "running", "running")
+    ]
+    write(writer, ended("one", Status.FAILED), begun("two", 1, 2))
+    second = followed.told(first["test"], first["count"])
+    assert [(each["n"], each["id"], each["status"]) for each in second["scenarios"]] == [
+        (0, "one", "failed"),
+        (1, "two", "running"),
+    ]
+    write(writer, ended("two"))
+    third = followed.told(second["test"], second["count"])
+    assert [(each["id"], each["status"]) for each in third["scenarios"]] == [("two", "running")]  # its second run comes
+    assert followed.told(third["test"], third["count"])["scenarios"] == []
+    row = {"scenario": "one", "status": "passed"}
+    write(
+        writer, begun("two", 2, 2), ended("two", Status.PASSED, 2), Completed(exit_code=1, seconds=2.0, scenarios=[row])
+    )
+    over = followed.told(third["test"], third["count"])
+    assert (over["running"], over["exit_code"]) == (False, 1)
+    told = [each["status"] for each in over["scenarios"]]
+    assert told == ["passed", "passed"]  # all of them: the end may say otherwise
+    writer.close()
+    assert followed.told(over["test"], over["count"])["scenarios"] == []
+
+
+def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
+    """Its file looks like that of a test that runs; nobody holds it."""
+    path = tmp_path / "last.jsonl"
+    writer, followed = JsonLines(path), FollowedTest(path)
+    write(writer, BEGIN, begun("one"))
+    told = followed.told("", 0)
+    assert (told["running"], is_written(path)) == (True, True)
+    writer.close()
+    now = followed.told(told["test"], told["count"])
+    assert (now["running"], is_written(path)) == (False, False)
+    assert [(each["status"], each["runs"][0]["why"]) for each in now["scenarios"]] == [
+        ("environment_error", "it did not end: the tests were interrupted")
+    ]
+
+
+def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
+    """Whoever follows knows the name of another one, however long that has become meanwhile."""
+    path = tmp_path / "last.jsonl"
+    followed = FollowedTest(path)
+    for at, names in ((1.0, ("one",)), (2.0, ("one", "two", "three"))):
+        writer = JsonLines(path)
+        write(writer, Selected(title="t", scenarios=1, runs=1, at=at), *map(begun, names))
+        told = followed.told("1", 1)
+        assert [each["id"] for each in told["scenarios"]] == list(names)
+        writer.close()
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    """What is being written is neither told nor an error; for labels of a killed test neither."""
+    path = tmp_path / "last.jsonl"
+    writer = JsonLines(path)
+    write(writer, BEGIN, begun("one"))
+    writer.close()
+    with path.open("a") as out:
+        out.write('{"event": "fini')
+    followed = FollowedTest(path)
+    assert followed.told("", 0)["count"] == 2
+    assert [entry[2] for entry in read_entries(path)] == [None]
+    with path.open("a") as out:
+        out.write('shed", "run_id": "one-1", "scenario": "one", "status": "passed"}\n')
+    assert followed.told("", 0)["scenarios"][0]["runs"][0]["status"] == "passed"
+
+
+def test_two_tests_write_one_file_one_after_the_other(tmp_path: Path) -> None:
+    """The second is told; what the first writes stays whole."""
+    path = tmp_path / "last.jsonl"
+    first = JsonLines(path)
+    write(first, BEGIN)
+    with pytest.raises(BlockingIOError, match="another test that runs writes it"):
+        JsonLines(path)
+    write(first, begun("one"))
+    assert len(path.read_text().splitlines()) == 2
+    first.close()
+    JsonLines(path).close()
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("line", ['{"event": "begun"}', '{"event": "selected", "new": 1}', "[]", "\x00"])
+def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
+    """By a path and a way out: a line of another version, or no line of a report."""
+    path = tmp_path / "last.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(SettingsError, match="is no report that this version reads"):
+        FollowedTest(path).told("", 0)
+
+
+def test_a_document_is_sent_once(tmp_path: Path) -> None:
+    """And again when the file is another one; of another version it is refused."""
+    path = tmp_path / "report.json"
+    path.write_text(text(samples.story()), "utf-8")
+    told = reporting(path, tmp_path / "state.db")
+    first = told({})
+    assert (len(first["scenarios"]), first["trend"]) == (6, [])
+    assert told({"test": first["test"]})["scenarios"] == []
+    os.utime(path, ns=(1, 1))
+    assert len(told({"test": first["test"]})["scenarios"]) == 6
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "format": 7}))
+    with pytest.raises(SettingsError, match="a report of format 7; this version reads 1"):
+        document_of(path)
+    path.write_text("{}")
+    with pytest.raises(SettingsError, match="is no JSON report of tests"):
+        document_of(path)

@@ -1,0 +1,136 @@
+"""Recordings that want to be more than text, in a real browser: served, and as one file. Requests are counted as the browser sends them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.ui.file import chosen, recording
+from llmproxy.ui.page import document
+from tests.support.browser import Browser, Page
+from tests.ui import hostile, samples
+from tests.ui.conftest import viewing
+
+TABS = ("said", "changed", "time", "bytes", "use")
+WALK = r"""
+async (places) => {
+  const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]/;
+  const DATA = /^data:(image\/(png|jpeg|gif|webp)|audio\/)/;
+  const app = document.getElementById("app");
+  const frame = () => new Promise(requestAnimationFrame);
+  const active = () => [
+    ...app.querySelectorAll("script, iframe, object, embed, link, style, base, form, meta, video, source, foreignObject"),
+    ...[...app.querySelectorAll("[src]")].filter((each) => !each.matches("img, audio") || !DATA.test(each.getAttribute("src"))),
+    ...[...app.querySelectorAll("[href], [action]")].filter((each) => !each.matches("a") || !each.getAttribute("href").startsWith("#")),
+    ...[...app.querySelectorAll("*")].filter((each) => each.getAttributeNames().some((name) => /^on|^srcdoc$/.test(name))),
+  ].map((each) => each.outerHTML.slice(0, 200));
+  const found = {};
+  for (const [at, ready] of places) {
+    const moved = new Promise((done) => addEventListener("hashchange", done, { once: true }));
+    location.hash = at;
+    await moved;
+    await frame();
+    for (let n = 0; n < 3000 && (app.querySelector(".pad, .late") || !app.querySelector(ready)); n++) await new Promise((done) => setTimeout(done, 5));
+    await frame();
+    app.querySelectorAll("details:not([open])").forEach((each) => { each.open = true; });
+    await frame();
+    await frame();
+    const problems = active();
+    if (!app.querySelector(ready)) problems.push(`not there: ${ready}: ${document.body.innerText.slice(0, 300)}`);
+    if (app.querySelector(".failure")) problems.push(app.querySelector(".failure").innerText);
+    if (window.owned || document.title === "owned") problems.push("something ran");
+    if (UNSEEN.test(document.body.innerText)) problems.push(`unseen: ${JSON.stringify(document.body.innerText.match(UNSEEN)[0])}`);
+    if (problems.length) found[at] = problems;
+  }
+  return found;
+}
+"""
+PASTED = ("\x1b", "\x00", "\x9b", "\u202e")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of hostile recordings."""
+    return samples.store(tmp_path_factory.mktemp("hostile") / "x.db", *hostile.interactions())
+
+
+def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
+    """Return each view of each call, and the others, with what is there when it is shown."""
+    with FileStore.open(path, writable=False, now=lambda: samples.NOW) as opened:
+        rows = [row for info in opened.cassettes() for row in opened.summaries(info.name, info.sample)]
+    names = list(dict.fromkeys(quote(row.cassette, safe="") for row in rows))
+    calls = [
+        (f"#/c/{quote(row.cassette, safe='')}/{row.id}/{tab}", f"#panel[aria-labelledby=tab-{tab}]")
+        for row in rows
+        for tab in tabs
+    ]
+    return [
+        *calls,
+        ("#/home", ".home"),
+        *((f"#/c/{name}", ".story") for name in names),
+        (f"#/d/{'/'.join(names)}", ".compare"),
+    ]
+
+
+def walk(page: Page, path: Path, tabs: Sequence[str] = TABS) -> Any:  # noqa: ANN401 - JSON
+    """Return what is more than text, by the views in which it is."""
+    return page.js(f"({WALK})({json.dumps(places(path, tabs))})")
+
+
+def test_served_it_stays_text(browser: Browser, store: Path) -> None:
+    """Every view of every call; the browser asks nobody but us, and what is copied moves no terminal."""
+    with viewing(store) as url:
+        page = browser.open(url)
+        page.see("recording", "main")
+        assert walk(page, store) == {}
+        own = page.js("location.origin")
+        assert {each for each in page.requests() if not each.startswith((own + "/", "data:", "about:"))} == set()
+        assert page.errors() == []
+        page.js("location.hash = '#/c/nothing%E0%A4%A/1'")
+        page.see("recordings", ".home")
+        page.close()
+
+
+def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, tmp_path: Path) -> None:
+    """No line of a recorded body ends it early, and nothing in it ends the pasting."""
+    with viewing(store) as url:
+        page = browser.open(url)
+        page.see("recording", "main")
+        with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
+            (shell,) = [row.id for row in opened.summaries("agent") if row.answer_text == "paste me"]
+        page.js("navigator.clipboard.writeText = async (text) => { window.pasted = text; }")
+        page.js(f"location.hash = '#/c/agent/{shell}/use'")
+        page.see("Ask the provider again", ".panel")
+        text = ""
+        for n in range(page.js("document.querySelectorAll('.copy').length")):
+            page.js(f"document.querySelectorAll('.copy')[{n}].click()")
+            text = page.js("window.pasted")
+            assert not [each for each in PASTED if each in text]
+        page.close()
+    (tmp_path / "curl").write_text("#!/bin/sh\ncat > asked\n")
+    (tmp_path / "curl").chmod(0o755)
+    subprocess.run(
+        ["/bin/sh", "-c", text], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, timeout=60
+    )
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["asked", "curl"]
+    assert (tmp_path / "asked").read_text() == hostile.SHELL.decode().replace("\x1b", "\\u001b") + "\n"
+
+
+def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) -> None:
+    """The same from the disk, with a network that would answer: not one request."""
+    with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
+        file = tmp_path / "shared.html"
+        file.write_text(document(recording(opened, list(chosen(opened, None, None)), hostile.EVIL)), "utf-8")
+    page = browser.open(file.as_uri())
+    page.see("recording", "main")
+    assert walk(page, store, ("said", "bytes")) == {}
+    assert {each for each in page.requests() if each.startswith("http")} == set()
+    assert page.errors() == []
+    page.close()
