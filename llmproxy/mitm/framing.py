@@ -55,6 +55,19 @@ class HeadTooSlow(FramingError):
         )
 
 
+class BodyTooSlow(FramingError):
+    """The body has begun, or was announced, and nothing more of it comes."""
+
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        """Say it of a body of which `seconds` brought nothing."""
+        super().__init__(
+            f"llmproxy: nothing of the request's body came for {seconds:g} seconds; the connection is closed."
+            " Send the request again, whole: its head announced more than came."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """Request line and headers."""

@@ -93,6 +93,10 @@ class Shell:
 
     head_patience: ClassVar[float] = 60.0
     """Seconds from the first byte of a head, or of a TLS handshake, to its end. Clients write a head at once."""
+    held_for: ClassVar[float] = 2.0
+    """Seconds after which a part of a request goes to the layer, which knows how long one waits for the rest."""
+    body_patience: ClassVar[float] = 300.0
+    """Seconds in which nothing more of a body comes. Clients write what they have; a slow line still brings a byte."""
 
     engine: Engine
     say: Callable[[Outcome], None]

@@ -74,6 +74,8 @@ class Front(Straight):
         self._full = False
         self._storing: asyncio.Task[None] | None = None
         """What must be over before the next request is read."""
+        self._look: asyncio.TimerHandle | None = None
+        """When to look whether what is held still waits."""
         self.layer: Idle | None = None
         """Set by the layer that was put behind; None until something was handed over."""
         self._here = True
@@ -91,6 +93,8 @@ class Front(Straight):
         super().connection_lost(exc)
         self._shell.fronts.pop(self._place, None)
         self.layer = None
+        if self._look is not None:
+            self._look.cancel()
 
     def eof_received(self) -> bool | None:
         """Let the layer hear of what is left, and of the end."""
@@ -134,6 +138,21 @@ class Front(Straight):
         except Exception:
             log.exception("llmproxy failed in front of a connection; the layer goes on")
             self._hand_over(b"".join(self._held))
+        if self._held and self._look is None:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._waited, self._held[0])
+
+    def _waited(self, first: bytes) -> None:
+        """Hand over a part of a request whose rest has not come; what is held now may be another's."""
+        self._look = None
+        if not self._held or self._storing is not None:
+            return
+        if self._held[0] is first:
+            self._hand_over(b"".join(self._held))
+        else:
+            self._look_later()
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""

@@ -42,7 +42,7 @@ from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.faster.forwarder import Forwarder
-from llmproxy.mitm.framing import FramingError, Head, HeadTooSlow, RequestReader, rewritten
+from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, RequestReader, rewritten
 from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.http1.told_lines import MOST_TOLD, is_told
 from llmproxy.mitm.https.intercept import is_loopback, meant, proxy_user
@@ -113,9 +113,9 @@ class ReplayLayer(layer.Layer):
         self._forwarder: layers.HttpLayer | None = None
         self._wakeup: commands.RequestWakeup | None = None
         self._limit: commands.RequestWakeup | None = None
-        """Asked for when a head has begun, one at a time."""
-        self._limited = 0
-        """Heads that were taken when it was."""
+        """Asked for when a request has begun and is not whole, one at a time."""
+        self._limited = (0, 0)
+        """Heads that were taken, and bytes that had come, when it was."""
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[AnswerPart] = deque()
         self._opened: OpenPlan | None = None
@@ -282,8 +282,8 @@ class ReplayLayer(layer.Layer):
                 if (head := self._reader.head()) is None:
                     if self._ended:
                         yield from self._close()
-                    elif self._reader.waiting and self._limit is None:
-                        yield from self._limit_head()
+                    elif self._reader.waiting:
+                        yield from self._limit_for(self._shell.head_patience)
                     return
                 self._head = head
                 yield from self._open(head)
@@ -300,22 +300,26 @@ class ReplayLayer(layer.Layer):
                 yield from self._client_left()
             else:
                 yield from self._continue(self._head)
+                yield from self._limit_for(self._shell.body_patience)
                 return
 
-    def _limit_head(self) -> Commands:
-        """A head has begun: look whether it still stands there when its time is over."""
-        self._limit, self._limited = commands.RequestWakeup(self._shell.head_patience), self._reader.heads
-        yield self._limit
+    def _limit_for(self, seconds: float) -> Commands:
+        """A request has begun: look whether it still stands there when its time is over."""
+        if self._limit is None:
+            self._limit, self._limited = commands.RequestWakeup(seconds), (self._reader.heads, self.seen)
+            yield self._limit
 
     def _limit_over(self) -> Commands:
-        """Refuse a head that has not ended; one that began since gets a limit of its own."""
-        self._limit = None
-        if self._state is not LayerState.READING or self._head is not None or not self._reader.waiting:
-            return
-        if self._reader.heads != self._limited:
-            yield from self._limit_head()
-        else:
-            raise HeadTooSlow(self._shell.head_patience)
+        """Refuse a head that has not ended, and a body of which nothing has come; what has begun since gets a limit of its own."""
+        self._limit, (heads, seen) = None, self._limited
+        if self._uploading if self._forwarding else self._state is LayerState.READING and self._head is not None:
+            if seen == self.seen:
+                raise BodyTooSlow(self._shell.body_patience)
+            yield from self._limit_for(self._shell.body_patience)
+        elif self._state is LayerState.READING and self._reader.waiting:
+            if heads == self._reader.heads:
+                raise HeadTooSlow(self._shell.head_patience)
+            yield from self._limit_for(self._shell.head_patience)
 
     def _most(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
@@ -690,6 +694,8 @@ class ReplayLayer(layer.Layer):
                 self._uploading = False
                 if not self._overflow:
                     self._shell.engine.identify(exchange, bytes(self._body))
+        if not over:
+            yield from self._limit_for(self._shell.body_patience)
         if raw and self._forwarding:
             yield from self._to_forwarder(events.DataReceived(self.context.client, raw))
         elif over:
