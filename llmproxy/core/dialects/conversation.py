@@ -6,6 +6,7 @@ put together by index. Nothing here raises on odd input; what is not understood 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.answers import SHAPES
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from llmproxy.core.providers.table import Family
 
 __all__ = ["Message", "ToolCall", "answered", "asked", "last_user_text", "made_ids"]
+
+LOOKED_AT = 1000
+"""Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold millions of entries."""
 
 # -- requests --------------------------------------------------------------------------------------------------------------
 
@@ -94,8 +98,11 @@ def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa
 
 
 def last_user_text(body: bytes) -> str | None:
-    """Return what the user said last in a request's conversation, without reading what came before it. Never raises."""
-    for make, part in reversed(_parts(_tree(body))):
+    """Return what the user said last in a request's conversation, without reading what came before it. Never raises.
+
+    None as well where that stands before the last `LOOKED_AT` entries.
+    """
+    for make, part in islice(reversed(_parts(_tree(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
                 return message.text

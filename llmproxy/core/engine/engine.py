@@ -547,7 +547,11 @@ class Engine:
         """Let the run fork with this request: from here on it is recorded in the child."""
         if (store := self._store) is None:
             raise AssertionError("a fork without a store")
-        miss = None if why is None else self._explained(exchange, why, recordings)
+        miss = (
+            None
+            if why is None
+            else self._explained(exchange, why, recordings, self._canonical(exchange, exchange.body or b""))
+        )
         part(forking, exchange, miss, store=store, hide=self.redactor.text, now=self.now())
         return Decided(Decision.RECORD)
 
@@ -621,10 +625,11 @@ class Engine:
 
     def _miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
-        miss = self._explained(exchange, why, recordings)
+        wanted = self._canonical(exchange, exchange.body or b"")
+        miss = self._explained(exchange, why, recordings, wanted)
         exchange.nearest = miss.nearest.id if miss.nearest else None
         exchange.asked = self.redactor.text(miss.context.last_user[:TEXT])
-        if exchange.session.misses_again(self._canonical(exchange, exchange.body or b"")):
+        if exchange.session.misses_again(wanted):
             exchange.repeats, exchange.note = True, REPEATED
             return MissError(self.redactor.text(miss.text))
         places = miss.nearest.places if miss.nearest else ()
@@ -633,13 +638,17 @@ class Engine:
         more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
         return MissError(self.redactor.text(miss.text + more))
 
-    def _explained(self, exchange: Exchange, why: MissReason, recordings: int) -> ExplainedMiss:
-        request = self._request(exchange, exchange.body or b"")
-        wanted = canonicalize(request, exchange.route, self.config.rules, self._made_by(exchange.session))
+    def _explained(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         from llmproxy.core.engine.missing import explain_miss
 
         return explain_miss(
-            exchange, why, recordings, request=request, wanted=wanted, config=self.config, store=self.store
+            exchange,
+            why,
+            recordings,
+            request=self._request(exchange, exchange.body or b""),
+            wanted=wanted,
+            config=self.config,
+            store=self.store,
         )
 
     # --- the answer ------------------------------------------------------------------------------------------------

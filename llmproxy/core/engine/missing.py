@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmproxy.core.bindings import rename_request
-from llmproxy.core.dialects.conversation import asked
+from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
@@ -38,7 +38,6 @@ def explain_miss(
     """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted."""
     session, where = exchange.session, exchange.route
     key = exchange.key or Key("")
-    conversation = asked(exchange.family, exchange.operation, request.body)
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = MissContext(
         mode=session.mode,
@@ -52,7 +51,7 @@ def explain_miss(
         operation=exchange.operation,
         model=exchange.model,
         stream=exchange.stream,
-        last_user=next((said.text for said in reversed(conversation) if said.role == "user"), ""),
+        last_user=last_user_text(request.body) or "",
         store=config.shown or str(config.store),
         store_exists=store is not None,
         again=config.again,

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import Message, ToolCall, answered, asked, last_user_text, made_ids
+from llmproxy.core.dialects.conversation import (
+    LOOKED_AT,
+    Message,
+    ToolCall,
+    answered,
+    asked,
+    last_user_text,
+    made_ids,
+)
 from llmproxy.core.dialects.streams import framing
 from llmproxy.core.providers.table import Family
 from tests.support.traffic import exchanges
@@ -107,6 +115,15 @@ def test_the_last_words_of_the_user(family: Family, operation: str, body: object
 def test_odd_requests_have_no_last_words(raw: bytes) -> None:
     """Nothing is raised, nothing made up."""
     assert last_user_text(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("behind", "found"), [(0, "hi"), (LOOKED_AT - 1, "hi"), (LOOKED_AT, None), (LOOKED_AT * 50, None)]
+)
+def test_of_very_many_entries_only_the_last_ones_are_looked_at(behind: int, found: str | None) -> None:
+    """A body of some megabytes may hold millions that say nothing."""
+    body = {"messages": [{"role": "user", "content": "hi"}, *({} for _ in range(behind))]}
+    assert last_user_text(json.dumps(body).encode()) == found
 
 
 SAID = Message("assistant", "Hello", (CALL,))
