@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.caching.store import CacheEntry, CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NAME = typer.Argument(None, metavar="[NAME]", help="Only what a function with this in its name made.")
+_NAME = typer.Argument(None, metavar="NAME", help="Only what a function with this in its name made.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 

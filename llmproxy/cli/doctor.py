@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="Run it, and see what it does."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="Run it, and see what it does."),
     pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
     intercept: bool = typer.Option(False, "--intercept", help="Intercept HTTPS as well."),
 ) -> None:

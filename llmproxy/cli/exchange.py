@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Found = tuple[list[Interaction], tuple[Slot, ...]]
     from llmproxy.settings import Loaded
 
-_FILES = typer.Argument(..., metavar="FILE...", help="Files of recordings, or folders of them.")
+_FILES = typer.Argument(..., metavar="FILE", help="Files of recordings, or folders of them.")
 _UPSTREAM = typer.Option(
     None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
 )

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def faults(
-    name: str = typer.Argument("", metavar="[KIND|PRESET]", help="A preset is printed as a file to start from."),
+    name: str = typer.Argument("", metavar="KIND|PRESET", help="A preset is printed as a file to start from."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the kinds of faults on purpose and the presets, with an example each; or print one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.naming import find, is_number
+from llmproxy.cli.parts.stores.naming import also_called, find, is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     paths: list[Path] | None = typer.Argument(
-        None, metavar="[PATHS]", help="Stores, cassette files, folders of them; default: the store."
+        None, metavar="PATH", help="Stores, cassette files, folders of them; default: the store."
     ),
     store: Path | None = STORE,
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only of this cassette."),
@@ -73,7 +73,7 @@ def verify(
 
 
 def prune(
-    paths: list[Path] | None = typer.Argument(None, metavar="[STORES]", help="Default: the store."),
+    paths: list[Path] | None = typer.Argument(None, metavar="STORE", help="Default: the store."),
     store: Path | None = STORE,
     superseded: bool = typer.Option(False, "--superseded", help="What a newer recording replaced (the default)."),
     unused: bool = typer.Option(False, "--unused", help="What the last run had at hand and did not use."),
@@ -155,7 +155,7 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
         say("Nothing was deleted.")
         return False
     done = database.delete(ids)
-    freed = "" if done.freed is None else f"; the file is {size(done.freed)} smaller"
+    freed = "" if not done.freed else f"; the file is {size(done.freed)} smaller"
     say(f"Deleted {counted(done.interactions, 'interaction')}{freed}.")
     return True
 
@@ -164,7 +164,7 @@ def rm(
     what: list[str] = typer.Argument(
         ...,
         autocompletion=cassettes,
-        metavar="CASSETTE|ID...",
+        metavar="CASSETTE|ID",
         help="Cassettes, samples of them (NAME~2), numbers of interactions.",
     ),
     store: Path | None = STORE,
@@ -178,7 +178,7 @@ def rm(
         whole = []
         for typed in what:
             if is_number(typed) and not cassette:
-                wanted |= {row.id: row for row in [_with_id(rows, int(typed), database)]}
+                wanted |= {row.id: row for row in [_with_id(rows, typed, database)]}
                 continue
             named = find(database, typed)
             whole += [named.cassette] if named.sample is None else []
@@ -191,12 +191,13 @@ def rm(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _with_id(rows: Collection[RowSummary], id_: int, database: Store) -> RowSummary:
+def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSummary:
     for row in rows:
-        if row.id == id_:
+        if row.id == int(typed):
             return row
     raise CassetteNotFound(
-        f"There is no interaction {id_} in {shown(database.path)}.", hint=f"Their numbers: {look('ls', database.path)}"
+        f"There is no interaction {typed} in {shown(database.path)}.",
+        hint=also_called(database, typed, "rm") or f"Their numbers: {look('ls', database.path)}",
     )
 
 

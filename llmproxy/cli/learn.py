@@ -48,7 +48,7 @@ def learn(
     recording: str = typer.Argument(
         ..., metavar="CASSETTE", autocompletion=cassettes, help="The recording that is to fit other runs."
     ),
-    command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="The agent, as it was recorded."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent, as it was recorded."),
     accept: bool = typer.Option(
         False, "--accept", help="Take what is plain (uuid, hex, time, duration) without a question."
     ),

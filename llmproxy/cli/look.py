@@ -18,11 +18,13 @@ from llmproxy.cli.parts.bindings import (
     values_of,
 )
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.naming import is_number
+from llmproxy.cli.parts.stores.naming import also_called, is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
-from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, say, table
+from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, room, say, table, wrapped
+from llmproxy.core.traffic.differences import printable
+from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import Channel
-from llmproxy.report.forms.amounts import dollars, duration, number, when
+from llmproxy.report.forms.amounts import counted, dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import CassetteInfo
     from llmproxy.core.traffic.interaction import Interaction
 
+_HEAD = 12
+"""Cells before what a line of `show`'s head says."""
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -181,10 +185,10 @@ def show(
 
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
-    _show(int(what), store, raw=raw, request=request, as_json=as_json)
+    _show(what, store, raw=raw, request=request, as_json=as_json)
 
 
-def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
+def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.keys.normalize import Rules
@@ -193,7 +197,11 @@ def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_
     from llmproxy.core.traffic.frames import is_frames, transcript
 
     with opened(store) as database:
-        found = database.load(interaction)
+        other = also_called(database, typed, "show")
+        try:
+            found = database.load(int(typed))
+        except CassetteNotFound as error:
+            raise CassetteNotFound(error.message, hint=other or error.hint) from None
         fork = fork_of(database, found.cassette, found.sample)
         settings = gather({"store": store}).settings
         rules = Rules.from_config(settings.normalize.model_dump())
@@ -203,12 +211,15 @@ def _show(interaction: int, store: Path | None, *, raw: bool, request: bool, as_
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
         sys.stdout.buffer.flush()
         return
+    if other:
+        typer.echo(f"({other})", err=True)
     asked, answer = _conversation(found)
     if as_json:
         dump(_plain(found, asked, answer) | {"slots": values})
         return
     for text in [*_facts(found), *_bound(found, values), *([f"cassette    {fork.describe()}"] if fork else [])]:
-        say(line(text))
+        head, value = text[:_HEAD], printable(text[_HEAD:])
+        say(head + f"\n{' ' * _HEAD}".join(wrapped(value, room(), _HEAD)))
     if request:
         say("\n" + body_text(found.request.body))
         return
@@ -272,7 +283,7 @@ def _facts(found: Interaction) -> list[str]:
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {len(answer.chunks):,} chunks,"
+            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {counted(len(answer.chunks), 'chunk')},"
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
@@ -295,12 +306,18 @@ def _message(message: Message, *, title: bool = True) -> None:
         of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
         say(f"\n--- {line(message.role)}{of}")
     if message.reasoning:
-        say(f"(reasoning) {paragraphs(message.reasoning)}")
+        _read(f"(reasoning) {message.reasoning}")
     if message.text:
-        say(paragraphs(message.text))
+        _read(message.text)
     for call in message.tool_calls:
         say(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
         say("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
+
+
+def _read(text: str) -> None:
+    """Print a text that somebody wrote, on a terminal broken between words."""
+    for row in wrapped(paragraphs(text), room()):
+        say(row)
 
 
 def _text(body: bytes) -> object:

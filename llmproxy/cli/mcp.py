@@ -80,12 +80,12 @@ def mcp(
 def serve(
     ctx: typer.Context,
     what: str = typer.Argument(
-        "", metavar="[STORE|CASSETTE]", help="A store: a file or a URL; else the cassette that is meant."
+        "", metavar="STORE|CASSETTE", help="A store: a file or a URL; else the cassette that is meant."
     ),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
 ) -> None:
-    """Serve recordings to a coding agent, as an MCP server over stdio; behind -- the agent that it may replay."""
+    """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it may replay."""
     from llmproxy.client.tools.offered import Serving
     from llmproxy.client.tools.serving import serve as serve_tools
 

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def merge(
     inputs: list[Path] = typer.Argument(
         ...,
-        metavar="INPUT...",
+        metavar="INPUT",
         help="Reports, stores, journals and cassette folders of the parts, or folders that hold them.",
     ),
     report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),

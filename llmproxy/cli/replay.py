@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The agent, with its own options."),
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The agent, with its own options."),
     override_tool: list[str] = typer.Option(
         [],
         "--override-tool",

@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="What to run, with its own options."),
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="What to run, with its own options."),
     intercept: bool = typer.Option(
         False, "--intercept", help="Intercept HTTPS as well, for clients whose base URL cannot be changed."
     ),

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def scan(
     paths: list[Path] | None = typer.Argument(
-        None, metavar="[PATHS]", help="Stores, cassettes, exports, reports, folders of them; default: the store."
+        None, metavar="PATH", help="Stores, cassettes, exports, reports, folders of them; default: the store."
     ),
     store: Path | None = STORE,
 ) -> None:

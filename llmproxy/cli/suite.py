@@ -17,7 +17,7 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import LoadedSuites
 
-_PATHS = typer.Argument(None, metavar="[SUITE]...", help="Files, folders, globs. Default: this folder.")
+_PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def _loaded(paths: Sequence[str] | None) -> LoadedSuites:
 
 
 def validate(paths: list[str] = _PATHS) -> None:
-    """Check suites: every mistake with file, line and column, and what is allowed but probably not meant."""
+    """Check suites: every mistake with file, line and column. Also told is what is allowed but probably not meant."""
     loaded = _loaded(paths)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
@@ -63,7 +63,7 @@ def list_cases(
     grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with this in id, name or description."),
     as_json: bool = typer.Option(False, "--json", help="As JSON."),
 ) -> None:
-    """List scenarios: id, name, tags, runs, and what each is recorded as."""
+    """List scenarios: id, name, tags, runs, and their recordings."""
     from llmproxy.suite.choose.cassettes import cassette_name
     from llmproxy.suite.choose.selection import Wanted, select
 
@@ -105,7 +105,7 @@ def from_session(
     sample: int = typer.Option(1, "--sample", min=1, help="Which sample of the recording."),
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
-    """Make a suite of a recorded conversation; it passes in replay at once."""
+    """Make a suite of a recorded conversation. It passes in replay at once."""
     from llmproxy.suite.choose.cassettes import cassette_name
     from llmproxy.suite.choose.project import described
     from llmproxy.suite.make.from_session import suite_of

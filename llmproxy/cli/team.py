@@ -14,7 +14,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import server_of, shown
 
-_NAMES = typer.Argument(..., metavar="CASSETTE...", help="Which cassettes.")
+_NAMES = typer.Argument(..., metavar="CASSETTE", help="Which cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The store in a file.")
 _AS = typer.Option(None, "--as", metavar="NAME", help="Its name there; default: the same.")
 _REPLACE = typer.Option(False, "--replace", help="Replace a cassette of that name which says something else.")

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 def run_tests(
     ctx: typer.Context,
     paths: list[str] = typer.Argument(
-        None, metavar="[SUITE]...", help="Suites: files, folders, globs. Default: this folder."
+        None, metavar="SUITE", help="Suites: files, folders, globs. Default: this folder."
     ),
     tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
     tag: list[str] = typer.Option(

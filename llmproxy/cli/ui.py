@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def ui(
     what: str | None = typer.Argument(
         None,
-        metavar="[STORE|CASSETTE|REPORT]",
+        metavar="STORE|CASSETTE|REPORT",
         autocompletion=cassettes,
         help="A store, a file of recordings, the name of a cassette, or a JSON report of tests; default: the store.",
     ),

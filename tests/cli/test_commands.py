@@ -20,6 +20,17 @@ def test_a_listed_command_is_there_and_says_what_the_list_says(name: str) -> Non
     assert len(COMMANDS[name].help) <= 80 - len("  textconv  ")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_is_cut(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a group of commands, either; and arguments stand in one pair of brackets."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([name, "--help"]) == 0
+    usage, *lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.endswith("...")]
+    assert max(map(len, lines)) <= 80
+    assert not {"[[", "]]", "......", "...}"} & {usage[n : n + size] for size in (2, 4, 6) for n in range(len(usage))}
+
+
 def test_every_command_of_a_module_is_listed() -> None:
     """A command cannot be registered and then be forgotten in the list."""
     import importlib

@@ -49,7 +49,7 @@ def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys
     assert "1 live interaction" in capsys.readouterr().out
     assert main(["prune", str(path), str(other), "--cassette", "other", "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "Deleted 1 interaction;" in out
+    assert "Deleted 1 interaction" in out
     assert f"nothing to delete in {other}" in out
     assert main(["verify", str(tmp_path / "nosuch.db")]) == 3
     assert main(["verify", str(path), "--cassette", "x", "--rekey"]) == 2
@@ -268,7 +268,8 @@ def test_rm_asks(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_digits_are_an_id_unless_a_cassette_is_meant(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--cassette` forces a name."""
     fill(path, chat("In 17?", "Yes.", cassette="17"))
-    assert run(capsys, path, "rm", "17", "--yes")[0] == 3
+    code, out = run(capsys, path, "rm", "17", "--yes")
+    assert (code, "llmproxy rm --cassette 17" in out) == (3, True)
     assert run(capsys, path, "rm", "--cassette", "17", "--yes")[0] == 0
     assert len(listed(capsys, path)) == 2
 

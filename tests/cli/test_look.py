@@ -60,7 +60,7 @@ def test_show_reads_as_a_conversation(path: Path, capsys: pytest.CaptureFixture[
     assert code == 0
     assert "POST https://api.openai.com/v1/chat/completions" in out
     assert "200 OK, complete" in out
-    assert "11 tokens in, 2 out" in out
+    assert "\nusage       11 tokens in, 2 out" in out
     assert out.endswith("--- user\nHow are you?\n\n=== answer\nFine.\n")
 
 
@@ -192,10 +192,22 @@ def test_show_reads_a_whole_cassette_as_a_conversation(path: Path, capsys: pytes
     assert code == 0
     assert out.startswith("default: 1 call, 11 tokens in, 2 out, $")
     assert out.splitlines()[1:] == ["", "#1     asked     How are you?", "       answered  Fine."]
-    assert run(capsys, path, "show", "17")[0] == 3
+    code, out = run(capsys, path, "show", "17")
+    assert (code, "The cassette 17: llmproxy show --cassette 17" in out) == (3, True)
     assert "Third?" in run(capsys, path, "show", "--cassette", "17")[1]
     told = json.loads(run(capsys, path, "show", "default", "--json")[1])
     assert [step["kind"] for step in told[0]["steps"]] == ["user", "answer"]
+
+
+def test_a_number_is_an_id_and_a_cassette_of_that_name_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, so that what is read by a program stays what it was."""
+    fill(path, chat("Third?", "Yes.", cassette="1"))
+    assert main(["show", "1", "--store", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert ("How are you?" in out, "The cassette 1" in out) == (True, False)
+    assert err == f"(The cassette 1: llmproxy show --cassette 1 --store {path})\n"
+    assert main(["show", "2", "--store", str(path)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_show_says_what_it_wants(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

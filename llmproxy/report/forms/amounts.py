@@ -30,10 +30,10 @@ def in_and_out(read: int | None, written: int | None) -> str:
 
 
 def dollars(cost: Decimal | float) -> str:
-    """Return dollars to a cent, below one to a hundredth of it, and finer where that would read 0."""
+    """Return dollars to a cent, below one to a hundredth of it, and finer where that would read 0; never with an exponent."""
     if cost == 0 or cost >= 1:
         return f"${cost:,.2f}" if cost else "$0"
-    return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${cost:.2g}"
+    return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${Decimal(f'{cost:.1e}'):f}"
 
 
 def duration(ms: float | None) -> str:

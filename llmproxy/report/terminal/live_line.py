@@ -1,7 +1,8 @@
 """The line of one request, in columns that a terminal has room for; pure.
 
 A pipe gets every column. A terminal gets those that fit, and what is left of its width for the beginning of prompt and answer; what tells
-a line apart (time, what happened, model, status, recording, a note) is never left out for it.
+a line apart (time, what happened, model, status, recording, session, a note) is never left out for it, a long name of a session cut in its
+middle.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.report.forms.amounts import clock, duration, in_and_out
-from llmproxy.report.terminal.cells import cut, fill, width
+from llmproxy.report.terminal.cells import cut, cut_middle, fill, width
 
 __all__ = ["clean", "heads", "line", "paint", "steps"]
 
@@ -38,6 +39,8 @@ _TEXT = 60
 """Characters of prompt and answer each that a pipe gets."""
 _FEWEST = 8
 """Cells below which a text says nothing."""
+_SESSION = 20
+"""Cells that the name of a session gets before any text does."""
 
 
 class _Column(NamedTuple):
@@ -51,12 +54,13 @@ class _Column(NamedTuple):
 
 
 _WIDE = 120
+_WIDEST = 160
 _COLUMNS = (
     _Column("time", 8, 8),
     _Column("what", 7, 7),
     _Column("provider", 9, 9, since=_WIDE),
     _Column("model", 24, 16),
-    _Column("operation", 16, 16, since=160),
+    _Column("operation", 16, 16, since=_WIDEST),
     _Column("status", 6, 6),
     _Column("took", 8, 8, right=True),
     _Column("tokens", 12, 10, since=100, right=True),
@@ -91,7 +95,8 @@ def line(
         "tokens": in_and_out(outcome.usage.input, outcome.usage.output),
     }
     columns = list(_laid_out(cells, room))
-    extras = [*_extras(outcome, key=room is None or room >= _WIDE)]
+    left = None if room is None else room - width("  ".join(columns))
+    extras = [*_extras(outcome, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
     columns[:2] = [paint(columns[0], "dim", colour=colour), paint(columns[1], word, colour=colour)]
     said = _said(outcome, None if room is None else room - width(plain) - 3) if texts else ""
@@ -108,20 +113,18 @@ def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
         yield fill(text if room is None else cut(text, size), size, right=column.right)
 
 
-def _extras(outcome: Outcome, *, key: bool) -> Iterator[str]:
-    """Yield what stands after the columns, where there is something to say; `key`: also of what was not found."""
-    if outcome.interaction is not None:
-        yield f"#{outcome.interaction}"
-    elif outcome.key and key:
-        yield outcome.key.partition(":")[2][:8]
-    if outcome.session != DEFAULT_SESSION:
-        yield clean(outcome.session)
-    if outcome.party != AGENT:
-        yield f"({clean(outcome.party)})"
-    if outcome.nearest is not None:
-        yield f"nearest #{outcome.nearest}"
-    if outcome.note:
-        yield clean(outcome.note, _NOTE)
+def _extras(outcome: Outcome, room: int | None, *, key: bool) -> Iterator[str]:
+    """Yield what stands after the columns, in `room` cells, where there is something to say; `key`: also of what was not found."""
+    found = f"#{outcome.interaction}" if outcome.interaction is not None else ""
+    digest = outcome.key.partition(":")[2][:8] if outcome.key and key and not found else ""
+    party = f"({clean(outcome.party)})" if outcome.party != AGENT else ""
+    near = f"nearest #{outcome.nearest}" if outcome.nearest is not None else ""
+    session = clean(outcome.session) if outcome.session != DEFAULT_SESSION else ""
+    if session and room is not None:
+        left = room - sum(width(each) + 2 for each in (found or digest, party, near) if each) - 2
+        session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
+    note = clean(outcome.note, _NOTE) if outcome.note else ""
+    yield from filter(None, (found or digest, session, party, near, note))
 
 
 def _said(outcome: Outcome, room: int | None) -> str:

@@ -20,7 +20,7 @@ export function money(usd) {
   if (usd === null || usd === undefined) return "";
   if (usd === 0) return "$0";
   if (usd >= 1e9) return `$${usd.toPrecision(2)}`;
-  return usd < 0.0001 ? `$${usd.toPrecision(2)}` : usd < 1 ? `$${usd.toFixed(4)}` : `$${usd.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return usd < 0.0001 ? `$${usd.toFixed(Math.min(1 - Math.floor(Math.log10(usd)), 100))}` : usd < 1 ? `$${usd.toFixed(4)}` : `$${usd.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
 export function duration(ms) {

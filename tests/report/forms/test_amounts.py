@@ -19,7 +19,14 @@ def test_unknown_is_said_and_zero_is_not_invented() -> None:
 
 @pytest.mark.parametrize(
     ("cost", "text"),
-    [(0, "$0"), (Decimal("0.04211"), "$0.0421"), (1234.5, "$1,234.50"), (Decimal("0.0000012"), "$0.0000012")],
+    [
+        (0, "$0"),
+        (Decimal("0.04211"), "$0.0421"),
+        (1234.5, "$1,234.50"),
+        (Decimal("0.0000012"), "$0.0000012"),
+        (0.000098, "$0.000098"),
+        (Decimal("0.000000098"), "$0.000000098"),
+    ],
 )
 def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
     """To a cent, below one to a hundredth of it, finer where that would read 0."""

@@ -83,3 +83,18 @@ def test_a_note_is_whole_whatever_the_width() -> None:
     """What must be read is not cut; the terminal breaks the line."""
     note = "NOT RECORDED: the disk is full, and what came since then is lost for good"
     assert note in line(TALK._replace(note=note), zone=UTC, room=80)
+
+
+@pytest.mark.parametrize("room", [80, 100, 120, 200])
+def test_a_long_name_of_a_session_is_cut_in_its_middle(room: int) -> None:
+    """The line fits, and the end, which tells sessions apart, is there; a pipe gets the whole name."""
+    session = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain]"
+    for outcome in (TALK, MISS._replace(party="judge")):
+        long = outcome._replace(session=session)
+        shown = line(long, zone=UTC, room=room)
+        assert width(shown) <= room or (
+            room == 80 and outcome is not TALK
+        )  # who asked and what is nearest are never cut
+        assert "rain]" in shown
+        assert session in line(long, zone=UTC)
+    assert "Do I" in line(TALK._replace(session=session), zone=UTC, room=200)

@@ -49,6 +49,14 @@ def find(store: Reading, typed: str) -> Named:
     )
 
 
+def also_called(store: Reading, typed: str, command: str) -> str:
+    """Return how to get the cassette whose name is a number, as one types it after `command`; nothing if there is none.
+
+    A number is an interaction's id unless ``--cassette`` stands with it.
+    """
+    return f"The cassette {typed}: {look(f'{command} --cassette {typed}', store.path)}" if store.has(typed, 1) else ""
+
+
 def number_of(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError: it is none; `wanted` says for what one is needed."""
     if is_number(typed):

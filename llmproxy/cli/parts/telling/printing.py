@@ -10,14 +10,17 @@ import json
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
 
 import typer
 
 from llmproxy.core.traffic.differences import printable
-from llmproxy.report.terminal.cells import cut, fill, width
+from llmproxy.report.terminal.cells import cut, fill, folded, width
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
+_NARROWEST = 8
+"""Cells that a folded column has at least."""
 
 
 def line(text: str) -> str:
@@ -48,6 +51,20 @@ def say(text: str = "") -> None:
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def room() -> int | None:
+    """Return how many cells the terminal is wide; None for a pipe or a file, where nothing is cut or broken."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
+    """Yield the rows of a text, broken between words for a terminal of `room` cells of which `indent` are taken."""
+    for row in text.split("\n"):
+        if room is None or room - indent < _LEAST:
+            yield row
+        else:
+            yield from (each.rstrip() for each in folded(row, room - indent, " "))
+
+
 def dump(value: object) -> None:
     """Print JSON in plain ASCII: safe for any terminal and any reader."""
     typer.echo(json.dumps(value, indent=2, default=str))
@@ -57,8 +74,7 @@ def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, alike: Collection[str] = (), measures: Collection[str] = ()
 ) -> None:
     """Print columns, in a pipe all of them; a terminal gets those that :func:`laid_out` finds room for."""
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for text in laid_out(head, rows, room, alike, measures):
+    for text in laid_out(head, rows, room(), alike, measures):
         say(text)
 
 
@@ -72,7 +88,8 @@ def laid_out(
     """Yield the lines of a table for a terminal of `room` cells, None for a pipe.
 
     What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of `measures`. If the last
-    column still has no room it gets lines of its own. What tells rows apart is always there; only the last column is cut.
+    column still has no room it gets lines of its own if it is long, and the widest of the others go on below themselves (a long name of a
+    cassette). What tells rows apart is always there and whole; only the last column is cut.
     """
     cells = [[line(cell) or "-" for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(head, *cells, strict=True)]
@@ -84,14 +101,35 @@ def laid_out(
         if room is None or sum(widths[m] + 2 for m in kept) + least <= room:
             break
         kept.remove(n)
+    short = least == widths[last]
+    if room is not None and short:
+        _narrow(widths, kept, room - least - 2)
     below = room is not None and sum(widths[m] + 2 for m in kept) + least > room
+    if below:
+        _narrow(widths, kept, room or 0)
     for row in (head, *cells):
-        front = "  ".join(fill(row[n], widths[n]) for n in kept)
-        if below:
-            yield front.rstrip()
-            yield "    " + cut(row[last], (room or 0) - 4)
+        first, *more = zip_longest(*(folded(row[n], widths[n]) for n in kept), fillvalue="")
+        front = _aligned(first, widths, kept)
+        if not below:
+            yield f"{front}  {row[last] if room is None else cut(row[last], room - width(front) - 2)}".rstrip()
         else:
-            yield (f"{front}  " + (row[last] if room is None else cut(row[last], room - width(front) - 2))).rstrip()
+            yield front.rstrip()
+        yield from (_aligned(each, widths, kept).rstrip() for each in more)
+        if below:
+            yield "    " + cut(row[last], (room or 0) - 4)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
+    return "  ".join(fill(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
+
+
+def _narrow(widths: list[int], kept: Collection[int], room: int) -> None:
+    """Take cells from the widest columns until all stand in `room`, as far as that goes."""
+    while kept and sum(widths[n] + 2 for n in kept) - 2 > room:
+        widest = max(kept, key=lambda n: widths[n])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
 
 
 def size(count: int) -> str:

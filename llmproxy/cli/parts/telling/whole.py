@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import opened
-from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say
+from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, room, say, wrapped
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
 from llmproxy.report.forms.amounts import counted, dollars, duration, number, when
@@ -42,13 +39,13 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         if as_json:
             dump([_plain(database, named.cassette, sample) for sample in samples])
             return
+        cells = room()
         for n, sample in enumerate(samples):
             told = _plain(database, named.cassette, sample)
-            say(("\n" if n else "") + _sums(told))
+            say(("\n" if n else "") + "\n".join(wrapped(_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
                 say(line(fork.describe()))
-            room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            for text in conversation(told["steps"], room):
+            for text in conversation(told["steps"], cells):
                 say(text)
 
 
@@ -92,7 +89,7 @@ def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(_wrapped(_said(step), room, _INDENT + len(inside))):
+        for n, text in enumerate(wrapped(paragraphs(_said(step)), room, _INDENT + len(inside))):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 
@@ -104,11 +101,3 @@ def _said(step: Mapping[str, Any]) -> str:
         return f"{step.get('text') or '(nothing)'}{error}{again}"
     result = step.get("result")
     return f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> {'(no result seen)' if result is None else result}"
-
-
-def _wrapped(text: str, room: int | None, indent: int) -> Iterator[str]:
-    for row in paragraphs(text).split("\n"):
-        if room is None or len(row) + indent <= room or room - indent < 20:
-            yield row
-        else:
-            yield from textwrap.wrap(row, room - indent, break_on_hyphens=False) or [""]

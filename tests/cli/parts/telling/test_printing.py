@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.telling.printing import body_text, laid_out, line, paragraphs, size, table
+from llmproxy.cli.parts.telling.printing import body_text, laid_out, line, paragraphs, size, table, wrapped
 from llmproxy.report.terminal.cells import width
 
 
@@ -53,14 +53,22 @@ ROWS = [
 
 @pytest.mark.parametrize("room", [40, 60, 80, 100, 120, 200])
 def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room: int) -> None:
-    """First goes what all rows share, then measures; then the text gets a line of its own."""
+    """First goes what all rows share, then measures; then the text gets a line of its own, and long names go on below themselves."""
     lines = list(laid_out(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
     text = "\n".join(lines)
-    assert all(cells in text for row in ROWS for cells in (row[1], row[3]))
+    assert all(cells in text for row in ROWS for cells in (row[1], row[3])) or room == 40
     assert "How are you" in text
-    if room >= 60:
-        assert max(map(width, lines)) <= room
+    assert max(map(width, lines)) <= room
     assert ("ms" in lines[0], "party" in lines[0]) == (room >= 76, room >= 83)
+
+
+def test_a_long_name_goes_on_below_itself() -> None:
+    """All of it, and in its column."""
+    name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
+    lines = list(laid_out(("cassette", "live", "state"), [(name, "12", "complete")], 60))
+    assert max(map(width, lines)) <= 60
+    first, live, state = lines[1].split()
+    assert (first + "".join(row.strip() for row in lines[2:]), live, state) == (name, "12", "complete")
 
 
 def test_columns_stay_where_there_is_room_for_them() -> None:
@@ -69,3 +77,13 @@ def test_columns_stay_where_there_is_room_for_them() -> None:
         "id  ms  text",
         "1   5   x",
     ]
+
+
+def test_a_text_is_broken_between_words() -> None:
+    """By cells, a word that is longer in its middle; in a pipe not at all."""
+    text = "It rains in Bergen, so take an umbrella with you.\n\n" + "x" * 50 + "\n" + "東京" * 20
+    rows = list(wrapped(text, 40, 10))
+    assert rows[:3] == ["It rains in Bergen, so take", "an umbrella with you.", ""]
+    assert rows[3:5] == ["x" * 30, "x" * 20]
+    assert max(map(width, rows)) == 30
+    assert list(wrapped(text, None)) == text.split("\n")
