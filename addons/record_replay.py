@@ -24,13 +24,25 @@ def give_up(why: str, beside: Path) -> NoReturn:
         for each in (up / "bin/mitmdump", up / "Scripts/mitmdump.exe")
         if each.is_file()
     ]
+    ours = our_name(beside)
     run = f"Run the mitmdump of llmproxy's own environment:  {own[0]}\nor put" if own else "Put"
     sys.stderr.write(
         f"llmproxy: {why}\n{run} llmproxy into mitmproxy's environment:  "
-        "uv tool install mitmproxy --with llmproxy-replay   (pipx inject mitmproxy llmproxy-replay)\n"
+        f"uv tool install mitmproxy --with '{ours}'   (pipx inject mitmproxy '{ours}')\n"
     )
     sys.stderr.flush()
     os._exit(3)  # mitmproxy would only log an exception, go on without us, and pass everything
+
+
+def our_name(beside: Path) -> str:
+    """Return what an installer takes for llmproxy: the place that it came from, where it came from no index."""
+    try:
+        sys.path.append(str(beside))
+        from llmproxy.install import requirement
+
+        return requirement()
+    except Exception:  # noqa: BLE001 - whatever keeps it from being loaded is being told already
+        return "llmproxy-replay"
 
 
 def make() -> object:

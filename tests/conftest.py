@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.process import required
+
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Control
     from tests.support.postgres import Postgres
@@ -63,8 +65,8 @@ def pytest_runtest_makereport(
     """
     report = yield
     sdk = "sdk" in item.path.parts or item.get_closest_marker("sdk") is not None
-    required = sdk and os.environ.get("LLMPROXY_TEST_REQUIRE") == "all"
-    if required and report.skipped and not hasattr(report, "wasxfail") and _NO_TRAFFIC not in str(report.longrepr):
+    wanted = sdk and "all" in required()
+    if wanted and report.skipped and not hasattr(report, "wasxfail") and _NO_TRAFFIC not in str(report.longrepr):
         report.outcome = "failed"
         report.longrepr = f"skipped, but LLMPROXY_TEST_REQUIRE=all: {report.longrepr}"
     return report

@@ -90,11 +90,9 @@ class Compared:
     @property
     def why(self) -> list[str]:
         """Why they differ, as far as it was noted."""
-        lines = [
-            text
-            for name, (said, slots) in zip(self.names, self.bound, strict=True)
-            for text in tell_cassette(name, said, slots)
-        ]
+        alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
+        told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
+        lines = [text for name, (said, slots) in told for text in tell_cassette(name, said, slots)]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:

@@ -13,11 +13,11 @@ import typer
 
 from llmproxy.cli.parts.options import SettingsCommand, flags_of, gather
 from llmproxy.errors import MachineError
+from llmproxy.install import requirement
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_EXTRA = "llmproxy-replay[proxy]"
 _OF_THE_EXTRA = frozenset({"mitmproxy"})
 """Top-level modules that the extra brings."""
 
@@ -71,9 +71,10 @@ def proxy_module(name: str) -> ModuleType:
 
 def _how_to_install(uv: str | None) -> str:
     """Say what to type; `uv` is where it was found."""
+    package = requirement("proxy")
     if uv:
-        return f"Run it at once:  uvx --from '{_EXTRA}' llmproxy start\nOr install it:   uv tool install '{_EXTRA}'"
-    return f"Install it:  uv tool install '{_EXTRA}'  (or: pipx install '{_EXTRA}', pip install '{_EXTRA}')"
+        return f"Run it at once:  uvx --from '{package}' llmproxy start\nOr install it:   uv tool install '{package}'"
+    return f"Install it:  uv tool install '{package}'  (or the same with pipx install, or pip install)"
 
 
 def _log(*, verbose: bool) -> None:

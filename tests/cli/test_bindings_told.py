@@ -107,6 +107,15 @@ def test_what_differs_besides_is_all_that_a_diff_tells(store: Path, capsys: pyte
     assert "1 same, 1 changed, 0 added, 0 removed" in out
 
 
+def test_two_runs_of_one_folder_say_it_once(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What both were recorded with; a run that is compared with another folder's says both."""
+    record(store, "c", B, bodies(B, "aa01bc"), ["I will not", "see /srv/ci/today/x, made by aa01bc"])
+    _, out = run(capsys, store, "diff", "b", "c")
+    assert [line.split(":")[0] for line in out.splitlines() if "recorded with" in line] == ["both"]
+    _, out = run(capsys, store, "diff", "a", "c")
+    assert [line.split(":")[0] for line in out.splitlines() if "recorded with" in line] == ["a", "c"]
+
+
 def test_two_interactions_say_whether_one_would_answer_the_other(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

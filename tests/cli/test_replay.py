@@ -18,7 +18,7 @@ from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
-from tests.support.process import clean_env
+from tests.support.process import clean_env, needed
 from tests.support.proxy import proxy
 
 AGENTS = Path(__file__).parents[1] / "support" / "agents"
@@ -69,9 +69,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     which, _, stream = str(request.param).partition(" ")
     node = shutil.which("node")
     if which == "node" and node is None:
-        if os.environ.get("LLMPROXY_TEST_REQUIRE"):
-            pytest.fail("no node")
-        pytest.skip("no node")
+        needed("node", "node")
     agent = [sys.executable, str(AGENTS / "loop.py")] if which == "python" else [str(node), str(AGENTS / "loop.mjs")]
     here = Here(tmp_path_factory.mktemp("replay"), [*agent, *([stream] if stream else [])])
     dialogue = [

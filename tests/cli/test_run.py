@@ -332,7 +332,7 @@ for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
 def test_java_is_intercepted_by_options_of_its_own(tmp_path: Path) -> None:
     """It reads neither proxy nor certificate variables."""
     if shutil.which("java") is None or shutil.which("keytool") is None:
-        needed("java")
+        needed("java", "java")
     (tmp_path / "Ask.java").write_text(
         "import java.net.*; import java.net.http.*;\n"
         "public class Ask { public static void main(String[] a) throws Exception { System.out.println(HttpClient.newHttpClient()"

@@ -59,5 +59,5 @@ def test_without_the_extra_it_says_what_to_type(tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert "needs mitmproxy" in done.stderr
-    assert "'llmproxy-replay[proxy]'" in done.stderr
+    assert "'llmproxy-replay[proxy]" in done.stderr
     assert "Traceback" not in done.stderr

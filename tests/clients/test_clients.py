@@ -27,7 +27,7 @@ QUESTION = "How is the weather?"
 
 def program(name: str) -> str:
     """Return where a program is; without it the test is skipped loudly."""
-    return shutil.which(name) or needed(f"{name} is not installed")
+    return shutil.which(name) or needed(f"{name} is not installed", name)
 
 
 def run(folder: Path, px: Proxy, *command: str) -> str:
@@ -121,7 +121,7 @@ def test_the_go_snippet(px: Proxy, tmp_path: Path) -> None:
     """Run by Go where it is installed."""
     go = shutil.which("go")
     if go is None:
-        pytest.skip("NOT RUN: Go is not installed")
+        needed("Go is not installed", "go", rare=True)
     (tmp_path / "go.mod").write_text("module weather\n\ngo 1.21\n")
     (tmp_path / "weather_test.go").write_text(snippet("go", px))
     run(tmp_path, px, go, "test", "./...")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.coding.lab import DEAD, counted
 from tests.provider import Provider, load
-from tests.support.process import clean_env
+from tests.support.process import clean_env, needed
 
 HERE = Path(__file__).parent
 LANGUAGES = {
@@ -40,15 +40,12 @@ def command_of(language: str) -> list[str]:
     """Return how its program is started; skips the test where the language is missing."""
     program, *rest = LANGUAGES[language]
     if (found := shutil.which(program)) is None:
-        said = f"NOT RUN: no {program} on this machine"
-        if language in os.environ.get("LLMPROXY_TEST_REQUIRE", "").split(","):
-            pytest.fail(said)
-        pytest.skip(said)
+        needed(f"no {program} on this machine", language, rare=True)
     if (
         language == "php"
         and subprocess.run([found, "-r", "exit((int) !function_exists('curl_init'));"], check=False).returncode
     ):
-        pytest.skip("NOT RUN: this PHP has no curl")
+        needed("this PHP has no curl", "php", rare=True)
     return [found, *rest]
 
 
@@ -67,6 +64,20 @@ def test_a_program_replays_byte_for_byte(language: str, tmp_path: Path) -> None:
     ]
     assert [(name, status) for name, status, _ in lines] == [*((each, "200") for each in ASKED), ("error", "429")]
     assert all("✓" in text for name, _, text in lines if name not in ("stream", "east", "west", "error"))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_language_that_is_required_may_not_be_absent(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails by its name, however the list is spelled; by `all`, or without a list, it is skipped loudly."""
+    monkeypatch.setenv("PATH", "")
+    for asked in (f"all, {language}", ",".join(LANGUAGES)):
+        monkeypatch.setenv("LLMPROXY_TEST_REQUIRE", asked)
+        with pytest.raises(pytest.fail.Exception, match=f"no {language} on this machine"):
+            command_of(language)
+    for asked in ("", "all", "cobol"):
+        monkeypatch.setenv("LLMPROXY_TEST_REQUIRE", asked)
+        with pytest.raises(pytest.skip.Exception, match="NOT RUN"):
+            command_of(language)
 
 
 def _run(command: list[str], folder: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[bytes]:

@@ -210,4 +210,4 @@ def test_a_mitmproxy_that_cannot_take_it_ends(version: str, why: str, tmp_path: 
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")
     assert why in done.stderr
-    assert "uv tool install mitmproxy --with llmproxy-replay" in done.stderr
+    assert "uv tool install mitmproxy --with 'llmproxy-replay" in done.stderr

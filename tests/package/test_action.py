@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +38,12 @@ class Repository:
     base: str
     """The commit that it is against."""
 
-    def act(self, *, say: str = "", run: str = "", **inputs: str) -> tuple[subprocess.CompletedProcess[str], str]:
-        """Run the script; returns what it did, and its summary."""
+    def act(
+        self, *, say: str = "", run: str = "", told: str | None = None, **inputs: str
+    ) -> tuple[subprocess.CompletedProcess[str], str]:
+        """Run the script, on the event `told` or one of ours; returns what it did, and its summary."""
         event, summary, outputs = (self.path.parent / name for name in ("event.json", "summary.md", "outputs"))
-        event.write_text(json.dumps({"pull_request": {"base": {"sha": self.base}}}))
+        event.write_text(json.dumps({"pull_request": {"base": {"sha": self.base}}}) if told is None else told)
         summary.write_text("")
         given = {f"GATE_{name.upper()}": value for name, value in inputs.items()}
         env = clean_env(
@@ -58,6 +61,8 @@ class Repository:
         )
         words = [sys.executable, str(ACTION / "gate.py")]
         done = subprocess.run(words, cwd=self.path, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert str(self.path.parent) not in summary.read_text()
+        assert tempfile.gettempdir() not in summary.read_text()
         return done, summary.read_text()
 
 
@@ -102,6 +107,7 @@ def test_a_run_that_hits_is_summed_up_with_what_the_change_alters(repository: Re
     assert "1 hit, 0 misses" in summary
     assert "`cassettes/weather.yaml`" in summary
     assert "`cassettes/second.yaml`\n\nnew" in summary
+    assert "`cassettes/weather.yaml`\n\n**Changed; the tool contract is the same.**\n\n<details>" in summary
     assert "README" not in summary
     assert "llmproxy.db" not in summary
     report = json.loads((repository.path.parent / "llmproxy-report.json").read_text())
@@ -115,10 +121,11 @@ def test_each_gate_says_why_it_is_shut(repository: Repository) -> None:
     assert done.returncode != 0
     errors = re.findall(r"::error title=llmproxy::(\w+)", done.stdout)
     assert errors == ["misses", "unused", "any"], done.stdout + done.stderr
+    assert "- misses: 1 request was never recorded\n- unused: 2 recordings were not asked for" in summary
     assert "no recorded response for this request" in summary
     done, summary = repository.act(run=ASK, say="hi", fail_on="cost", max_cost="0.00001")
     assert done.returncode == 1
-    assert "cost: $0.00" in summary
+    assert "cost: $0.000048, more than $0.00001" in summary
 
 
 def test_without_a_command_it_looks_at_recordings_only(repository: Repository) -> None:
@@ -134,7 +141,7 @@ def test_without_a_command_it_looks_at_recordings_only(repository: Repository) -
         git(repository.path, "checkout", "-q", "--", "llmproxy.db")
     done, _ = Repository(repository.path, "1" * 40).act(fail_on="contract")
     assert done.returncode == 1
-    assert "contract: it cannot be told: git fetch" in done.stdout
+    assert "contract: it cannot be told: git fetch: fatal" in done.stdout
     done, summary = Repository(repository.path, "1" * 40).act()
     assert (done.returncode, "cannot be told" in summary) == (0, True)
     done, _ = Repository(repository.path, "0" * 40).act(fail_on="contract")
@@ -168,7 +175,50 @@ def test_a_changed_contract_shuts_the_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "why"), [({"fail_on": "miss"}, "fail-on has miss;"), ({"fail_on": "cost"}, "no limit")]
+    ("told", "why"),
+    [
+        ("{", "the event in GITHUB_EVENT_PATH cannot be read: Expecting"),
+        ("[1]", "names no commit"),
+        ('{"pull_request": 1}', "names no commit"),
+        ('{"pull_request": {"base": [null]}, "before": {}}', "names no commit"),
+        ('{"pull_request": {"base": {"sha": "--upload-pack=touch x"}}}', "names no commit"),
+    ],
+)
+def test_a_damaged_or_hostile_event_is_told(told: str, why: str, repository: Repository) -> None:
+    """In words, and nothing that it names becomes an option of git's."""
+    done, summary = repository.act(fail_on="contract", told=told)
+    assert done.returncode == 1
+    assert why in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert summary.count("cannot be told") == summary.count("names no commit")
+    assert not (repository.path / "x").exists()
+
+
+def test_a_file_s_name_stays_a_name(tmp_path: Path) -> None:
+    """Whatever a pull request calls it: no heading and no code of its own in the summary."""
+    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
+    found = Repository(tmp_path / "repo", "")
+    git(found.path, "init", "-q")
+    git(found.path, "commit", "-q", "--allow-empty", "-m", "base")
+    found.base = git(found.path, "rev-parse", "HEAD")
+    _export(found.path, chat("hi", "one"), "cassettes/a`\n# b.yaml")
+    git(found.path, "add", ".")
+    done, summary = found.act()
+    assert (done.returncode, "`cassettes/a??# b.yaml`\n\nnew" in summary) == (0, True), summary
+
+
+LIMITS = "max-cost is {!r}; it takes US dollars from 0"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"fail_on": "miss"}, "fail-on has miss;"),
+        ({"fail_on": "cost"}, "no limit"),
+        *(({"fail_on": "cost", "max_cost": each}, LIMITS.format(each)) for each in ("nan", "inf", "-1", "$", "a lot")),
+        ({"max_cost": "-inf"}, LIMITS.format("-inf")),
+        ({"options": "--store 'x"}, "options cannot be split into words"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(inputs: dict[str, str], why: str, repository: Repository) -> None:
     """A gate that is spelled wrongly would be open."""

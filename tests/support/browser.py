@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
+from tests.support.process import needed
 
 NAMES = (
     "chromium",
@@ -41,10 +41,7 @@ def chromium() -> str:
     """Return where Chromium is; skips the test where there is none."""
     found = os.environ.get("LLMPROXY_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        said = "NOT RUN: no Chromium on this machine (apt-get install chromium, or LLMPROXY_TEST_CHROMIUM=PATH)"
-        if "chromium" in os.environ.get("LLMPROXY_TEST_REQUIRE", "").split(","):
-            pytest.fail(said)
-        pytest.skip(said)
+        needed("Chromium (apt-get install chromium, or LLMPROXY_TEST_CHROMIUM=PATH)", "chromium", rare=True)
     return found
 
 

@@ -42,10 +42,16 @@ def listening(port: int, seconds: float = 180) -> None:
             return
 
 
-def needed(what: str) -> NoReturn:
-    """Skip the test because something is missing; fail instead where everything is required."""
-    if os.environ.get("LLMPROXY_TEST_REQUIRE") == "all":
-        pytest.fail(f"LLMPROXY_TEST_REQUIRE=all, and this is missing: {what}", pytrace=False)
+def required() -> frozenset[str]:
+    """Return what a test may not skip for want of: names of programs, or `all` for what every machine of ours has."""
+    return frozenset(each.strip() for each in os.environ.get("LLMPROXY_TEST_REQUIRE", "").split(",") if each.strip())
+
+
+def needed(what: str, program: str = "", *, rare: bool = False) -> NoReturn:
+    """Skip the test because something is missing; fail instead where it is required, by `program`'s name or, unless `rare`, by `all`."""
+    if program in required() or ("all" in required() and not rare):
+        named = ",".join(sorted(required()))
+        pytest.fail(f"LLMPROXY_TEST_REQUIRE={named}, and this is missing: {what}", pytrace=False)
     pytest.skip(f"NOT RUN: {what}")
 
 

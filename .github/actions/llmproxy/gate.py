@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, NoReturn
 
 GATES = ("misses", "unused", "cost", "contract", "any")
 LONGEST = 60_000
@@ -25,12 +28,35 @@ class Blind(Exception):
     """What recordings change cannot be told."""
 
 
+def refuse(why: str) -> NoReturn:
+    """End, since something that was asked for cannot be meant."""
+    sys.exit(f"llmproxy action: {why}")
+
+
 def call(*words: str, check: bool = False) -> subprocess.CompletedProcess[bytes]:
     """Run a program; its output is kept."""
-    done = subprocess.run(words, capture_output=True, check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, check=False)
+    except OSError as error:
+        raise Blind(f"{words[0]} cannot be run: {error.strerror}") from error
     if check and done.returncode:
-        raise Blind(f"{shlex.join(words)}: {done.stderr.decode(errors='replace').strip()}")
+        raise Blind(f"{' '.join(words[:2])}: {first_line(done.stderr)}")
     return done
+
+
+def first_line(said: bytes) -> str:
+    """Return what a program said first."""
+    return (said.decode(errors="replace").strip().splitlines() or ["it failed"])[0]
+
+
+def counted(number: int, what: str, many: str = "") -> str:
+    """Return `1 miss`, `2 misses`."""
+    return f"{number} {what if number == 1 else many or what + 's'}"
+
+
+def dollars(amount: float) -> str:
+    """Return an amount of which small ones stay visible."""
+    return f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
 def fence(text: str, kind: str = "") -> str:
@@ -40,20 +66,47 @@ def fence(text: str, kind: str = "") -> str:
     return f"{marks}{kind}\n{text.rstrip()}\n{marks}"
 
 
-def run_command(command: str, options: list[str], *, miss: bool) -> tuple[int, dict]:
+def run_command(command: str, options: list[str], *, miss: bool) -> tuple[int, dict[str, Any]]:
     """Run the command with the proxy; returns its exit code and what it came to."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         words = ["llmproxy", "run", "--json", str(result), *(["--fail-on-miss"] if miss else []), *options]
-        code = subprocess.run([*words, "--", "bash", "-e", "-o", "pipefail", "-c", command], check=False).returncode
+        try:
+            code = subprocess.run([*words, "--", "bash", "-e", "-o", "pipefail", "-c", command], check=False).returncode
+        except OSError as error:
+            refuse(f"llmproxy cannot be run: {error.strerror}. The step before should have installed it")
         told = json.loads(result.read_text("utf-8")) if result.is_file() else {}
     return code, told
 
 
-def base_of(event: dict) -> str:
-    """Return the commit that the change is against; empty where there is none."""
-    base = str((event.get("pull_request") or {}).get("base", {}).get("sha") or event.get("before") or "")
-    return "" if set(base) <= {"0"} else base  # a branch that was just made has forty zeros before it
+def base_of(event: object) -> str:
+    """Return the commit that the change is against; empty where there is none, or what is named can be no commit."""
+    told = event if isinstance(event, dict) else {}
+    base = told.get("before")
+    for name in ("pull_request", "base", "sha"):
+        told = told.get(name) if isinstance(told, dict) else None
+    base = str(told or base or "")
+    is_commit = re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", base)  # anything else could be an option of git's
+    return base if is_commit and set(base) != {"0"} else ""  # a branch that was just made has forty zeros before it
+
+
+def event_of(path: str) -> object:
+    """Read the event; none is an empty one."""
+    try:
+        return json.loads(Path(path).read_text("utf-8")) if path else {}
+    except (OSError, ValueError) as error:
+        refuse(f"the event in GITHUB_EVENT_PATH cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def limit_of(text: str) -> float:
+    """Read dollars; without any, no limit."""
+    try:
+        amount = float(text.strip().lstrip("$") or "inf")
+    except ValueError:
+        amount = math.nan
+    if math.isnan(amount) or amount < 0 or (math.isinf(amount) and text.strip()):
+        refuse(f"max-cost is {text!r}; it takes US dollars from 0, such as 0.50")
+    return amount
 
 
 def changed(base: str, patterns: list[str]) -> list[str]:
@@ -80,6 +133,11 @@ def cassettes(data: bytes | None, name: str, folder: Path) -> dict[str, Path]:
     return {f"{name}: {each.stem}": each for each in sorted(out.glob("*.yaml"))}
 
 
+def named(name: str) -> str:
+    """Return a file's name so that it stays a name: a pull request may call a file anything."""
+    return "".join(each if each.isprintable() and each != "`" else "?" for each in name)
+
+
 def differences(base: str, patterns: list[str], folder: Path) -> tuple[list[str], bool, bool]:
     """Return what to show of each changed cassette, whether any changed, and whether the tools' contract did."""
     shown, contract, some = [], False, False
@@ -90,7 +148,7 @@ def differences(base: str, patterns: list[str], folder: Path) -> tuple[list[str]
         new = cassettes(now.read_bytes() if now.is_file() else None, name, folder / f"{number}-new")
         for cassette in sorted(old.keys() | new.keys()):
             if cassette not in old or cassette not in new:
-                shown.append(f"### `{cassette}`\n\n{'new' if cassette in new else 'removed'}")
+                shown.append(f"### `{named(cassette)}`\n\n{'new' if cassette in new else 'removed'}")
                 some = True
                 continue
             words = ("llmproxy", "diff", str(old[cassette]), str(new[cassette]))
@@ -98,29 +156,34 @@ def differences(base: str, patterns: list[str], folder: Path) -> tuple[list[str]
             if told.returncode == 0:
                 continue
             if told.returncode != 1:
-                raise Blind(f"{cassette}: {told.stderr.decode(errors='replace').strip()}")
+                raise Blind(f"{named(cassette)}: {first_line(told.stderr).replace(f'{folder}/', '')}")
             some = True
             contract |= call(*words, "--fail-on", "contract").returncode != 0
-            shown.append(f"### `{cassette}`\n\n{told.stdout.decode(errors='replace').strip()}")
+            _, _, text = (
+                told.stdout.decode(errors="replace").strip().partition("\n")
+            )  # its heading names our temporary files
+            for side, path in (("old", old[cassette]), ("new", new[cassette])):
+                text = text.replace(str(path), side)
+            shown.append(f"### `{named(cassette)}`\n\n{text.strip()}")
     return shown, some, contract
 
 
-def judge(gates: set[str], told: dict, limit: str, *, some: bool, contract: bool) -> list[str]:
+def judge(gates: set[str], told: dict[str, Any], limit: float, *, some: bool, contract: bool) -> list[str]:
     """Return why the job fails."""
     why = []
     if "misses" in gates and told.get("misses"):
-        why.append(f"misses: {told['misses']} requests were never recorded")
+        why.append(f"misses: {counted(told['misses'], 'request was', 'requests were')} never recorded")
     if "unused" in gates and (unused := told.get("unused")) != []:
-        why.append(
-            "unused: it is not known" if unused is None else f"unused: {len(unused)} recordings were not asked for"
-        )
+        many = counted(len(unused or ()), "recording was", "recordings were")
+        why.append("unused: it is not known" if unused is None else f"unused: {many} not asked for")
     if "cost" in gates:
         parts = [told.get("cost_spent"), told.get("cost_not_spent")]
         spent = sum(float(part) for part in parts if part is not None)
         if told.get("unpriced") or not told:
-            why.append(f"cost: the price of {told.get('unpriced') or 'all'} calls is not known")
-        elif spent > float(limit):
-            why.append(f"cost: ${spent:.4f}, more than ${float(limit):.4f}")
+            calls = counted(told["unpriced"], "call") if told.get("unpriced") else "all calls"
+            why.append(f"cost: the price of {calls} is not known")
+        elif spent > limit:
+            why.append(f"cost: {dollars(spent)}, more than {dollars(limit)}")
     if "contract" in gates and contract:
         why.append("contract: tools, their arguments or their order changed")
     if "any" in gates and some:
@@ -133,14 +196,16 @@ def main() -> int:
     env = os.environ
     command, patterns = env.get("GATE_RUN", "").strip(), env.get("GATE_RECORDINGS", "").split()
     gates = {each.strip() for each in env.get("GATE_FAIL_ON", "").split(",") if each.strip()}
-    limit = env.get("GATE_MAX_COST", "").strip().lstrip("$")
+    limit = limit_of(env.get("GATE_MAX_COST", ""))
     if unknown := sorted(gates - set(GATES)):
-        sys.exit(f"llmproxy action: fail-on has {', '.join(unknown)}; it can have {', '.join(GATES)}")
-    if "cost" in gates and not limit:
-        sys.exit("llmproxy action: fail-on has cost, and max-cost says no limit")
-    options = shlex.split(env.get("GATE_OPTIONS", ""))
-    event = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_text("utf-8")) if env.get("GITHUB_EVENT_PATH") else {}
-    base = base_of(event)
+        refuse(f"fail-on has {', '.join(unknown)}; it can have {', '.join(GATES)}")
+    if "cost" in gates and math.isinf(limit):
+        refuse("fail-on has cost, and max-cost says no limit")
+    try:
+        options = shlex.split(env.get("GATE_OPTIONS", ""))
+    except ValueError as error:
+        refuse(f"options cannot be split into words: {error}")
+    base = base_of(event_of(env.get("GITHUB_EVENT_PATH", "")))
     code, told = run_command(command, options, miss="misses" in gates) if command else (0, {})
     shown, some, contract, blind = [], False, False, "" if base else "the event names no commit to compare with"
     try:
@@ -150,7 +215,8 @@ def main() -> int:
         blind = str(error)
     asked = gates if command else gates - {"misses", "unused", "cost"}
     why = judge(asked, told, limit, some=some, contract=contract)
-    if blind and (unseen := sorted(gates & {"contract", "any"})):
+    unseen = sorted(gates & {"contract", "any"})
+    if blind and unseen:
         why.append(f"{', '.join(unseen)}: it cannot be told: {blind}")
     lines = ["## llmproxy", ""]
     if command:
@@ -164,11 +230,12 @@ def main() -> int:
         text = "\n\n".join(shown)
         more = "\n\n(cut)" if len(text) > LONGEST else ""
         lines += ["## Recordings that this change alters", "", text[:LONGEST] + more, ""]
-    elif base:
+    elif base and not (blind and unseen):
         lines += [f"What recordings change cannot be told: {blind}" if blind else "No recording changes.", ""]
     if env.get("GITHUB_STEP_SUMMARY"):
+        here = f"{Path.cwd()}{os.sep}"  # where the runner works is nobody's business
         with Path(env["GITHUB_STEP_SUMMARY"]).open("a", encoding="utf-8") as summary:
-            summary.write("\n".join(lines) + "\n")
+            summary.write("\n".join(lines).replace(here, "") + "\n")
     report = Path(env.get("RUNNER_TEMP") or tempfile.gettempdir()) / "llmproxy-report.json"
     report.write_text(
         json.dumps(told | {"failed": why, "recordings_changed": some, "contract_changed": contract}), "utf-8"

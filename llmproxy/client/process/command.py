@@ -22,12 +22,12 @@ from pathlib import Path
 
 import llmproxy
 from llmproxy.errors import MachineError
+from llmproxy.install import NAME, requirement
 
 __all__ = ["COMMAND_VARIABLE", "Command", "Look", "find_command"]
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
-EXTRA = "llmproxy-replay[proxy]"
 PATIENCE = 120.0
 """Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to load mitmproxy."""
 DOWNLOAD_PATIENCE = 300.0
@@ -36,11 +36,6 @@ ASKED = 30.0
 """Seconds that a command may take to say what it is."""
 _SERVES = re.compile(r"llmproxy (?P<version>\S+) \(mitmproxy \S+\)")
 """What `llmproxy --version` says where the proxy can run."""
-
-KEEP_ONE = (
-    f"To have one, once and for all:  uv tool install '{EXTRA}'  (or: pipx install '{EXTRA}'),\n"
-    f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/llmproxy-replay/bin/llmproxy"'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +87,8 @@ class Look:
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
     """Finds a program of a PATH."""
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version
+    package: Callable[[str], str] = requirement
+    """Names this package with an extra, as installers take it."""
 
 
 def find_command(env: Mapping[str, str], look: Look | None = None) -> Command:
@@ -110,16 +107,17 @@ def find_command(env: Mapping[str, str], look: Look | None = None) -> Command:
     for found in look.on_path(path):
         if said := _SERVES.search(look.ask_version([found], env)):
             return Command((found,), f"{found} on PATH", notice=_other_version(said["version"], found))
+    package = look.package("proxy")
     if uvx := look.which("uvx", path):
-        cached = (uvx, "--offline", "--from", EXTRA, "llmproxy")
+        cached = (uvx, "--offline", "--from", package, "llmproxy")
         if said := _SERVES.search(look.ask_version(cached, env)):
             return Command(cached, "uvx, from its cache", notice=_other_version(said["version"], "uvx's cache"))
-        return _downloading((uvx, "--from", EXTRA, "llmproxy"), "uvx")
+        return _downloading((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
-        return _downloading((pipx, "run", "--spec", EXTRA, "llmproxy"), "pipx")
+        return _downloading((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
     raise MachineError(
         "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx is there.",
-        hint=KEEP_ONE,
+        hint=_keep_one(package),
     )
 
 
@@ -129,7 +127,14 @@ def _other_version(version: str, where: str) -> str:
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _downloading(words: tuple[str, ...], tool: str) -> Command:
+def _keep_one(package: str) -> str:
+    return (
+        f"To have one, once and for all:  uv tool install '{package}'  (or the same with pipx install),\n"
+        f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/{NAME}/bin/llmproxy"'
+    )
+
+
+def _downloading(words: tuple[str, ...], tool: str, package: str) -> Command:
     typed = shlex.join((tool, *words[1:]))
     what = f"no proxy in this environment or on PATH: `{typed}` may download one now."
-    return Command(words, tool, DOWNLOAD_PATIENCE, f"{what}\n{KEEP_ONE}")
+    return Command(words, tool, DOWNLOAD_PATIENCE, f"{what}\n{_keep_one(package)}")

@@ -16,8 +16,8 @@ from typing import Any
 
 from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offered
 from llmproxy.errors import LLMProxyError, MachineError, signed
+from llmproxy.install import requirement
 
-EXTRA = "llmproxy-replay[mcp]"
 PATIENCE = 600.0
 """Seconds that a command may take."""
 LONGEST = 60_000
@@ -35,7 +35,9 @@ def serve(serving: Serving) -> None:
     try:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
-        raise MachineError(f"the package mcp is not installed ({error}).", hint=f"pip install '{EXTRA}'") from error
+        raise MachineError(
+            f"the package mcp is not installed ({error}).", hint=f"pip install '{requirement('mcp')}'"
+        ) from error
     server = _server(serving)
 
     async def main() -> None:

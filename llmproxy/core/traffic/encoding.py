@@ -78,7 +78,7 @@ class _Brotli:
         try:
             import brotli
         except ImportError as error:
-            message = "brotli is not installed (it comes with llmproxy-replay[proxy])"
+            message = "brotli is not installed (it comes with the extra `proxy`)"
             raise ValueError(message) from error
         self._decoder = brotli.Decompressor()
         self._error: type[Exception] = brotli.error
@@ -111,7 +111,7 @@ class _Zstd:
         try:
             import zstandard
         except ImportError as error:
-            message = "zstandard is not installed (it comes with llmproxy-replay[proxy])"
+            message = "zstandard is not installed (it comes with the extra `proxy`)"
             raise ValueError(message) from error
         self._new: Callable[[], zstandard.ZstdDecompressionObj] = zstandard.ZstdDecompressor().decompressobj
         self._error: type[Exception] = zstandard.ZstdError

@@ -21,6 +21,7 @@ from typing import Any
 from llmproxy import sqlite_file
 from llmproxy.core.traffic.advice import quoted
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
+from llmproxy.install import upgrade
 from llmproxy.sqlite_file import Connection, immediate, snapshot, translated
 
 __all__ = ["CacheCorrupt", "CacheEntry", "CacheFile", "Stats", "cache_path"]
@@ -195,7 +196,7 @@ class CacheFile:
         if application == APPLICATION_ID and version > VERSION:
             raise CassetteNewer(
                 f"The cache {self.path} was written by a newer llmproxy (format {version}, this one knows {VERSION}).",
-                hint=f"pip install --upgrade llmproxy-replay, or another {DIRECTORY}.",
+                hint=f"{upgrade()}\nOr give another {DIRECTORY}.",
             )
         if application == APPLICATION_ID and version == VERSION:
             if not {"entries", "counts"} <= tables:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from llmproxy.errors import MachineError
+from llmproxy.install import requirement
 
 __all__ = ["imported"]
 
@@ -24,7 +25,7 @@ def imported() -> Any:  # noqa: ANN401 (a module)
     except ImportError as error:
         raise MachineError(
             f"a model is to be called, and litellm cannot be imported ({error}).",
-            hint="pip install 'llmproxy-replay[runner]'",
+            hint=f"pip install '{requirement('runner')}'",
         ) from error
     litellm.suppress_debug_info = True
     return litellm

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
 from llmproxy.errors import MachineError
+from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
 from llmproxy.suite.matchers.text import search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, plain, same, show
@@ -239,7 +240,7 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
         from referencing import Registry
     except ImportError as error:  # pragma: no cover (the extra brings it)
         raise MachineError(
-            "`jsonSchema` needs the package jsonschema", hint="pip install 'llmproxy-replay[runner]'"
+            "`jsonSchema` needs the package jsonschema", hint=f"pip install '{requirement('runner')}'"
         ) from error
     try:
         value = _parsed(seen.actual)

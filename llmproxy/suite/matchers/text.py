@@ -9,6 +9,7 @@ from numbers import Number
 from typing import Any
 
 from llmproxy.errors import MachineError
+from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.values import ABSENT, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
@@ -171,7 +172,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
         import regex
     except ImportError as error:  # pragma: no cover (the extra brings it)
         raise MachineError(
-            "matching patterns needs the package `regex`", hint="pip install 'llmproxy-replay[runner]'"
+            "matching patterns needs the package `regex`", hint=f"pip install '{requirement('runner')}'"
         ) from error
     if len(pattern) > _LONGEST:
         raise StepError(f"the pattern has {len(pattern)} characters, at most {_LONGEST} are taken")

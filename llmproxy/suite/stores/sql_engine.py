@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MachineError, SuiteError
+from llmproxy.install import requirement
 from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def url_for(text: str, folder: Path) -> URL:
         from sqlalchemy.exc import ArgumentError
     except ImportError:
         raise MachineError(
-            "the store is a database, and SQLAlchemy is not installed", hint="pip install 'llmproxy-replay[runner]'"
+            "the store is a database, and SQLAlchemy is not installed", hint=f"pip install '{requirement('runner')}'"
         ) from None
     try:
         url = make_url(text)

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from llmproxy.errors import MachineError
+from llmproxy.install import requirement
 from llmproxy.trace.asserting.tools import Subject, call_key, cassette_of, result
 from llmproxy.trace.files.cassette import Cassette
 from llmproxy.trace.values.model import AssertionResult, EvalResult, SpanKind
@@ -101,7 +102,7 @@ def _against_schema(schema: object, value: object) -> str:
     except ModuleNotFoundError as error:
         raise MachineError(
             "To compare with a JSON Schema the package jsonschema is needed.",
-            hint="pip install jsonschema, or 'llmproxy-replay[runner]'",
+            hint=f"pip install jsonschema, or '{requirement('runner')}'",
         ) from error
     if not isinstance(schema, Mapping | bool):
         raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")

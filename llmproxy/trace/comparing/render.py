@@ -138,17 +138,19 @@ def _markdown(diff: ReplayDiff) -> str:
     if not diff.has_changes:
         return "**No changes detected.**"
     breaks = diff.fails("contract")
-    lines = ["**The tool contract changed.**" if breaks else "**Changed, the tool contract did not.**", ""]
-    lines += ["| what | old | new | |", "| --- | --- | --- | --- |"]
+    lines = ["**The tool contract changed.**" if breaks else "**Changed; the tool contract is the same.**"]
+    rows = []
     if diff.tool_sequence_changed:
         sequences = (" → ".join(names) or "(none)" for names in (diff.old_tool_sequence, diff.new_tool_sequence))
-        lines.append(f"| tool sequence | {' | '.join(_cell(text) for text in sequences)} | contract |")
+        rows.append(f"| tool sequence | {' | '.join(_cell(text) for text in sequences)} | contract |")
     for change in diff.tool_changes:
         what = _cell(f"{change.tool} (call {change.call}) {change.field}")
-        lines.append(f"| {what} | {_cell(_value(change.old))} | {_cell(_value(change.new))} | {_word(change)} |")
+        rows.append(f"| {what} | {_cell(_value(change.old))} | {_cell(_value(change.new))} | {_word(change)} |")
     for name, old, new, counts in _totals(diff):
         if counts or name == "latency":
-            lines.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
+            rows.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
+    if rows:
+        lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
     if diff.texts_changed:
         both = _fenced(_lines(diff.old_texts), _lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]

@@ -26,7 +26,10 @@ def look(versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *
     def ask(words: Sequence[str], _env: Mapping[str, str]) -> str:
         return said.get(" ".join(words[:2]), "")
 
-    return Look(lambda _module: mitmproxy, on_path, lambda name, _path: f"/bin/{name}" if name in tools else None, ask)
+    def which(name: str, _path: str) -> str | None:
+        return f"/bin/{name}" if name in tools else None
+
+    return Look(lambda _module: mitmproxy, on_path, which, ask, package=lambda extra: f"llmproxy-replay[{extra}]")
 
 
 def test_the_variable_comes_first() -> None:

@@ -69,6 +69,12 @@ def test_markdown_for_a_pull_request() -> None:
     assert "| latency | 5 ms | 9 ms | not counted |" in text
 
 
+def test_a_table_without_rows_is_none() -> None:
+    """Where only the words of an answer changed."""
+    text = render(ReplayDiff.compute(tools(output_text="x"), tools(output_text="y")), "markdown")
+    assert text.startswith("**Changed; the tool contract is the same.**\n\n<details>")
+
+
 def test_nothing_changed_in_every_form() -> None:
     """Then it says so."""
     same = ReplayDiff.compute(OLD, OLD)

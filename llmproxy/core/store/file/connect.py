@@ -26,6 +26,7 @@ from llmproxy.errors import (
     MachineError,
     StoreReadOnly,
 )
+from llmproxy.install import upgrade as upgrade_advice
 from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 
 BUSY_SECONDS = 5.0
@@ -81,7 +82,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
         raise CassetteNewer(
             f"The store {path} was written by a newer llmproxy: it has {', '.join(unknown)}, this version knows up to "
             f"{migrations.NAMES[-1]}.",
-            hint="uv tool upgrade llmproxy-replay   (or pip install --upgrade llmproxy-replay)",
+            hint=upgrade_advice(),
         )
     tables = [name for name in tables if name != "_sqlite_migrations"]
     if tables and not has:

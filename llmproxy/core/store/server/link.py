@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
+from llmproxy.install import requirement
 from llmproxy.store_server import Server
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def connect(server: Server) -> Conn:
     except ImportError as error:
         raise MachineError(
             f"The store {server.shown} is PostgreSQL's, and its driver is not installed ({error}).",
-            hint="pip install 'llmproxy-replay[postgres]'   (or uv tool install 'llmproxy-replay[proxy,postgres]')",
+            hint=f"pip install '{requirement('postgres')}'   (or uv tool install '{requirement('proxy', 'postgres')}')",
         ) from error
 
     class Patient(psycopg.Connection[tuple[Any, ...]]):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.store.contents import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
+from llmproxy.install import upgrade as upgrade_advice
 from llmproxy.store_server import Server
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def check(conn: Conn, server: Server) -> None:
     if found > VERSION:
         raise CassetteNewer(
             f"The store {server.shown} is of a newer llmproxy: its schema is {found}, this version knows {VERSION}.",
-            hint="uv tool upgrade llmproxy-replay   (or pip install --upgrade llmproxy-replay)",
+            hint=upgrade_advice(),
         )
     if found < VERSION:
         raise StoreReadOnly(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
+from llmproxy.install import requirement
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.scenario.values.fault import told
 from llmproxy.scenario.values.naming import run_id
@@ -90,7 +91,7 @@ def on_ray(where: str, baggage: Baggage) -> Iterator[Cluster]:
         ray = import_module("ray")
     except ImportError as error:
         raise MachineError(
-            f"--on {where} needs Ray, which is not installed.", hint="pip install 'llmproxy-replay[ray]'"
+            f"--on {where} needs Ray, which is not installed.", hint=f"pip install '{requirement('ray')}'"
         ) from error
     cluster = Cluster(ray, baggage, connect(ray, where, address, f"llmproxy-{baggage.batch}"))
     try:
