@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmproxy.core.bindings import rename_request
+from llmproxy.core.bindings import Bindings, rename_request
+from llmproxy.core.bindings.learning.restating import restate
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, MissPlace, explain
+from llmproxy.core.misses.nearest import RestatedCandidate
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.differences import Difference, shown
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import Channel
+from llmproxy.protocol import Channel, Scope
 
 CANDIDATES = 50
 """Recordings that are compared with a missed request."""
 PLACES = 3
 """Other places of the key that are named."""
+RESTATED = 4 << 20
+"""Bytes of a canonical body above which it is not told in this run's words."""
 
 
 def explain_miss(
@@ -72,34 +77,52 @@ def explain_miss(
         else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
         unbound="" if why is MissReason.STATE else exchange.unbound,
     )
-    return explain(context, wanted, _candidates(exchange, config, store, wanted))
-
-
-def _candidates(
-    exchange: Exchange, config: Config, store: Store | None, wanted: Canonical
-) -> list[tuple[int, Canonical]]:
-    """Return recordings that the request could have meant, as they are seen under today's rules and in this run's folders."""
     if store is None:
-        return []
-    found = []
+        return explain(context, wanted, ())
+    recorded = _candidates(exchange, config, store)
+    renamed = [(id_, _rename(exchange, store, id_, each, wanted)) for id_, each in recorded.items()]
+    return explain(
+        context, wanted, renamed, lambda id_, best: _restate(exchange, store, id_, recorded[id_], best, wanted)
+    )
+
+
+def _candidates(exchange: Exchange, config: Config, store: Store) -> dict[int, Canonical]:
+    """Return recordings that the request could have meant, as they are seen under today's rules."""
+    found: dict[int, Canonical] = {}
     for each in store.candidates(
         exchange.session.cassette, exchange.route.provider.name, exchange.operation, CANDIDATES
     ):
         try:
-            canonical = canonical_of(store, each, config.rules, config.upstreams)
-            found.append((each.id or 0, _rename(exchange, store, each.id or 0, canonical, wanted)))
+            found[each.id or 0] = canonical_of(store, each, config.rules, config.upstreams)
         except RefusedError:  # recorded under a provider that has no route today
             continue
     return found
 
 
-def _rename(exchange: Exchange, store: Store, id_: int, recorded: Canonical, wanted: Canonical) -> Canonical:
-    """Return a recording with this run's paths for its own, which are no difference; as it is where nothing else would differ."""
+def _table(exchange: Exchange, store: Store, id_: int) -> Bindings | None:
+    """Return what binds a recording in this session; None if nothing does."""
     bound = exchange.session.bound
-    if bound is None or recorded.tree is None:
-        return recorded
-    table = bound.table(store.declared([id_]).get(id_, ""))
-    if not table.only_paths.changed:
+    return bound.table(store.declared([id_]).get(id_, "")) if bound is not None else None
+
+
+def _rename(exchange: Exchange, store: Store, id_: int, recorded: Canonical, wanted: Canonical) -> Canonical:
+    """Return a recording with this run's circumstances for its own, which are no difference; as it is where nothing else would differ."""
+    table = _table(exchange, store, id_)
+    if table is None or not table.changed or recorded.tree is None:
         return recorded
     renamed = rename_request(table, recorded.tree)
     return recorded if renamed == wanted.tree else replace(recorded, tree=renamed)
+
+
+def _restate(
+    exchange: Exchange, store: Store, id_: int, recorded: Canonical, renamed: Canonical, wanted: Canonical
+) -> RestatedCandidate:
+    """Return the nearest recording in this run's words: what fits is no difference, and what varies is not the first that is told."""
+    table, bound = _table(exchange, store, id_), exchange.session.bound
+    if not table or bound is None or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
+        return RestatedCandidate(renamed)
+    said = restate(table, recorded.tree, wanted.tree, bound.known)
+    if said.tree is None or said.tree == wanted.tree:
+        return RestatedCandidate(renamed)
+    varying = tuple(Difference(x.path, shown(x.recorded), shown(x.present), x.slot.kind) for x in said.varying)
+    return RestatedCandidate(replace(renamed, tree=said.tree), said.bound, varying)

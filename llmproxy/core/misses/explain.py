@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.again import Again
-from llmproxy.core.misses.nearest import COUNTED, Nearest, nearest
+from llmproxy.core.misses.nearest import COUNTED, Nearest, RestatedCandidate, Restating, nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
@@ -122,9 +122,14 @@ class ExplainedMiss:
         }
 
 
-def explain(context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> ExplainedMiss:
+def explain(
+    context: MissContext,
+    wanted: Canonical,
+    candidates: Sequence[tuple[int, Canonical]],
+    restating: Restating = lambda _, best: RestatedCandidate(best),
+) -> ExplainedMiss:
     """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
-    near = nearest(wanted, candidates)
+    near = nearest(wanted, candidates, restating)
     return ExplainedMiss(context, near, miss_text(context, near))
 
 
@@ -170,8 +175,8 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         first,
         f"{', '.join(which)}; nothing was sent to the provider.",
         asked,
-        *([short(context.unbound, 4 * width)] if context.unbound else []),
         *(_about(case.near, shown, width) if case.near else ()),
+        *([short(context.unbound, 4 * width)] if context.unbound else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
     ]
@@ -194,6 +199,8 @@ def _about(near: Nearest, shown: int, width: int) -> list[str]:
         lines.append(f"  {short(item.path, 100)}: {old} -> {new}{looks}")
     if len(found) > shown > 0:
         lines.append(f"  and {len(found) - shown} more")
+    if near.bound and shown:
+        lines.append(f"  no difference, since bound: {short(', '.join(near.bound), 2 * width)}")
     return lines
 
 

@@ -3,15 +3,15 @@
     (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
 
 All candidates are ranked by comparisons that run in C; the few best are compared in full. Everything is bounded, so that
-a refusal stays quick however large the cassette and its bodies are.
+a refusal stays quick however large the cassette and its bodies are. What really differs comes first, whatever looks volatile after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
@@ -29,6 +29,10 @@ COUNTED = 40
 """Differences that are counted at most."""
 _SIMILAR = 200
 """Characters of a text that difflib compares (it is quadratic)."""
+_VARYING = 3
+"""Places of one message that may look volatile where it still counts as the same."""
+_MOST_VARYING = 100
+"""Messages of a candidate that are looked at in this way."""
 _RAW = 100_000
 """Bytes of a body that is not JSON which are compared as text."""
 
@@ -51,6 +55,8 @@ class Nearest:
     """A rule that takes volatile differences away."""
     places: tuple[Told, ...] = ()
     """The same differences with more of their values; for who looks, not for the journal."""
+    bound: tuple[str, ...] = ()
+    """Circumstances and slots whose values differ and fit; they are no difference."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -63,11 +69,27 @@ class Nearest:
         }
 
 
-def nearest(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> Nearest | None:
-    """Return the candidate most like `wanted`, or None without candidates.
+class RestatedCandidate(NamedTuple):
+    """A recording as this run would have sent it."""
 
-    Order: same provider and operation, equal messages from the start, same model, fewest differing places, likest last
-    text; of equals the first. Bounded: only candidates from the first 32 MiB of bodies are looked at, all of these are
+    canonical: Canonical
+    bound: tuple[str, ...] = ()
+    varying: tuple[Difference, ...] = ()
+    """What varies from run to run beside what is left different in `canonical`."""
+
+
+Restating = Callable[[int, "Canonical"], RestatedCandidate]
+
+
+def nearest(
+    wanted: Canonical,
+    candidates: Sequence[tuple[int, Canonical]],
+    restating: Restating = lambda _, best: RestatedCandidate(best),
+) -> Nearest | None:
+    """Return the candidate most like `wanted`, or None without candidates; `restating` gives it in this run's words.
+
+    Order: same provider and operation, messages from the start that are equal but for what looks volatile, same model, fewest differing
+    places, likest last text; of equals the first. Bounded: only candidates from the first 32 MiB of bodies are looked at, all of these are
     ranked by comparisons in C, 8 are compared in full, each within the bounds of `core.traffic.differences`.
     """
     ranked = [(_rank(wanted, item[1]), item) for item in _affordable(candidates)]
@@ -75,20 +97,21 @@ def nearest(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]) -> N
     if not ranked:
         return None
     _, (id_, best) = max(ranked, key=lambda pair: _score(wanted, *pair))
-    found = _differences(best, wanted)
-    similarity = _similarity(best, wanted)
+    best, bound, varying = restating(id_, best)
+    found = sorted(_differences(best, wanted), key=lambda each: each.looks is not None)
     return Nearest(
         id_,
         _same_operation(wanted, best),
-        tuple(found),
-        similarity,
+        (*found, *varying)[:COUNTED],
+        _similarity(best, wanted),
         suggest(best, wanted),
-        tuple(places(best, wanted)),
+        tuple(sorted(places(best, wanted), key=lambda each: each["looks"] is not None)),
+        bound,
     )
 
 
 _Rank = tuple[bool, int, bool, float]
-"""Same operation, equal messages from the start, same model, rough likeness of the last texts."""
+"""Same operation, messages from the start that say the same, same model, rough likeness of the last texts."""
 
 
 def _affordable(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
@@ -108,13 +131,23 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 
 def _rank(wanted: Canonical, candidate: Canonical) -> _Rank:
     """Judge a candidate by what costs next to nothing."""
-    common = 0
+    common = varying = 0
     for old, new in zip(_conversation(candidate.tree), _conversation(wanted.tree), strict=False):
         if old != new:
-            break
+            varying += 1
+            if varying > _MOST_VARYING or not _varies(old, new):
+                break
         common += 1
     matcher = SequenceMatcher(None, *_last_texts(candidate, wanted), autojunk=False)
     return _same_operation(wanted, candidate), common, _model(wanted) == _model(candidate), matcher.quick_ratio()
+
+
+def _varies(old: object, new: object) -> bool:
+    """Tell whether two messages differ in nothing but what looks volatile."""
+    if type(old) is not type(new):
+        return False
+    found = differences(old, new, _VARYING + 1)
+    return len(found) <= _VARYING and all(each.looks for each in found)
 
 
 def _score(wanted: Canonical, rank: _Rank, item: tuple[int, Canonical]) -> tuple[object, ...]:

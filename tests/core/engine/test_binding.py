@@ -219,6 +219,23 @@ def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
         assert made.unused() == 0
 
 
+@pytest.mark.parametrize("slots", [(), (Slot("made", "uuid", "mint"),)])
+def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots: tuple[Slot, ...]) -> None:
+    """An id that a tool made stands earlier in the request, and is not why it is refused."""
+    store, ids = tmp_path / "s.db", [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
+    ask, other = ({"role": "user", "content": text} for text in ("list it", "delete it"))
+    _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"))
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
+        put_slots(opened, "default", slots)
+    with engine(store, Mode.REPLAY) as made:
+        _open(made, B)
+        error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
+    assert error is not None
+    assert "differs at $.messages[4].content." in error.message.splitlines()[0]
+    assert ("[looks like uuid]" in error.message) is not bool(slots)
+    assert f"no difference, since bound: cwd, date{', made' if slots else ''}\n" in error.message
+
+
 def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
     """Two recordings that differ in a slot only: the one that comes next; out of order it is a miss that names both."""
     store = tmp_path / "s.db"

@@ -73,20 +73,35 @@ def find_lessons(
     Both are canonical trees. The mismatch is the first difference that no slot takes away. `outside` also learns from system text, which
     nobody but the agent writes: such a slot is for whoever ships slots for an agent, never for a trial.
     """
+    learned, outcome = _learn(bindings, recorded, present, known, outside=outside)
+    return outcome if isinstance(outcome, Mismatch) else learned
+
+
+def list_lessons(
+    bindings: Bindings, recorded: object, present: object, known: Identities | None = None
+) -> tuple[Lesson, ...]:
+    """Return what varies between two requests, also where something else differs that no slot takes away."""
+    return _learn(bindings, recorded, present, known, outside=False)[0]
+
+
+def _learn(
+    bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
+) -> tuple[tuple[Lesson, ...], Fit | Mismatch]:
+    """Return what was learned, and how the two compare then."""
     learned: list[Lesson] = []
     outcome: Fit | Mismatch = Mismatch(Why.DIFFERENT, "$")
     for _ in range(ROUNDS):
-        now = _with_slots(bindings, [lesson.slot for lesson in learned])
+        now = with_slots(bindings, [lesson.slot for lesson in learned])
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
-            return tuple(learned)
+            break
         if _unlearn_identity(outcome, learned):
             continue
         new = _Learning(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
             break
         learned += new
-    return outcome if isinstance(outcome, Mismatch) else tuple(learned)
+    return tuple(learned), outcome
 
 
 def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
@@ -100,7 +115,8 @@ def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
     return False
 
 
-def _with_slots(bindings: Bindings, slots: Sequence[Slot]) -> Bindings:
+def with_slots(bindings: Bindings, slots: Sequence[Slot]) -> Bindings:
+    """Return the same bindings with further slots."""
     return Bindings(
         [pair.recorded for pair in bindings.pairs],
         bindings.present,
@@ -272,7 +288,7 @@ class _Learning(Comparing):
         self._taken.add(name)
         self._known.append(slot)
         self.lessons.append(Lesson(slot, value.recorded, value.present, place.path))
-        self.bindings = _with_slots(self.bindings, [slot])
+        self.bindings = with_slots(self.bindings, [slot])
         if slot.identity:
             self._identities.add(identity)
             self._tokens = IdentityTokens(self._identities)
