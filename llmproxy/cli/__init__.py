@@ -17,6 +17,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli.commands import Commands, application
+from llmproxy.cli.parts.completing import asked_by_bash
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -68,7 +69,8 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
     try:
-        code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
+        with asked_by_bash(os.environ):
+            code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED

@@ -1,14 +1,17 @@
 """What a shell completes beyond commands and options: names of cassettes and of models, out of the store that is meant.
 
-Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line.
+Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash takes a colon for the
+end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and spaces: :func:`asked_by_bash` sees to both.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +22,31 @@ from llmproxy.errors import LLMProxyError
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
 
-__all__ = ["cassettes", "choices", "models"]
+__all__ = ["asked_by_bash", "cassettes", "choices", "models"]
+
+_COLONS = re.compile(r"\n(:+)(?:\n|$)")
+_ESCAPED = re.compile(r"\\(.)")
+_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
+
+
+@contextmanager
+def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
+    """Answer bash, where it asks, in its own way: words that it parted at colons are one, and of what is printed it gets what is missing."""
+    if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
+        yield
+        return
+    words = env.get("COMP_WORDS", "")
+    joined = _COLONS.sub(r"\1", words)
+    env["COMP_WORDS"] = joined
+    env["COMP_CWORD"] = str(int(env["COMP_CWORD"]) - words.count("\n") + joined.count("\n"))
+    offered = io.StringIO()
+    try:
+        with redirect_stdout(offered):
+            yield
+    finally:
+        there = _ESCAPED.sub(r"\1", joined.rpartition("\n")[2]).rfind(":") + 1
+        for name in offered.getvalue().splitlines():
+            typer.echo(_SPECIAL.sub(r"\\\g<0>", name[there:]))
 
 
 def cassettes(ctx: typer.Context, incomplete: str) -> list[str]:

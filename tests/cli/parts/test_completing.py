@@ -28,6 +28,23 @@ def test_names_are_completed(tmp_path: Path, typed: str, offered: list[str]) -> 
     assert sorted(complete(typed, tmp_path)) == offered
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["show", "te"], [r"tests/test_a.py::test_b\[one\ two\]", "tests/test_a.py::test_c"]),
+        (["show", "tests/test_a.py", ":"], [r":test_b\[one\ two\]", ":test_c"]),
+        (["show", "tests/test_a.py", "::"], [r"test_b\[one\ two\]", "test_c"]),
+        (["show", "tests/test_a.py", "::", r"test_b\[o"], [r"test_b\[one\ two\]"]),
+        (["ls", "--cassette", "tests/test_a.py", "::", "test_c"], ["test_c"]),
+    ],
+)
+def test_names_of_pytest_are_completed_over_their_colons(tmp_path: Path, words: list[str], offered: list[str]) -> None:
+    """Bash parts words at colons, and inserts what it gets as it is."""
+    names = ["tests/test_a.py::test_b[one two]", "tests/test_a.py::test_c"]
+    fill(tmp_path / "llmproxy.db", *(chat(cassette=name) for name in names))
+    assert sorted(complete("\n".join(["llmproxy", *words]), tmp_path)) == offered
+
+
 def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     """No error into a command line."""
     assert complete("llmproxy show w", tmp_path) == []
@@ -37,10 +54,14 @@ def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
 
 def complete(typed: str, folder: Path) -> list[str]:
     """Return what bash is offered."""
-    asked = {"_LLMPROXY_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    asked = {
+        "_LLMPROXY_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split("\n" if "\n" in typed else None)) - 1),
+    }
     command = [sys.executable, "-c", "import sys; from llmproxy.cli import main; sys.exit(main(sys.argv[1:]))"]
     done = subprocess.run(
         command, env=clean_env(asked), capture_output=True, text=True, timeout=60, check=False, cwd=folder
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return list(filter(None, done.stdout.splitlines()))
