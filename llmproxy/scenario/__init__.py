@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.cache import scenario_cache as cache  # the import binds the submodule first, then the function
+from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
 from llmproxy.scenario.cases import Case, cases
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
@@ -104,6 +104,7 @@ __all__ = [
 
 __version__ = llmproxy.__version__
 
+cache = scenario_cache
 configure = ScenarioConfig.configure
 default_config = ScenarioConfig.default_config
 """As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
@@ -131,6 +132,10 @@ def __getattr__(name: str) -> object:
         found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
         globals()[name] = found
         return found
+    if name in _LATE.values():
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
     reason = NAMES_ELSEWHERE.get(name)
     if reason and sys._getframe(1).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001
         raise ImportError(f"scenario.{name} {reason}", name=__name__)

@@ -25,6 +25,8 @@ class AgentAdapter(ABC):
     """
 
     role: ClassVar[AgentRole] = AgentRole.AGENT
+    name: str | None = None
+    """A name of one's own; nothing here asks for it."""
     uses_session: ClassVar[bool] = False
     """Whether it sends its LLM calls by `input.llm` (or needs none): such adapters answer in parallel, the others take turns."""
     in_process: ClassVar[bool] = True

@@ -8,10 +8,20 @@ from typing import Any, TypedDict
 
 from llmproxy.errors import SettingsError
 
-__all__ = ["NAMES_ELSEWHERE", "NOT_OF_A_STATE", "SERVERS", "VOICE", "NotHere", "refuse_elsewhere", "refuse_slips"]
+__all__ = [
+    "NAMES_ELSEWHERE",
+    "NOT_OF_A_STATE",
+    "SERVERS",
+    "VOICE",
+    "NotHere",
+    "refuse_elsewhere",
+    "refuse_slips",
+    "refuses",
+]
 
 VOICE = "is part of voice, which is not here: conversations are text."
 SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
+SPANS = "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy."
 _REASONS = {
     "on_audio_chunk": VOICE,
     "on_voice_event": VOICE,
@@ -20,6 +30,8 @@ _REASONS = {
     "audio_effects": VOICE,
     "interrupt_probability": VOICE,
     "modality": VOICE,
+    "voice_style": VOICE,
+    "wait": VOICE,
     "include_audio": VOICE,
     "include_timeline": VOICE,
     "evaluators": SERVERS + " A check of your own is a step of the script, or a JudgeAgent.",
@@ -27,12 +39,24 @@ _REASONS = {
     "trace_wait_timeout": SERVERS,
     "trace_wait_extension": SERVERS,
     "remote_trace_fetcher": SERVERS,
-    "span_collector": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
-    "include_traces": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
+    "span_collector": SPANS,
+    "include_traces": SPANS,
 }
 NOT_OF_A_STATE = {
     **dict.fromkeys(("spans", "traces", "contexts"), "reads OpenTelemetry spans; state.tool_calls() reads the wire."),
     **dict.fromkeys(("timeline", "set_effects"), VOICE),
+    **dict.fromkeys(
+        (
+            "forget_turns",
+            "note_empty_contexts",
+            "note_missing_tool_call",
+            "note_trace",
+            "set_span_provider",
+            "start_read_tracking",
+            "take_reads",
+        ),
+        "belongs to evaluators, and each " + SERVERS,
+    ),
 }
 """Attributes of a state there, and why they are none here."""
 NAMES_ELSEWHERE = {
@@ -94,9 +118,15 @@ NAMES_ELSEWHERE = {
             "value",
             "scenario_only",
             "with_custom_scopes",
+            "StateMapping",
+            "evaluators",
         ],
         SERVERS,
     ),
+    "TraceView": SPANS,
+    "TurnView": "belongs to annotations of state.turns, whose entries have index, messages and tool_calls() here too.",
+    "connected_agent": "belongs to modules; ConnectedAgentAdapter and ConnectedAgentCall are names of scenario itself.",
+    "litellm": "belongs to programs that import it; scenarios need none of it here.",
     "AttackerOutput": "belongs to attackers of one's own that parse their model's output; RedTeamStrategy is what one writes here.",
 }
 """Names of the package there, and why they are none here."""
@@ -127,6 +157,11 @@ def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if name in _REASONS and value:
             raise SettingsError(f"{where}({name}=...) {_REASONS[name]}", hint=f"Leave {name} out.")
     return {name: value for name, value in given.items() if name not in _REASONS}
+
+
+def refuses(name: str) -> bool:
+    """Return whether a keyword of this name is refused where it asks for something."""
+    return name in _REASONS
 
 
 def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.scenario.elsewhere import refuse_elsewhere
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.executor import Executor
@@ -54,13 +55,17 @@ def message(message: Message) -> Step:
     return Step("message", lambda executor: executor.message(message), message)
 
 
-def user(content: str | Message | None = None) -> Step:
-    """Let the user say something; without content, the simulator speaks."""
+def user(
+    content: str | Message | None = None, *, voice_style: str | None = None, audio_effects: Sequence[Any] | None = None
+) -> Step:
+    """Let the user say something; without content, the simulator speaks. Raises SettingsError for what is part of voice."""
+    refuse_elsewhere("scenario.user", {"voice_style": voice_style, "audio_effects": audio_effects})
     return Step("user", lambda executor: executor.user(content), content)
 
 
-def agent(content: str | Message | None = None) -> Step:
-    """Let the agent under test answer; with content, that is its answer and it is not called."""
+def agent(content: str | Message | None = None, *, wait: bool = True) -> Step:
+    """Let the agent under test answer; with content, that is its answer and it is not called. Raises SettingsError for `wait=False`."""
+    refuse_elsewhere("scenario.agent", {"wait": not wait})
     return Step("agent", lambda executor: executor.agent(content), content)
 
 

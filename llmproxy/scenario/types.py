@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.scenario.llm import LLM
@@ -200,6 +200,11 @@ class ScenarioResult(Plain):
     """Seconds in which the agent waited for its turn, because agents in one process take turns; None without a proxy."""
     labels: Sequence[str] = ()
     error: str = ""
+    audio: ClassVar[None] = None
+    timeline: ClassVar[None] = None
+    latency: ClassVar[None] = None
+    evaluations: ClassVar[Sequence[Any]] = ()
+    """As of every conversation of text there: nothing was spoken, and nothing computed on LangWatch's servers."""
 
     def __post_init__(self) -> None:
         """Derive the status."""

@@ -81,7 +81,9 @@ def test_a_name_of_theirs_says_why_it_is_not_here(name: str, why: str) -> None:
 @pytest.mark.parametrize("name", sorted(NAMES_ELSEWHERE))
 def test_a_name_that_is_imported_says_why_too(name: str) -> None:
     """`from ... import` makes "cannot import name" of an AttributeError; whoever only looks whether it is there still may."""
-    with pytest.raises(ImportError, match=rf"^scenario\.{name} (is part of voice|needs LangWatch|belongs to)"):
+    with pytest.raises(
+        ImportError, match=rf"^scenario\.{name} (is part of voice|needs LangWatch|belongs to|reads OpenTelemetry)"
+    ):
         exec(f"from llmproxy.scenario import {name}")
     assert not hasattr(scenario, name)
 
@@ -100,3 +102,27 @@ def test_a_module_of_theirs_says_why_it_is_not_here(line: str, why: str) -> None
     """As published files import it, with only the package's name changed."""
     with pytest.raises(ImportError, match=why):
         exec(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "given"),
+    [
+        (scenario.agent, {"wait": False}),
+        (scenario.user, {"voice_style": "sad"}),
+        (scenario.user, {"audio_effects": [lambda data: data]}),
+    ],
+)
+def test_words_of_a_script_refuse_voice(word: Any, given: dict[str, Any]) -> None:
+    """By name, where the script is written."""
+    with pytest.raises(SettingsError, match=f"{next(iter(given))}=.*voice"):
+        word("hi", **given)
+
+
+def test_modules_of_agents_are_names_of_the_package() -> None:
+    """As they are there, before anything of them was asked for."""
+    found = [scenario.__getattr__(name) for name in ("judge_agent", "red_team_agent", "user_simulator_agent")]
+    assert [vars(each)["__name__"].rpartition(".")[2] for each in found] == [
+        "judge_agent",
+        "red_team_agent",
+        "user_simulator_agent",
+    ]

@@ -39,6 +39,26 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
         [[name for name in THERE["every_name"][0] if name not in NAMES_ELSEWHERE], False],
     ),
     "a_judge_that_contradicts_itself": ("success with a criterion that failed is an error", [None, True]),
+    "what_a_judge_returns_as_messages": (
+        "a result's messages are the conversation, whatever a judge of one's own returns as such",
+        [["hi", "answer"], ["hi", "answer"]],
+    ),
+    "run_and_arun": ("times are on every result", [[*each[:4], [True]] for each in THERE["run_and_arun"]]),
+    "what_a_state_knows": (
+        "messages hold what their author wrote, and no trace_id",
+        [[*THERE["what_a_state_knows"][0][:8], False, *THERE["what_a_state_knows"][0][9:]], *THERE["what_a_state_knows"][1:]],
+    ),
+    "what_users_and_judges_are_made_with": (
+        "a judge is shown no spans, and so not what the simulated user was told",
+        [THERE["what_users_and_judges_are_made_with"][0], [[0.5, 77, user, other, False] if n % 2 == 0 else [0.5, 77, False, False, True] for n, (user, other) in enumerate([(True, False), (0, 0), (False, True), (0, 0)])], THERE["what_users_and_judges_are_made_with"][2]],
+    ),
+    "strategies": (
+        "the catalogue of GOAT is another: six techniques in their order of success, and the opposite in place of an authority",
+        [
+            *THERE["strategies"][:-1],
+            ["refusal_suppression", "dual_response", "response_priming", "persona_modification", "hypothetical", "topic_splitting", "opposite_intent"],
+        ],
+    ),
     "a_request_is_true": ("AgentInput(judgment_request=True), which was right before 1.6, still builds", [True, False, True]),
 }  # fmt: skip
 """Where ours differs on purpose: why, and what comes out here."""

@@ -517,7 +517,8 @@ def parts_of_an_attack(stage: Stage) -> Any:
     buckets = [scenario.GoatStrategy().get_phase_name(turn, 10) for turn in range(1, 11)]
     names = [each.name for each in scenario.DEFAULT_TECHNIQUES]
     coded = [each.transform("Attack").split("\n\n", 1)[1] for each in scenario.DEFAULT_TECHNIQUES]
-    return [phases, buckets, names, coded, scenario.RedTeamAgent.role.value]
+    kinds = all(isinstance(each, scenario.AttackTechnique) for each in scenario.DEFAULT_TECHNIQUES)
+    return [phases, buckets, names, coded, scenario.RedTeamAgent.role.value, kinds]
 
 
 @case
@@ -682,8 +683,10 @@ def configure(stage: Stage) -> Any:
     try:
         stage.scenario.configure(min_turns=1, headless=True, observability={"instrumentors": []})
         stage.scenario.configure(max_turns=4)
+        stage.scenario.configure(default_model="openai/x", verbose=2, cache_key="k", debug=True)
         made = config.default_config
-        return [made.min_turns, made.headless, made.observability, made.max_turns]
+        found = [made.min_turns, made.headless, made.observability, made.max_turns]
+        return [*found, made.default_model, made.verbose, made.cache_key, made.debug]
     finally:
         config.default_config = before
 
@@ -719,6 +722,441 @@ def propagation_headers(stage: Stage) -> Any:
     agent = stage.agent()
     stage.play(stage.user(), agent, script=[stage.scenario.user("a"), stage.scenario.agent(), stage.scenario.succeed()])
     return [len(part) for part in agent.inputs[0].propagation_headers["traceparent"].split("-")]
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "JudgmentRequest": {"criteria": ["a"], "additional_context": "x"},
+    "AgentInput": {
+        "thread_id": "t",
+        "messages": [],
+        "new_messages": [{"role": "user", "content": "hi"}],
+        "judgment_request": None,
+        "scenario_state": None,
+        "propagation_headers": {"traceparent": "x"},
+    },
+    "CriterionResult": {"criterion": "a", "requirement": "is a", "reasoning": "r", "status": "failed"},
+    "ScenarioConfig": {
+        "default_model": "openai/x",
+        "max_turns": 3,
+        "min_turns": 1,
+        "verbose": False,
+        "cache_key": "k",
+        "debug": False,
+        "headless": True,
+        "observability": {"a": 1},
+    },
+    "ScenarioResult": {
+        "success": False,
+        "messages": [{"role": "user", "content": "hi"}],
+        "reasoning": "r",
+        "passed_criteria": ["a"],
+        "failed_criteria": ["b"],
+        "inconclusive_criteria": ["b"],
+        "criteria": [],
+        "total_time": 2.0,
+        "agent_time": 1.0,
+    },
+    "ConnectedAgentCall": {
+        "messages": [1],
+        "new_messages": [2],
+        "thread_id": "t",
+        "session": 3,
+        "trace_id": "u",
+        "parameters": {"a": 1},
+    },
+    "Technique": {"id": "i", "name": "n", "description": "d", "example": "e"},
+    "ToolCall": {"name": "look", "input": {"n": 1}, "output": "found", "turn": 0, "source": "message"},
+}
+"""What values are built with: every field that both have."""
+
+
+@case
+def values(stage: Stage) -> Any:
+    """Built with every field, and read again."""
+    made = {name: getattr(stage.scenario, name)(**given) for name, given in GIVEN.items()}
+    return {name: {field: getattr(made[name], field) for field in given} for name, given in GIVEN.items()}
+
+
+@case
+def values_with_defaults(stage: Stage) -> Any:
+    """Built with what they need, the rest read; `context` is the older name of `additional_context`."""
+    scenario = stage.scenario
+    result, config = scenario.ScenarioResult(success=True, messages=[]), scenario.ScenarioConfig()
+    call, asked = scenario.ConnectedAgentCall(messages=[]), scenario.JudgmentRequest(context="older")
+    bare: dict[str, Any] = {"thread_id": "t", "messages": [], "new_messages": [], "scenario_state": None}
+    lacks = {"messages", "success"}
+    found = [getattr(result, name) for name in GIVEN["ScenarioResult"] if name not in lacks]
+    found += [result.audio, result.timeline, result.latency, result.evaluations, repr(result)]
+    found += [
+        getattr(config, name) for name in GIVEN["ScenarioConfig"] if name != "headless"
+    ]  # the environment says it
+    found += [call.turn_fields(), call.parameters, asked.additional_context, asked.context, asked.criteria]
+    found += [scenario.AgentInput(**bare).judgment_request, scenario.AgentInput(**bare).propagation_headers]
+    calls = scenario.ToolCalls([scenario.ToolCall(**GIVEN["ToolCall"])], name="look")
+    found += [len(calls), calls.count(calls.first), calls.index(calls.last), calls.inputs, calls.outputs]
+    return [
+        *found,
+        scenario.AgentAdapter.name,
+        scenario.AgentAdapter.role.value,
+        [each.value for each in scenario.AgentRole],
+    ]
+
+
+@case
+def values_as_models(stage: Stage) -> Any:
+    """Dumped, copied, validated."""
+    scenario, found = stage.scenario, []
+    for name in ("JudgmentRequest", "ScenarioResult", "ScenarioConfig"):
+        kind, given = getattr(scenario, name), GIVEN[name]
+        made = kind.model_validate(given)
+        changed = made.model_copy(update={next(iter(given)): None})
+        dumped, said = made.model_dump(), json.loads(made.model_dump_json())
+        found.append([{each: dumped[each] for each in given}, {each: said[each] for each in given}])
+        found.append(getattr(changed, next(iter(given))))
+    config = scenario.ScenarioConfig(max_turns=3).merge(scenario.ScenarioConfig(verbose=False, max_turns=None))
+    return [*found, config.max_turns, config.verbose, sorted({*config.items()} - {"headless"})]
+
+
+@case
+def the_last_new_message_of_the_user(stage: Stage) -> Any:
+    found: list[Any] = []
+    for new in (
+        [{"role": "user", "content": "hi"}],
+        [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        [],
+    ):
+        made = stage.scenario.AgentInput(**GIVEN["AgentInput"] | {"new_messages": new})
+        for ask in (made.last_new_user_message, made.last_new_user_message_str):
+            try:
+                found.append(ask())
+            except ValueError as error:
+                found.append(str(error))
+    return found
+
+
+@case
+def words_of_a_script(stage: Stage) -> Any:
+    """Each with everything that it takes; what the callbacks and the agent were told."""
+    scenario, seen = stage.scenario, []
+    agent = stage.agent("one", "two", "three", "four")
+    script = [
+        scenario.message({"role": "system", "content": "s"}),
+        scenario.user({"role": "user", "content": "hi"}),
+        scenario.agent(content="said for it"),
+        scenario.user(content="more"),
+        scenario.proceed(
+            turns=2,
+            on_turn=lambda state: seen.append(["turn", state.current_turn]),
+            on_step=lambda state: seen.append(["step", len(state.messages)]),
+        ),
+        scenario.message(message={"role": "assistant", "content": "m"}),
+        scenario.succeed(reasoning="why"),
+    ]
+    out = stage.play(stage.user(), agent, script=script)
+    heard = [[each["content"] for each in given.new_messages] for given in agent.inputs]
+    ends = [
+        stage.play(stage.agent(), script=[step])
+        for step in (scenario.fail(reasoning="no"), scenario.fail(), scenario.succeed())
+    ]
+    return [seen, heard, out, ends]
+
+
+@case
+def a_script_that_ends_without_a_verdict(stage: Stage) -> Any:
+    out = stage.play(stage.user(), stage.agent(), script=[stage.scenario.user("hi"), stage.scenario.agent()])
+    return [out["success"], out["reasoning"].startswith("Reached end of script without conclusion")]
+
+
+@case
+def a_run_to_the_last_turn(stage: Stage) -> Any:
+    agent = stage.agent()
+    out = stage.play(stage.user(), agent, max_turns=2)
+    return [out["success"], out["reasoning"], len(agent.inputs)]
+
+
+@case
+def run_and_arun(stage: Stage) -> Any:
+    """With everything that both take."""
+    scenario, found = stage.scenario, []
+    for run in (scenario.run, scenario.arun):
+        seen: list[Any] = []
+
+        def look(state: Any, seen: list[Any] = seen) -> None:
+            seen += [
+                state.description,
+                state.field("city"),
+                state.config.max_turns,
+                state.config.min_turns,
+                bool(state.thread_id),
+            ]
+
+        given: dict[str, Any] = {
+            "name": "n",
+            "description": "d",
+            "agents": [stage.user(), stage.agent()],
+            "max_turns": 4,
+            "min_turns": 1,
+            "verbose": False,
+            "cache_key": None,
+            "debug": False,
+            "script": [scenario.user("hi"), scenario.agent(), look, scenario.succeed()],
+            "set_id": "s",
+            "metadata": {"a": "b"},
+            "parameters": {"tone": "dry"},
+            "fields": {"city": "Rome"},
+        }
+        result = asyncio.run(run(**given))
+        times = [isinstance(each, float) for each in (result.total_time,)]
+        found.append([result.success, result.reasoning, len(result.messages), seen, times])
+    return found
+
+
+@case
+def what_a_state_knows(stage: Stage) -> Any:
+    scenario, found = stage.scenario, []
+
+    def nothing(state: Any) -> None:
+        for ask in (state.last_message, state.last_user_message):
+            try:
+                found.append(ask())
+            except ValueError as error:
+                found.append(str(error))
+        found.extend([state.first_user_message(), state.last_agent_message(), state.transcript(), state.turns])
+
+    def look(state: Any) -> None:
+        state.add_message({"role": "user", "content": "added"})
+        found.extend(
+            [state.last_message()["content"], state.last_user_message()["content"], "trace_id" in state.messages[-1]]
+        )
+        found.extend([state.has_tool_call("look"), state.has_tool_call("no"), state.thread_id != ""])
+        found.extend([state.last_tool_call("look"), state.last_tool_call("no"), state.current_turn, state.description])
+        found.extend([len(state.messages), state.config.verbose])
+
+    said = [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+    ]
+    script = [nothing, scenario.user("hi"), scenario.agent(), look, scenario.succeed()]
+    out = stage.play(stage.user(), stage.agent(said), script=script)
+    config = scenario.ScenarioConfig(max_turns=3)
+    made = scenario.ScenarioState(description="e", messages=[], thread_id="t", current_turn=2, config=config)
+    read = [made.description, made.thread_id, made.current_turn, made.config.max_turns, len(made.messages)]
+    return [found, out.get("error"), read]
+
+
+@case
+def what_users_and_judges_are_made_with(stage: Stage) -> Any:
+    """Every keyword for text; which of them reach the wire."""
+    model = Model("passed")
+    with served(model) as url:
+        kept = {"model": "openai/gpt-4.1-mini", "api_base": url, "api_key": "k", "temperature": 0.5, "max_tokens": 77}
+        user = stage.scenario.UserSimulatorAgent(**kept, persona="PERSONA: a pilot")
+        plain = stage.scenario.UserSimulatorAgent(**kept, system_prompt="SYSTEM of the user")
+        judge = stage.scenario.JudgeAgent(
+            **kept, criteria=["a"], system_prompt="SYSTEM of the judge", token_threshold=8192, max_discovery_steps=3
+        )
+        script = [stage.scenario.user(), stage.scenario.agent(), stage.scenario.judge()]
+        outs = [stage.play(who, stage.agent(), judge, script=script) for who in (user, plain)]
+    told = [
+        [
+            body.get("temperature"),
+            body.get("max_tokens"),
+            *(
+                each in json.dumps(body["messages"])
+                for each in ("PERSONA: a pilot", "SYSTEM of the user", "SYSTEM of the judge")
+            ),
+        ]
+        for body in model.asked
+    ]
+    roles = [[each.role.value, each.name] for each in (user, judge)]
+    return [[each.get("success") for each in outs], told, roles]
+
+
+@case
+def an_adapter_of_ones_own(stage: Stage) -> Any:
+    """Called by hand, and named."""
+    scenario = stage.scenario
+
+    class Mine(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+        name = "mine"
+
+        async def call(self, input: Any) -> Any:
+            return input.last_new_user_message_str().upper()
+
+    mine = Mine()
+    said = asyncio.run(mine.call(scenario.AgentInput(**GIVEN["AgentInput"])))
+    returned: scenario.AgentReturnTypes = said  # type: ignore[name-defined]
+    return [returned, mine.name, mine.role is scenario.AgentRole.AGENT]
+
+
+@case
+def a_connected_agent_by_hand(stage: Stage) -> Any:
+    scenario, seen = stage.scenario, []
+
+    class Connected:
+        name = "billing"
+
+        def __call__(self, text: str) -> str:
+            return text
+
+        async def invoke(self, call: Any) -> Any:
+            seen.append([call.parameters, sorted(call.turn_fields())])
+            return {"output": "reply", "session": {"n": 1}}
+
+    made = scenario.ConnectedAgentAdapter(agent=Connected(), parameters={"tone": "dry"})
+    before = made.session_for("t")
+    said = asyncio.run(made.call(scenario.AgentInput(**GIVEN["AgentInput"])))
+    return [said, seen, before, made.session_for("t"), made.name, made.role.value]
+
+
+@case
+def a_decorator_that_keeps_nothing(stage: Stage) -> Any:
+    """Without a cache key a function is called each time."""
+    scenario, calls = stage.scenario, []
+
+    @scenario.cache(ignore=["token"])  # type: ignore[untyped-decorator]
+    def asked(n: int, token: str) -> int:
+        calls.append(n)
+        return n + 1
+
+    found: list[Any] = []
+    script = [lambda state: found.extend([asked(1, "x"), asked(1, "y"), asked(2, "x")]), scenario.succeed()]
+    stage.play(stage.agent(), script=script)
+    same = scenario.scenario_cache is scenario.cache
+    return [found, calls, same]
+
+
+@case
+def modules(stage: Stage) -> Any:
+    """Names by the modules that have them."""
+    where = {
+        "agent_adapter": "AgentAdapter",
+        "config": "ScenarioConfig",
+        "judge_agent": "JudgeAgent",
+        "red_team_agent": "RedTeamAgent",
+        "scenario_executor": "ScenarioExecutor",
+        "scenario_state": "ScenarioState",
+        "script": "proceed",
+        "types": "AgentInput",
+        "user_simulator_agent": "UserSimulatorAgent",
+    }
+    return [hasattr(getattr(stage.scenario, module), name) for module, name in where.items()]
+
+
+@case
+def the_copy_of_the_configuration(stage: Stage) -> Any:
+    return stage.scenario.default_config
+
+
+@case
+def an_attacker_with_every_keyword(stage: Stage) -> Any:
+    """Made by its constructor, with a strategy of one's own."""
+    scenario = stage.scenario
+
+    class Plain(scenario.RedTeamStrategy):  # type: ignore[name-defined, misc]
+        @property
+        def needs_metaprompt_plan(self) -> bool:
+            return True
+
+        def build_system_prompt(
+            self, target: str, current_turn: int, total_turns: int, *more: Any, **given: Any
+        ) -> str:
+            return f"SYSTEM {target} {current_turn}/{total_turns} {given.get('metaprompt_plan', more[1:] and more[1])}"
+
+        def get_phase_name(self, current_turn: int, total_turns: int) -> str:
+            return "the only one"
+
+    model = Attacker(["the plan", "hello", "again"], [2, 3])
+    with served(model) as url:
+        attacker = scenario.RedTeamAgent(
+            strategy=Plain(),
+            target="t",
+            total_turns=2,
+            model="openai/gpt-4.1-mini",
+            metaprompt_model="openai/gpt-4.1",
+            metaprompt_template="PLAN for {target} in {total_turns}: {description}",
+            metaprompt_temperature=0.25,
+            attack_plan=None,
+            score_responses=True,
+            fast_refusal_detection=False,
+            max_backtracks=1,
+            success_score=None,
+            success_confirm_turns=2,
+            injection_probability=0.0,
+            techniques=list(scenario.DEFAULT_TECHNIQUES),
+            api_base=url,
+            api_key="k",
+            temperature=0.5,
+            max_tokens=55,
+        )
+        turns = [step for _ in range(2) for step in (scenario.user(), scenario.agent())]
+        out = stage.play(attacker, stage.agent("one", "two"), script=[*turns, scenario.succeed()])
+    first = model.asked[0]
+    return [
+        [first["model"], first.get("temperature"), "PLAN for t in 2: d" in json.dumps(first["messages"])],
+        [
+            [body["temperature"], body.get("max_tokens")]
+            for body in model.asked
+            if "SYSTEM t" in json.dumps(body["messages"])
+        ],
+        sum("the plan" in json.dumps(body["messages"]) for body in model.asked) > 0,
+        out.get("success"),
+        out.get("error"),
+        [attacker.role.value, attacker.name],
+    ]
+
+
+@case
+def strategies(stage: Stage) -> Any:
+    """Called by hand."""
+    scenario, found = stage.scenario, []
+    for made in (scenario.CrescendoStrategy(), scenario.GoatStrategy(techniques=scenario.DEFAULT_GOAT_TECHNIQUES)):
+        prompt = made.build_system_prompt(
+            target="TARGET", current_turn=1, total_turns=3, scenario_description="DESCRIPTION", metaprompt_plan="PLAN"
+        )
+        said = made.parse_attacker_output('{"observation": "o", "strategy": "s", "reply": "r"}')
+        found.append(
+            ["TARGET" in prompt, "DESCRIPTION" in prompt, made.needs_metaprompt_plan, said.reply, said.observation]
+        )
+        found.append([said.strategy, said.parse_failed, made.get_phase_name(3, 3)])
+    return [*found, [each.id for each in scenario.DEFAULT_GOAT_TECHNIQUES]]
+
+
+@case
+def a_disguised_message(stage: Stage) -> Any:
+    """With one technique, always."""
+    technique = next(each for each in stage.scenario.DEFAULT_TECHNIQUES if each.name == "base64")
+    given: dict[str, Any] = {
+        "attack_plan": "p",
+        "total_turns": 1,
+        "injection_probability": 1.0,
+        "techniques": [technique],
+    }
+    heard = attacked(stage, "crescendo", ["hello"], ["hi"], **given)[0]
+    return "aGVsbG8=" in heard[0][0]
+
+
+@case
+def what_a_judge_returns_as_messages(stage: Stage) -> Any:
+    """A judge of one's own that names no messages, and one that names others."""
+    scenario, found = stage.scenario, []
+    for named in ([], [{"role": "user", "content": "other"}]):
+
+        class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+            role = scenario.AgentRole.JUDGE
+
+            async def call(self, input: Any, named: list[Any] = named) -> Any:
+                return scenario.ScenarioResult(success=True, messages=named, reasoning="r")
+
+        run = scenario.run(
+            name="n",
+            description="d",
+            agents=[stage.user(), stage.agent("answer"), Judge()],
+            script=[scenario.user("hi"), scenario.agent(), scenario.judge()],
+            verbose=False,
+        )
+        found.append([each["content"] for each in asyncio.run(run).messages])
+    return found
 
 
 def played(name: str, package: str) -> dict[str, Any]:

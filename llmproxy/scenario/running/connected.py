@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -28,6 +28,10 @@ class ConnectedAgentCall:
     trace_id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of `scenario.run(parameters=...)`."""
+
+    def turn_fields(self) -> dict[str, Any]:
+        """Return what belongs to the turn, without the parameters of the run."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "parameters"}
 
 
 class ConnectedAgentAdapter(AgentAdapter):
