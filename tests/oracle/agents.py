@@ -108,6 +108,8 @@ class Talk:
     """It sends the last messages only."""
     hides: bool
     """It may run tools without telling the model."""
+    left: bool = False
+    """Its agent left while the last answer came: whoever asks the same again then cannot be told from one who tries again."""
     turns: list[Turn] = field(default_factory=list)
 
 
@@ -120,8 +122,6 @@ class World:
         """Whether some answers take until others have been asked for."""
         self.count = 0
         self.run = Run()
-        self.left = False
-        """The agent left while the last answer came."""
         self.same = False
         """Conversations are in the same words."""
 
@@ -202,7 +202,7 @@ class World:
             heard = yield from self.ask(talk, step, said)
             if heard is None:
                 return
-            if self.chance(0.1) and not said.strange and not self.left:  # the same once more, on purpose
+            if self.chance(0.1) and not said.strange and not talk.left:  # the same once more, on purpose
                 again = yield from self.ask(talk, step, self.said(talk, last=False), plain=True)
                 if again is not None:
                     self.use(talk, step, again, told=False)
@@ -262,8 +262,8 @@ class World:
             step.broken = True
             return None
         may_leave = not plain and bool(said.calls) and talk.stream and dialect.has_ids and not self.same
-        self.left = may_leave and self.chance(0.1)
-        if self.left:
+        talk.left = may_leave and self.chance(0.1)
+        if talk.left:
             yield replace(whole, pieces=pieces[:-1], cut=True, attempt=attempt)  # it leaves when it has heard enough
             step.clear = False
             step.answers += 1

@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from random import Random
 
+import pytest
+
 from llmproxy.report.events import Status
 from tests.oracle.agents import World
 from tests.oracle.product import judge, seen
@@ -16,6 +18,8 @@ RUNS = int(os.environ.get("ORACLE_RUNS", "300"))
 FIRST = int(os.environ.get("ORACLE_FIRST", "0"))
 ASSERTIONS = 12
 """Of each step."""
+NAMED = {9000497: "it hears enough of an answer and leaves, while another conversation goes on"}
+"""Agents about whom product and oracle once disagreed."""
 
 
 def wrong(seed: int, tally: Counter[str]) -> list[str]:
@@ -43,3 +47,9 @@ def test_nothing_passes_that_is_not_true_and_nothing_fails_that_is() -> None:
     assert not found, "\n".join([f"{len(found)} of {tally.total()}:", *found[:20]])
     for kind in ("True passed", "False failed", "False environment_error", "True environment_error"):
         assert tally[kind] > RUNS // 10, f"hardly any: {kind}; the agents have become too tame: {tally}"
+
+
+@pytest.mark.parametrize("seed", NAMED, ids=NAMED.get)
+def test_agents_of_former_disagreements(seed: int) -> None:
+    """What was once judged otherwise stays settled."""
+    assert not wrong(seed, Counter())
