@@ -75,6 +75,8 @@ class Life:
         """Whether users and models say the same again and again."""
         self.system = "You keep tasks."
         self.turns: list[Turn] = []
+        self.spoken: list[str] = []
+        """Of what the last summary says that they spoke."""
 
     def chance(self, share: float) -> bool:
         """Return true so often."""
@@ -147,9 +149,11 @@ class Life:
         """Put a summary in the place of the messages before `at`."""
         old, recent = self.turns[:at], self.turns[at:]
         self.count += 1
-        summary = (
-            f"Summary {self.count}: they spoke of {' and '.join(self.random.sample(WORDS, self.random.randint(1, 4)))}."
-        )
+        spoken = self.random.sample(WORDS, self.random.randint(1, 4))
+        while spoken == self.spoken and not self.by_call:  # another number alone might as well be a clock's
+            spoken = self.random.sample(WORDS, self.random.randint(1, 4))
+        self.spoken = spoken
+        summary = f"Summary {self.count}: they spoke of {' and '.join(spoken)}."
         done = {"condensedMessages": count_of(old), "recentMessages": count_of(recent), "totalMessages": count_of(self.turns) + 1,
                 "summary": summary}  # fmt: skip
         step.done.setdefault("condenser", []).append(done)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+
 from llmproxy.report.events import Status
 from tests.oracle.history import Life, claim, recalls
 from tests.oracle.product import history, judge_history, seen
@@ -12,6 +14,11 @@ from tests.oracle.test_behaviour import FIRST, RUNS
 
 ASSERTIONS = 6
 """Of each step."""
+NAMED = {
+    20000479: "its prompt's summary is written anew, by nobody who was seen",
+    20004417: "so is one in the user's words",
+}
+"""Agents about whom product and oracle once disagreed."""
 
 
 def wrong(seed: int, tally: Counter[str]) -> list[str]:
@@ -42,3 +49,9 @@ def test_what_is_said_of_a_history_passes_only_if_it_is_true() -> None:
     assert not found, "\n".join([f"{len(found)} of {tally.total()}:", *found[:20]])
     for kind in ("True passed", "False failed"):
         assert tally[kind] > RUNS // 2, f"hardly any: {kind}; the agents have become too tame: {tally}"
+
+
+@pytest.mark.parametrize("seed", NAMED, ids=NAMED.get)
+def test_histories_of_former_disagreements(seed: int) -> None:
+    """What was once judged otherwise stays settled."""
+    assert not wrong(seed, Counter())

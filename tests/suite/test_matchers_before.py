@@ -34,6 +34,11 @@ def objections(text: str) -> list[str]:
         ("x: {regex: '(['}", "f:1:12: `regex`: the pattern '([' does not compile"),
         ("x: {regex: ''}", "found in every text"),
         ("x: {regex: [a, 5]}", "takes a pattern or a list of patterns, not a number"),
+        (
+            "x: {regex: 'for $name'}",
+            "found in no text: $name is no name here, but the end of the text with letters after it",
+        ),
+        ("x: {not: {regex: '${task.title}'}}", "found in no text"),
         ("x: {gt: big}", 'takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not text "big"'),
         ("x: {gt: '5'}", "takes a number or a date"),
         ("x: {exists: no}", 'takes true or false, not "no"'),
@@ -44,6 +49,15 @@ def objections(text: str) -> list[str]:
         ("x: {not: {not: {regex: '('}}}", "does not compile"),
         ("x: {ref: task.id}", "takes a reference such as $name.field"),
         ("x: {jsonSchema: {type: strin}}", "this is no JSON Schema"),
+        (
+            "x: {jsonSchema: {requierd: [id]}}",
+            "`requierd`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `required`?)",
+        ),
+        ("x: {jsonSchema: {x-note: 1}}", "holds for every JSON"),
+        (
+            "x: {jsonSchema: {properties: {a: {format: iban}}}}",
+            'at $.properties.a the format "iban" is none that is checked',
+        ),
         ("x: {jsonSchema: []}", "takes a JSON Schema, not a list"),
     ],
 )

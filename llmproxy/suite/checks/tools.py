@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.checks.order import after, before, in_order
-from llmproxy.suite.matchers.table import check, check_input, check_number, plain, show
+from llmproxy.suite.matchers.table import (
+    MatchOutcome,
+    check,
+    check_input,
+    check_number,
+    dig,
+    evaluate,
+    plain,
+    show,
+)
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.trace.observing.servers import find_differences
 from llmproxy.trace.observing.wire import Observed
@@ -190,6 +199,8 @@ class _Calls:
             other = getattr(wanted, key)
             if other is not None and self.calls:
                 made.append(rule(self.name, other, self.calls, self.step.tools))
+            elif other is not None and wanted.count is not None and not self.none:
+                made.append(replace(self._never(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
             made.append(self._each("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
         return made
@@ -271,7 +282,7 @@ class _Calls:
                 replace(each, status=Status.ENVIRONMENT_ERROR)
                 for use, found in judged
                 for each in found
-                if not _is_readable(use, wanted)
+                if not _is_readable(use, wanted) or self._is_mistyped(use, wanted)
             ]
         if fitting and none:
             message = f"no call of {self.name} should have this input, and {len(fitting)} has it: {_listed(fitting)}"
@@ -298,6 +309,11 @@ class _Calls:
             message=message,
             where=use.where,
         )
+
+    def _is_mistyped(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
+        """Tell whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
+        found = {evaluate(dig(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
+        return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
     def _of(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"

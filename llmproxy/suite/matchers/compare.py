@@ -9,14 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
-from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
-from llmproxy.suite.matchers.text import search
-from llmproxy.suite.matchers.values import ABSENT, instant, kind, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, composed, instant, is_mistyped, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
 
-__all__ = ["is_reference", "unfenced"]
+__all__ = ["is_reference", "parsed", "unfenced"]
 
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
@@ -43,9 +40,10 @@ def eq(operand: object, seen: SeenValue) -> Found:
     if same(actual, operand):
         return Found(MatchOutcome.HOLDS)
     texts = isinstance(actual, str) and isinstance(operand, str)
-    if texts and seen.ignore_case and str(actual).casefold() == str(operand).casefold():
+    if texts and seen.ignore_case and composed(str(actual)).casefold() == composed(str(operand)).casefold():
         return Found(MatchOutcome.HOLDS)
-    return Found(MatchOutcome.FAILS, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
+    outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
+    return Found(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
 
 
 def _nearly(operand: object, actual: object) -> str:
@@ -62,8 +60,9 @@ def _nearly(operand: object, actual: object) -> str:
             for each in differences(left, right, 3)
         ]
         return f": {', '.join(told)}"
-    elif kind(left) != kind(right) and str(left).casefold() == str(right).casefold():
-        return f": {kind(left)} is not {kind(right)}" + ("" if isinstance(left, bool) else ", mind the quotes")
+    elif is_mistyped(left, right):
+        quoted = isinstance(left, str) or isinstance(right, str)
+        return f": {kind(left)} is not {kind(right)}" + (", mind the quotes" if quoted else "")
     return ""
 
 
@@ -167,9 +166,11 @@ def _nonempty(operand: object) -> str:
 )
 def is_in(operand: list[object], seen: SeenValue) -> Found:
     """Compare with each of the values."""
-    return Found.of(
-        any(same(seen.actual, each) for each in operand), f"expected one of {show(operand)}, found {show(seen.actual)}"
-    )
+    if any(same(seen.actual, each) for each in operand):
+        return Found(MatchOutcome.HOLDS)
+    nearly = next((_nearly(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
+    outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
+    return Found(outcome, f"expected one of {show(operand)}, found {show(seen.actual)}{nearly}")
 
 
 # -- JSON
@@ -183,7 +184,8 @@ def unfenced(text: str) -> str:
     return text
 
 
-def _parsed(actual: object) -> object:
+def parsed(actual: object) -> object:
+    """Return a value, a text as the JSON that it is; ValueError if it is none."""
     return json.loads(unfenced(actual)) if isinstance(actual, str) else plain(actual)
 
 
@@ -202,63 +204,9 @@ def _plain_json(operand: object) -> str:
 def is_json(operand: object, seen: SeenValue) -> Found:
     """Parse, then compare with types."""
     try:
-        return eq(operand, SeenValue(_parsed(seen.actual), seen.scope))
+        return eq(operand, SeenValue(parsed(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
         return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
-
-
-_SILENT = frozenset(
-    {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples"}
-)
-"""Keywords of JSON Schema that refuse nothing."""
-
-
-def _schema(operand: object) -> str:
-    if not isinstance(operand, dict):
-        return f"takes a JSON Schema, not {kind(operand)}"
-    import jsonschema
-
-    try:
-        jsonschema.validators.validator_for(operand, jsonschema.Draft202012Validator).check_schema(operand)
-    except jsonschema.SchemaError as error:
-        return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
-    says = operand.keys() - _SILENT
-    return "" if says else "this schema holds for every JSON, so it asserts nothing"
-
-
-@matcher(
-    "jsonSchema",
-    schema={"type": "object"},
-    help="JSON that keeps to this JSON Schema; a text is parsed first",
-    objection=_schema,
-    raw=True,
-)
-def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
-    """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
-    try:
-        import jsonschema
-        from referencing import Registry
-    except ImportError as error:  # pragma: no cover (the extra brings it)
-        raise MachineError(
-            "`jsonSchema` needs the package jsonschema", hint=f"pip install '{requirement('runner')}'"
-        ) from error
-    try:
-        value = _parsed(seen.actual)
-    except (ValueError, RecursionError) as error:
-        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
-    if value is ABSENT:
-        return Found(MatchOutcome.UNFIT, "expected JSON, and there is no value")
-
-    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
-        if isinstance(instance, str) and not search(wanted, instance):
-            yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
-
-    base = jsonschema.validators.validator_for(operand, jsonschema.Draft202012Validator)
-    extend: Any = jsonschema.validators.extend
-    checker = extend(base, {"pattern": pattern})(operand, registry=Registry())
-    errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
-    told = [f"at {error.json_path}: {error.message:.200}" for error in errors[:5]]
-    return Found.of(not errors, "; ".join(told))
 
 
 # -- combinations

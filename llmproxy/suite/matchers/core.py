@@ -1,14 +1,15 @@
 """What a matcher is, and how what it finds is combined.
 
 A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of help and what
-can be said against an operand before anything runs. Four things can be found:
+can be said against an operand before anything runs. Five things can be found:
 
     HOLDS      the value is as it should be
     FAILS      it is not
     UNFIT      the value is of a kind that the matcher cannot judge (`gt` of a text): a failure, and its negation is none the wiser
+    MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds for it
     UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
 
-`not` turns HOLDS and FAILS round; UNFIT and UNCLEAR become UNCLEAR. So no matcher and its negation ever agree, and what cannot be
+`not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot be
 evaluated passes in no combination.
 """
 
@@ -43,6 +44,7 @@ class MatchOutcome(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"
+    MISTYPED = "mistyped"
     UNCLEAR = "unclear"
 
 
@@ -160,8 +162,20 @@ def one(name: str, operand: object, seen: SeenValue) -> Found:
         return Found(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 
-_WORST_OF_ALL = (MatchOutcome.FAILS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.HOLDS)
-_BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.FAILS)
+_WORST_OF_ALL = (
+    MatchOutcome.FAILS,
+    MatchOutcome.UNCLEAR,
+    MatchOutcome.UNFIT,
+    MatchOutcome.MISTYPED,
+    MatchOutcome.HOLDS,
+)
+_BEST_OF_ANY = (
+    MatchOutcome.HOLDS,
+    MatchOutcome.UNCLEAR,
+    MatchOutcome.UNFIT,
+    MatchOutcome.MISTYPED,
+    MatchOutcome.FAILS,
+)
 
 
 def both(found: Iterable[Found]) -> Found:

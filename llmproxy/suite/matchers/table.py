@@ -6,7 +6,7 @@
     parentId: {ref: $parent.id}
     status: {anyOf: [todo, {regex: ^in}]}
 
-`REGISTRY` is the table of them, one function each (`matchers_text`, `matchers_compare`). `check` answers with assertions for reports,
+`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check` answers with assertions for reports,
 one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a pass.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
 from llmproxy.suite.matchers.core import (
@@ -66,6 +67,7 @@ _STATUS = {
     MatchOutcome.HOLDS: Status.PASSED,
     MatchOutcome.FAILS: Status.FAILED,
     MatchOutcome.UNFIT: Status.FAILED,
+    MatchOutcome.MISTYPED: Status.FAILED,
     MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }
 is_reference = matchers_compare.is_reference

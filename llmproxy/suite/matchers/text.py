@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import Any
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.values import ABSENT, kind, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, composed, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
 __all__ = ["SECONDS", "compile_pattern", "search"]
@@ -52,20 +53,15 @@ def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: 
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
             return None
-        part, whole = _composed(str(word)), _composed(actual)
+        part, whole = composed(str(word)), composed(actual)
         return part.casefold() in whole.casefold() if ignore_case else part in whole
     if isinstance(actual, Mapping):
         return _has([*actual], str(word), ignore_case=ignore_case)
     if isinstance(word, str):
-        texts = [_composed(each) for each in actual if isinstance(each, str)]
-        part = _composed(word)
+        texts = [composed(each) for each in actual if isinstance(each, str)]
+        part = composed(word)
         return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
     return any(same(each, word) for each in actual)
-
-
-def _composed(text: str) -> str:
-    """Return a text with its letters and accents composed: how they were written is no difference."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def _unfit(name: str, actual: object) -> Found | None:
@@ -186,14 +182,14 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
 
 
 def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
-    """Return whether a pattern is found anywhere in a text.
+    """Return whether a pattern is found anywhere in a text, as they are written or with letters and accents composed.
 
     Raises:
         StepError: it does not compile, or did not come to an end in time.
     """
-    compiled = compile_pattern(pattern, flags)
+    forms = dict.fromkeys(((pattern, text), (composed(pattern), composed(text))))
     try:
-        return compiled.search(text, timeout=seconds) is not None
+        return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)
     except TimeoutError:
         raise StepError(
             f"the pattern {pattern!r:.120} did not come to an end within {seconds:g} s on a text of {len(text)} characters",
@@ -203,6 +199,11 @@ def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -
 
 _ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
 """What is found in all of these, which have nothing in common, is found in every text."""
+
+
+_CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+"""What is escaped, and sets of characters: a dollar sign in them is one."""
+_NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
 def _pattern(operand: object) -> str:
@@ -217,6 +218,8 @@ def _pattern(operand: object) -> str:
             pattern = compile_pattern(each)
         except StepError as error:
             return error.message
+        if (name := _NAME_IN_PATTERN.search(_CLASSES.sub("", each))) is not None:
+            return f"{each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters after it"
         if all(pattern.search(text) for text in _ANYTHING):
             return (
                 f"{each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is one)"

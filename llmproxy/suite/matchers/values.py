@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -19,7 +20,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import shown
 
-__all__ = ["ABSENT", "Unknown", "dig", "instant", "kind", "plain", "same", "show"]
+__all__ = ["ABSENT", "Unknown", "composed", "dig", "instant", "is_mistyped", "kind", "plain", "same", "show"]
 
 
 class _Absent:
@@ -104,7 +105,29 @@ def same(left: object, right: object) -> bool:
         return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, str) and isinstance(right, str):
+        return composed(left) == composed(right)
     return type(left) is type(right) and left == right if not (_number(left) and _number(right)) else left == right
+
+
+def composed(text: str) -> str:
+    """Return a text with its letters and accents composed: how they were written is no difference."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def is_mistyped(left: object, right: object) -> bool:
+    """Tell whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
+    left, right = plain(left), plain(right)
+    return kind(left) != kind(right) and bool(_spellings(left) & _spellings(right))
+
+
+def _spellings(value: object) -> set[str]:
+    """Return how a value may be written where kinds are mixed up; nothing for what is no single value."""
+    if isinstance(value, bool):
+        return {str(value).casefold(), str(int(value))}
+    if isinstance(value, int | float):
+        return {str(int(value)) if value == value // 1 else repr(value)}
+    return {value.strip().casefold()} if isinstance(value, str) else set()
 
 
 def _number(value: object) -> bool:

@@ -183,7 +183,7 @@ class Flow:
             for i, each in enumerate(value):
                 self.expected(each, place_of(value, i) or at)
         else:
-            self.text(value, at)
+            self.text(value, at, sure=True)
 
     def response(self, response: object) -> None:
         """Go through what is expected of an answer."""
@@ -206,9 +206,9 @@ class Flow:
                 self.matcher(value, place_of(fields, column))
 
     def matcher(self, value: object, at: YamlPlace | None) -> None:
-        """Go through a matcher; patterns and schemas hold no references."""
+        """Go through a matcher; patterns and schemas hold no references. A name that stands for nothing is never in an answer."""
         if not isinstance(value, Mapping):
-            self.text(value, at)
+            self.text(value, at, sure=True)
             return
         for key, operand in value.items():
             place = place_of(value, key) or at
@@ -217,10 +217,8 @@ class Flow:
             elif key in {"anyOf", "allOf"} and isinstance(operand, list):
                 for i, each in enumerate(operand):
                     self.matcher(each, place_of(operand, i) or place)
-            elif key == "ref":
+            elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
                 self.text(operand, place, sure=True)
-            elif key in REGISTRY and not REGISTRY[key].raw:
-                self.text(operand, place)
 
     def text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
@@ -234,10 +232,10 @@ class Flow:
                     self.problems.add(
                         place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
                     )
-                self.text(each, place_of(value, key) or at, sure=only)
+                self.text(each, place_of(value, key) or at, sure=sure or only)
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.text(each, place_of(value, i) or at)
+                self.text(each, place_of(value, i) or at, sure=sure)
 
     def reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
         """Look at one reference."""
@@ -267,7 +265,8 @@ class Flow:
         else:
             near = meant(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
             if sure:
-                self.problems.add(at, f"{found.text}: nothing is called ${name}", near)
+                more = "" if found.sure or near.startswith("did") else "; $$ is a dollar sign"
+                self.problems.add(at, f"{found.text}: nothing is called ${name}", near + more)
             else:
                 near = near if near.startswith("did") else "$$ is a dollar sign"
                 self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)

@@ -17,7 +17,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, pick
 from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.http_map import HttpEntity, HttpTemplate
-from llmproxy.suite.stores.http_pages import more_rows
+from llmproxy.suite.stores.http_pages import more_rows, next_link
 from llmproxy.suite.stores.plain import same
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -106,17 +106,26 @@ class HttpStore(StoreBase):
         owner = (filters or {}).get(info.user) if info.user else None
         url: str | None = self._base + spoken.list.fill(user=owner)
         rows: Rows = []
-        pages = 0
+        read: set[str] = set()
+        where: dict[Id, int] = {}
         while url is not None:
-            pages += 1
-            if pages > PAGES:
-                raise StoreError(f"the list of {entity} has more than {PAGES} pages; the next would be {url}")
+            if url in read or len(read) >= PAGES:
+                why = "leads back to a page that was read" if url in read else f"has more than {PAGES} pages"
+                raise StoreError(f"the list of {entity} {why}; the next would be {url}")
+            read.add(url)
             answer = self._ask(spoken.list.method, url)
             value = self._json(self._good(answer))
             here = self._rows(entity, spoken, value, answer)
             rows += here
+            for key in [row[info.key] for row in here if isinstance(row.get(info.key), str | int)]:
+                if where.setdefault(key, len(read)) != len(read):
+                    raise StoreError(
+                        f"{entity} {info.key}={key!r} is on two pages of the list, {where[key]} and {len(read)}: it changed while it was read, so others may be missing"
+                    )
             url = self._next(spoken, value, answer)
-            if url is None and (why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows))):
+            if url is None and (
+                why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
+            ):
                 raise StoreError(
                     f"the list of {entity} goes on, and nothing says where: {why} ({_said(answer)}, {len(rows)} rows so far)",
                     hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one page hold"
@@ -147,7 +156,7 @@ class HttpStore(StoreBase):
             found = pick(spoken.next, value) if spoken.next is not None else None
         except LookupError:
             found = None  # the last page need not say so
-        found = found or answer.links.get("next", {}).get("url")
+        found = found or next_link(answer.headers.get("link", ""))
         if not found:
             return None
         url = urljoin(here, str(found))

@@ -64,6 +64,7 @@ def test_one_after_the_other(answers: list[str], names: list[str], message: str)
         (["search"], {"search": {"before": "book"}}, "book was never called"),
         (["search"], {"book": {"after": "search"}}, "book was never called"),
         (["search"], {"book": {"count": 0, "after": "search"}}, ""),
+        (["search"], {"book": {"count": {"lte": 1}, "after": "search"}}, "book was never called"),
     ],
 )  # fmt: skip
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:

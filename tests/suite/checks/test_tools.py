@@ -33,6 +33,7 @@ def step(*calls: Any, results: tuple[str, ...] = (), recorded: bool = True) -> A
 
 CREATE = call("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, "c1")
 OTHER = call("createTask", {"title": "Buy bread"}, "c2")
+NUMBER = call("createTask", {"id": "5", "sure": True}, "c7")
 BROKEN = call("createTask", '{"title": "Buy', "c3")
 PATCH = call("createTask", "*** Delete File: x", "c4")
 TWICE = call("createTask", '"{\\"title\\": \\"Buy milk\\"}"', "c5")
@@ -57,6 +58,16 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
         ({"count": {"gte": 1}, "input": {"title": "Buy milk"}}, [], FAILED, "never"),
         ({"count": 0, "input": {"title": "Buy milk"}}, [OTHER], PASSED, ""),
         ({"count": 0, "input": {"title": "Buy milk"}}, [CREATE], FAILED, "should have this input"),
+        (
+            {"count": 0, "input": {"id": 5}},
+            [NUMBER],
+            ERROR,
+            'expected 5, found "5": a number is not text, mind the quotes',
+        ),
+        ({"count": 0, "input": {"id": 6}}, [NUMBER], PASSED, ""),
+        ({"count": 0, "input": {"id": 5, "sure": False}}, [NUMBER], PASSED, ""),
+        ({"count": 0, "input": {"id": 5, "sure": 1}}, [NUMBER], ERROR, "mind the quotes"),
+        ({"input": {"id": {"not": {"in": [5, 6]}}}}, [NUMBER], ERROR, "cannot be denied"),
         # what cannot be looked into does not lack anything
         ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN], ERROR, "not JSON"),
         ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN, CREATE], FAILED, "should have this input"),

@@ -10,15 +10,15 @@ from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, b
 from llmproxy.suite.matchers.table import REGISTRY
 from llmproxy.suite.matchers.variables import Scope
 
-HOLDS, FAILS, UNFIT, UNCLEAR = MatchOutcome
+HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
 
 
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchOutcome, repeat=2)))
 def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
-    every = FAILS if FAILS in pair else UNCLEAR if UNCLEAR in pair else UNFIT if UNFIT in pair else HOLDS
-    some = HOLDS if HOLDS in pair else UNCLEAR if UNCLEAR in pair else UNFIT if UNFIT in pair else FAILS
+    every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
+    some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
     assert both([Found(left), Found(right)]).outcome is every
     assert either([Found(left), Found(right)]).outcome is some
 

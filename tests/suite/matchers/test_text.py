@@ -75,3 +75,18 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
             assert found.status is Status.PASSED, (actual, matcher)
     (found,) = check("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, Scope())
     assert found.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "matcher", [{"regex": "^caf\u00e9$"}, {"regex": "cafe\u0301"}, {"eq": "caf\u00e9"}, {"in": ["cafe\u0301"]}]
+)
+@pytest.mark.parametrize("actual", ["caf\u00e9", "cafe\u0301"])
+def test_patterns_and_values_are_found_however_they_are_composed(matcher: dict[str, object], actual: str) -> None:
+    """And then they cannot be denied."""
+    assert [each.status for each in check("x", actual, matcher, Scope())] == [Status.PASSED]
+    assert [each.status for each in check("x", actual, {"not": matcher}, Scope())] == [Status.FAILED]
+
+
+def test_a_pattern_may_look_for_a_mark_by_itself() -> None:
+    """A text is also searched as it is written."""
+    assert search("\u0301", "cafe\u0301")

@@ -87,6 +87,10 @@ BAD = [
     ("steps: [{judge: ok}]", "there is nothing to judge"),
     ("steps: [{chat: x, conversation: main}, {judge: ok, conversation: mian}]", "did you mean `main`?"),
     ("steps: [{chat: x, label: a}, {chat: y, label: a}]", "the label `a` stands here twice, first at f:1:26"),
+    ("steps: [{chat: x, response: {notContains: $tsk}}]", "$tsk: nothing is called $tsk"),
+    ("steps: [{chat: x, response: {not: {contains: [ok, 'costs $price']}}}]", "$price: nothing is called $price"),
+    ("steps: [{verify: {entity: t, filters: {title: $titel}, count: 0}}]", "$titel: nothing is called $titel"),
+    ("steps: [{chat: x, tools: {a: {count: 0, input: {title: {eq: $titel}}}}}]", "$titel: nothing is called $titel"),
     ("steps: [{chat: x, observe: none, tools: {a: 0}}]", "`tools` cannot be evaluated: with `observe: none`"),
     ("observe: none\nsteps: [{chat: x, usage: {callCount: 1}}]", "`usage` cannot be evaluated"),
 ]
@@ -107,8 +111,8 @@ def test_what_does_not_hang_together_is_a_problem(text: str, words: str) -> None
 
 
 def test_a_bare_word_is_only_doubted() -> None:
-    """Prices and shell text are full of dollar signs; a near name is offered."""
-    text = "setup: [{insert: t, data: {}, as: $task}]\nsteps: [{chat: 'echo $HOME and $tsk'}]"
+    """In what is sent: prices and shell text are full of dollar signs; a near name is offered."""
+    text = "setup: [{insert: t, data: {}, as: $task}]\nsteps: [{chat: 'echo $HOME and $tsk', response: {contains: $$HOME}}]"
     problems, doubts = follow(text)
     assert problems == []
     assert doubts == [

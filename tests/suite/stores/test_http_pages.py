@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.stores.http_pages import more_rows
+from llmproxy.suite.stores.http_pages import more_rows, next_link
 
 ROWS = [{"id": 1}, {"id": 2}]
 GOES_ON: list[tuple[Any, dict[str, str], int]] = [
@@ -27,6 +27,15 @@ GOES_ON: list[tuple[Any, dict[str, str], int]] = [
     ({"items": ROWS, "links": {"next": "/tasks?page=2"}}, {}, 200),
     ({"data": ROWS, "meta": {"pagination": {"total": 3}}}, {}, 200),
     ({"nodes": ROWS, "pageInfo": {"hasNextPage": True, "endCursor": "c"}}, {}, 200),
+    (ROWS, {"x-total-pages": "2"}, 200),
+    (ROWS, {"x-next-page": "2"}, 200),
+    ({"items": ROWS, "page": 1, "totalPages": 2}, {}, 200),
+    ({"content": ROWS, "last": False}, {}, 200),
+    ({"values": ROWS, "isLastPage": False, "nextPageStart": 2}, {}, 200),
+    ({"results": ROWS, "paging": {"next": {"after": "abc"}}}, {}, 200),
+    ({"items": ROWS, "metadata": {"continue": "abc"}}, {}, 200),
+    ({"records": ROWS, "done": False, "nextRecordsUrl": "/query/01g"}, {}, 200),
+    ({"items": ROWS, "limit": 2, "offset": 0}, {}, 200),
     ({"items": ROWS, "response_metadata": {"next_cursor": "c"}}, {}, 200),
 ]
 OVER: list[tuple[Any, dict[str, str], int]] = [
@@ -41,6 +50,13 @@ OVER: list[tuple[Any, dict[str, str], int]] = [
     ({"items": ROWS, "total": 2, "count": 2}, {}, 200),
     ({"items": ROWS, "_links": {"self": {"href": "/tasks"}, "next": {}}}, {}, 200),
     ({"nodes": ROWS, "pageInfo": {"hasNextPage": False, "endCursor": "c"}}, {}, 200),
+    (ROWS, {"x-total-pages": "1", "x-next-page": ""}, 200),
+    ({"items": ROWS, "page": 1, "totalPages": 1}, {}, 200),
+    ({"content": ROWS, "last": True, "size": 2}, {}, 200),
+    ({"items": ROWS, "limit": 2, "total": 2}, {}, 200),
+    ({"items": ROWS, "limit": 2, "next": None}, {}, 200),
+    ({"items": ROWS, "limit": 20}, {}, 200),
+    ({"data": ROWS, "paging": {"cursors": {"before": "a", "after": "b"}}}, {}, 200),
     ({"items": [{"id": 1, "next": "x", "has_more": True, "total": 99}]}, {}, 200),
 ]
 
@@ -56,3 +72,26 @@ def test_a_list_that_is_over_is_not_doubted(value: object, headers: dict[str, st
     """Nor is one whose rows have members of such names."""
     here = len(ROWS) if value == ROWS else len(next(iter(value.values())))  # type: ignore[attr-defined]
     assert more_rows(value, headers, status, here, here) == ""
+
+
+def test_as_many_pages_as_there_are_said_to_be_are_all() -> None:
+    """Where they were read one after the other."""
+    assert more_rows({"items": ROWS, "totalPages": 2}, {}, 200, 2, 4, pages=2) == ""
+
+
+@pytest.mark.parametrize(
+    ("header", "address"),
+    [
+        ('</tasks?page=2>; rel="next"', "/tasks?page=2"),
+        ("</tasks?page=2>; rel=next", "/tasks?page=2"),
+        ('</a>; rel="prev", </b>; rel="next last"', "/b"),
+        ('</a>; rel="first prev";title="x, y", </b>;REL="NEXT";type="a/b"', "/b"),
+        ("</a;b?ids=1,2>; rel=next", "/a;b?ids=1,2"),
+        ('</a>; title="rel=next"; rel="last"', ""),
+        ('</a>; rel="nextish"', ""),
+        ("", ""),
+    ],
+)
+def test_the_next_page_of_a_link_header(header: str, address: str) -> None:
+    """Whatever else stands in it: several relations of one address, several addresses, commas in them."""
+    assert next_link(header) == address

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
+from unicodedata import normalize
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.table import ABSENT, Found, MatchOutcome, check_fields, evaluate
@@ -18,6 +20,7 @@ from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, 
 __all__ = [
     "JudgedRow",
     "broken",
+    "chosen",
     "judge_rows",
     "key_text",
     "known_columns",
@@ -27,6 +30,8 @@ __all__ = [
     "select",
 ]
 
+_UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
+"""A row of which this is found may be one that is meant: that it is none is not known."""
 MOST_ROWS = 10_000
 """Rows that one selection may hold; more is a mistake of the filters, and would fill the memory."""
 _SHOWN = 300
@@ -47,9 +52,9 @@ class JudgedRow:
 
     @property
     def unclear(self) -> bool:
-        """Whether nothing can be said, for a column that cannot be judged while no other one fails."""
+        """Whether nothing can be said, for a column that cannot be judged, or is of another kind, while no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return MatchOutcome.UNCLEAR in outcomes and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
     @property
     def right(self) -> int:
@@ -105,16 +110,36 @@ def select(
     }
     if info.user is not None and user is not None and info.user not in filters:
         exact[info.user] = user
-    rows = store.list(info.name, exact, MOST_ROWS + 1)
-    if len(rows) > MOST_ROWS:
+    found = {
+        str(row.get(info.key)): row for form in _forms(exact) for row in store.list(info.name, form, MOST_ROWS + 1)
+    }
+    if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
+    rows = [*found.values()]
     known_columns(store, info, filters, "filters", rows)
+    return chosen(info, rows, filters, scope)
+
+
+def chosen(info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: Scope) -> list[Row]:
+    """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
     judged = judge_rows(rows, filters, scope)
     for each in judged:
         if each.unclear:
-            name, found = next((n, f) for n, f in each.found.items() if f.outcome is MatchOutcome.UNCLEAR)
+            name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
             raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
     return [each.row for each in judged if each.holds]
+
+
+def _forms(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
+    """Give the values that a store may have for these: letters with accents are written in two ways, and a database tells them apart."""
+    ways = [_ways(value) for value in exact.values()]
+    return (dict(zip(exact, each, strict=True)) for each in product(*ways))
+
+
+def _ways(value: str | int) -> Sequence[str | int]:
+    if not isinstance(value, str) or value.isascii():
+        return [value]
+    return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
 
 
 def _exact(info: EntityInfo, name: str, matcher: object, scope: Scope) -> str | int | None:

@@ -16,6 +16,7 @@ from llmproxy.report.forms.amounts import counted as amount
 from llmproxy.suite.checks.entities.items import Looking, VerifyItem, WaitSpec, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import (
     broken,
+    chosen,
     judge_rows,
     key_text,
     known_columns,
@@ -25,7 +26,9 @@ from llmproxy.suite.checks.entities.rows import (
 )
 from llmproxy.suite.matchers.table import check_number
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreError, UnknownColumn
+from llmproxy.suite.stores.plain import from_plain
+from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
+from llmproxy.suite.stores.sql_map import key_value
 
 __all__ = ["check_verify", "check_wait"]
 
@@ -161,13 +164,24 @@ def _selected(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str,
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
     info.check(filters, "filters")
     row = run.store.get(info.name, key)
+    if row is None:
+        _check_key(info, key)
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         known_columns(run.store, info, filters, "filters", rows)
-        rows = [each.row for each in judge_rows(rows, filters, run.scope) if each.holds]
+        rows = chosen(info, rows, filters, run.scope)
         said += f" with {shown}"
     return rows, said
+
+
+def _check_key(info: EntityInfo, key: str | float) -> None:
+    """Refuse an id that no row can have: of a text where keys are numbers nobody may say that it is gone. Raises StepError."""
+    kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
+    try:
+        from_plain(key_value(key, kind), kind)
+    except ValueError as error:
+        raise StepError(f"id: {error}, and {info.name} has no other ids") from None
 
 
 def _every(

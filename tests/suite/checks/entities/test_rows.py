@@ -35,12 +35,17 @@ def test_filters_are_matchers_and_narrow_to_the_user() -> None:
 
 
 def test_a_filter_keeps_its_type() -> None:
-    """A text "1" does not find 1, and a reference finds what it names."""
+    """A text "1" does not find 1, nor that there is none; a reference finds what it names."""
     made = run(names=["x"])
     row = made.add("a", priority=1)
     made.scope.capture("x", row)
     info = made.store.describe("tasks")
-    assert select(made.store, info, {"priority": "1"}, made.scope, "anna") == []
+    with pytest.raises(
+        StepError, match='priority of tasks cannot be judged: expected "1", found 1: text is not a number'
+    ):
+        select(made.store, info, {"priority": "1"}, made.scope, "anna")
+    assert select(made.store, info, {"priority": "2"}, made.scope, "anna") == []
+    assert select(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
     assert select(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
     assert select(made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna") == [row]
     assert select(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]

@@ -1,0 +1,160 @@
+"""The matcher of JSON Schema: what a schema says is checked, and what is not checked is refused before anything runs.
+
+By the standard a validator passes over keywords and formats that it does not know, so ``requierd: [id]`` and ``format: iban`` would hold
+for everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, time
+from difflib import get_close_matches
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from llmproxy.errors import MachineError
+from llmproxy.install import requirement
+from llmproxy.suite.matchers.compare import parsed
+from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.text import compile_pattern, search
+from llmproxy.suite.matchers.values import ABSENT, instant, kind, show
+from llmproxy.suite.matchers.variables import StepError
+
+__all__ = ["json_schema"]
+
+_SILENT = frozenset(
+    {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
+     "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
+)  # fmt: skip
+"""Keywords of JSON Schema that refuse nothing."""
+_BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
+"""Keywords that change what others say, and say nothing alone."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose members are schemas, by names of the user's."""
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are no schemas, whatever they look like."""
+
+
+def _hold(text: str, rule: str) -> str:
+    if not re.fullmatch(rule, text):
+        raise ValueError(text)
+    return text
+
+
+def _moment(text: str) -> None:
+    if "T" not in text.upper() or instant(text.upper()) is None:
+        raise ValueError(text)
+    _hold(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
+
+
+def _uri(text: str) -> None:
+    _hold(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
+    urlsplit(text)
+
+
+_FORMATS: dict[str, Callable[[str], object]] = {
+    "date": lambda text: (_hold(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
+    "date-time": _moment,
+    "time": lambda text: (_hold(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
+    "duration": lambda text: _hold(text, r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"),
+    "email": lambda text: _hold(text, r"[^@\s]+@[^@\s]+"),
+    "hostname": lambda text: _hold(text, r"(?!.{254})[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?)*"),
+    "ipv4": IPv4Address,
+    "ipv6": IPv6Address,
+    "uri": _uri,
+    "uuid": lambda text: (_hold(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
+    "regex": compile_pattern,
+}  # fmt: skip
+"""Formats that are checked: each raises ValueError or StepError for a text that is none."""
+
+
+def _validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a class of jsonschema)
+    import jsonschema
+
+    return jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+
+
+def _schema(operand: object) -> str:
+    if not isinstance(operand, dict):
+        return f"takes a JSON Schema, not {kind(operand)}"
+    import jsonschema
+
+    base = _validator(operand)
+    try:
+        base.check_schema(operand)
+    except jsonschema.SchemaError as error:
+        return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
+    says = frozenset(base.VALIDATORS)
+    if objection := next(_unchecked(operand, says, "$"), ""):
+        return objection
+    return "" if operand.keys() & says else "this schema holds for every JSON, so it asserts nothing"
+
+
+def _unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
+    """Give what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        near = get_close_matches(str(key), says | _BESIDE, n=1, cutoff=0.8)
+        if near and key not in says | _SILENT | _BESIDE and not str(key).startswith("x-"):
+            yield f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `{near[0]}`?)"
+        if key == "format" and value not in _FORMATS:
+            yield f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a `pattern`"
+        if key in _NAMED and isinstance(value, Mapping):
+            for name, each in value.items():
+                yield from _unchecked(each, says, f"{path}.{key}.{name}")
+        elif key not in _DATA:
+            for number, each in enumerate(value if isinstance(value, list) else [value]):
+                yield from _unchecked(each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else ""))
+
+
+@cache
+def _formats() -> Any:  # noqa: ANN401 (a checker of jsonschema)
+    import jsonschema
+
+    def check(rule: Callable[[str], object]) -> Callable[[object], bool]:
+        return lambda value: not isinstance(value, str) or (rule(value), True)[1]
+
+    made = jsonschema.FormatChecker(formats=())
+    for name, rule in _FORMATS.items():
+        made.checkers = {**made.checkers, name: (check(rule), (ValueError, StepError))}
+    return made
+
+
+@matcher(
+    "jsonSchema",
+    schema={"type": "object"},
+    help="JSON that keeps to this JSON Schema; a text is parsed first",
+    objection=_schema,
+    raw=True,
+)
+def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
+    """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
+    try:
+        import jsonschema
+        from referencing import Registry
+    except ImportError as error:  # pragma: no cover (the extra brings it)
+        raise MachineError(
+            "`jsonSchema` needs the package jsonschema", hint=f"pip install '{requirement('runner')}'"
+        ) from error
+    try:
+        value = parsed(seen.actual)
+    except (ValueError, RecursionError) as error:
+        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+    if value is ABSENT:
+        return Found(MatchOutcome.UNFIT, "expected JSON, and there is no value")
+
+    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
+        if isinstance(instance, str) and not search(wanted, instance):
+            yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
+
+    extend: Any = jsonschema.validators.extend
+    made = extend(_validator(operand), {"pattern": pattern})
+    checker = made(operand, registry=Registry(), format_checker=_formats())
+    errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
+    told = [f"at {error.json_path}: {error.message:.200}" for error in errors[:5]]
+    return Found.of(not errors, "; ".join(told))
