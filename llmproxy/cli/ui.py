@@ -103,7 +103,7 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
     tests: dict[str, Any] = {"tests": True, "labels": True}
     if path is not None and is_report(path):
         yield _report(path, store)
-    elif path is not None and path.suffix in _DATABASES and path.exists():
+    elif path is not None and path.suffix in _DATABASES:
         yield Looked(_there(path), {**_words(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
@@ -111,7 +111,7 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
     elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
         yield _report(last, store)  # only tests ran here
     else:
-        found = _there(_store(store))
+        found = _there(_store(store), what or "")
         named = {"start": f"#/c/{_cassette(found, what)}"} if what else {}
         yield Looked(found, {**_words(found), **tests, **named}, last)
 
@@ -193,10 +193,19 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     return put
 
 
-def _there(path: Path) -> Path:
+def _there(path: Path, wanted: str = "") -> Path:
+    """Return a store that can be opened. Raises CassetteError; `wanted` is what was to be found in it."""
     from llmproxy.core.store.opening import open_store
 
-    open_store(path, writable=False, now=time.time).close()
+    try:
+        open_store(path, writable=False, now=time.time).close()
+    except CassetteNotFound as error:
+        if not wanted:
+            raise
+        raise CassetteNotFound(
+            f"There is no file {wanted}, and no store {shown_path(path)} that could hold a cassette of this name.",
+            hint=error.hint,
+        ) from None
     return path
 
 

@@ -81,9 +81,19 @@ def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     code, said = run(capsys, path, "ui")
     assert code == 3
     assert "x.db" in said
+    code, said = run(capsys, path, "ui", str(tmp_path / "other.db"))
+    assert (code, "There is no store at" in said, "other.db" in said) == (3, True, True)
+    code, said = run(capsys, path, "ui", "weather")
+    assert (code, "There is no file weather, and no store" in said) == (3, True)
     fill(path, chat())
     code, said = run(capsys, path, "ui", "weather")
     assert code == 3
     assert "there is no file and no cassette weather" in said
     assert "default" in said
     assert [each.name for each in tmp_path.iterdir()] == ["x.db"]
+    (tmp_path / "x.db").write_bytes(path.read_bytes()[:9000])
+    code, said = run(capsys, path, "ui")
+    assert (code, "is damaged" in said) == (3, True)
+    (tmp_path / "notes.txt").write_text("hello")
+    code, said = run(capsys, path, "ui", str(tmp_path / "notes.txt"))
+    assert (code, "not a file of recordings of any format" in said, "--format forces" in said) == (3, True, False), said

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
+from urllib.request import Request
 
 import pytest
 
@@ -15,22 +18,34 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.ui.file import chosen, recording
 from llmproxy.ui.page import document
 from tests.support.browser import Browser, Page
+from tests.support.chats import chat, fill
+from tests.support.proxy import DIRECT, proxy
 from tests.ui import hostile, samples
 from tests.ui.conftest import viewing
 
 TABS = ("said", "changed", "time", "bytes", "use")
-WALK = r"""
-async (places) => {
+LOOK = r"""
+() => {
   const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]/;
   const DATA = /^data:(image\/(png|jpeg|gif|webp)|audio\/)/;
   const app = document.getElementById("app");
-  const frame = () => new Promise(requestAnimationFrame);
-  const active = () => [
+  const active = [
     ...app.querySelectorAll("script, iframe, object, embed, link, style, base, form, meta, video, source, foreignObject"),
     ...[...app.querySelectorAll("[src]")].filter((each) => !each.matches("img, audio") || !DATA.test(each.getAttribute("src"))),
     ...[...app.querySelectorAll("[href], [action]")].filter((each) => !each.matches("a") || !each.getAttribute("href").startsWith("#")),
     ...[...app.querySelectorAll("*")].filter((each) => each.getAttributeNames().some((name) => /^on|^srcdoc$/.test(name))),
   ].map((each) => each.outerHTML.slice(0, 200));
+  if (app.querySelector(".failure")) active.push(app.querySelector(".failure").innerText);
+  if (window.owned || document.title === "owned") active.push("something ran");
+  if (UNSEEN.test(document.body.innerText)) active.push(`unseen: ${JSON.stringify(document.body.innerText.match(UNSEEN)[0])}`);
+  return active;
+}
+"""
+"""What is more than text, on the page as it is."""
+WALK = r"""
+async (places, look) => {
+  const app = document.getElementById("app");
+  const frame = () => new Promise(requestAnimationFrame);
   const found = {};
   for (const [at, ready] of places) {
     const moved = new Promise((done) => addEventListener("hashchange", done, { once: true }));
@@ -42,11 +57,8 @@ async (places) => {
     app.querySelectorAll("details:not([open])").forEach((each) => { each.open = true; });
     await frame();
     await frame();
-    const problems = active();
+    const problems = look();
     if (!app.querySelector(ready)) problems.push(`not there: ${ready}: ${document.body.innerText.slice(0, 300)}`);
-    if (app.querySelector(".failure")) problems.push(app.querySelector(".failure").innerText);
-    if (window.owned || document.title === "owned") problems.push("something ran");
-    if (UNSEEN.test(document.body.innerText)) problems.push(`unseen: ${JSON.stringify(document.body.innerText.match(UNSEEN)[0])}`);
     if (problems.length) found[at] = problems;
   }
   return found;
@@ -81,7 +93,7 @@ def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
 
 def walk(page: Page, path: Path, tabs: Sequence[str] = TABS) -> Any:  # noqa: ANN401 - JSON
     """Return what is more than text, by the views in which it is."""
-    return page.js(f"({WALK})({json.dumps(places(path, tabs))})")
+    return page.js(f"({WALK})({json.dumps(places(path, tabs))}, {LOOK})")
 
 
 def test_served_it_stays_text(browser: Browser, store: Path) -> None:
@@ -134,3 +146,40 @@ def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) 
     assert {each for each in page.requests() if each.startswith("http")} == set()
     assert page.errors() == []
     page.close()
+
+
+def test_live_it_stays_text(browser: Browser, tmp_path: Path) -> None:
+    """At a proxy's port, as it comes: a hit, misses near and far, what is refused, names of a session, a model and a party."""
+    fill(tmp_path / "x.db", chat(hostile.EVIL, hostile.EVIL), chat("hi", hostile.EVIL, cassette="<b>two"))
+    with proxy("replay", tmp_path / "x.db") as px:
+        page = browser.open(px.url)
+        page.see("Nothing has been asked yet")
+        for text, session, party in (
+            (hostile.EVIL, "", ""),
+            (f"{hostile.EVIL} and more", "", ""),
+            ("of whom?", "", "<i>judge"),
+            ("hi", quote("<b>two", safe=""), ""),
+            (hostile.MARKUP, quote("<b>three", safe=""), ""),
+        ):
+            body = json.loads(chat(text).request.body) | ({} if text != hostile.MARKUP else {"model": hostile.EVIL})
+            url = f"{px.url}{f'/s/{session}' if session else ''}/v1/chat/completions"
+            headers = {"content-type": "application/json"} | ({"x-llmproxy-party": party} if party else {})
+            with (
+                suppress(HTTPError),
+                DIRECT.open(Request(url, json.dumps(body).encode(), headers), timeout=10) as answer,
+            ):
+                answer.read()
+        page.wait("document.querySelectorAll('.row').length === 5")
+        for n, there in enumerate((".message", ".miss ins", ".facts .bad", ".message", ".miss")):
+            page.js(f"document.querySelectorAll('.row')[{n}].click()")
+            page.wait(f"document.querySelector('{there}')")
+            page.js("document.querySelectorAll('details:not([open])').forEach((each) => { each.open = true; })")
+            assert page.js(f"({LOOK})()") == []
+            page.press("Escape")
+        page.click("label", "side by side")
+        page.see("<b>three", ".column h2")
+        assert page.js(f"({LOOK})()") == []
+        own = (f"{px.url}/", "data:", "about:")
+        assert [each for each in page.requests() if not each.startswith(own)] == []
+        assert [each for each in page.errors() if "favicon" not in each] == []
+        page.close()

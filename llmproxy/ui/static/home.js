@@ -1,7 +1,7 @@
 // What there is to look at: the cassettes of a store.
 import { html } from "./view.js";
 import { counted, HALVES, session, short, visible, when } from "./format.js";
-import { useAsk } from "./source.js";
+import { given, useAsk } from "./source.js";
 import { Failure } from "./parts.js";
 
 export function Home({ show }) {
@@ -10,7 +10,7 @@ export function Home({ show }) {
   if (!value) return html`<p class="soft pad">reading …</p>`;
   const { cassettes, store } = value;
   return html`<main class="home"><h1>${visible(store)}</h1>
-    ${cassettes.length === 0 ? html`<p>Nothing is recorded yet. Start the proxy, point your agent's base URL at it, and come back:</p><pre>llmproxy start --mode record</pre>`
+    ${cassettes.length === 0 ? html`<p>Nothing is recorded yet. Start the proxy, point your agent's base URL at it, and come back:</p><pre>llmproxy start --mode record${given.store_words || ""}</pre>`
       : html`<p class="soft">${counted(cassettes.length, "recording")}</p>
     <ul class="cassettes">${cassettes.map((each) => html`<li key=${session(each.name, each.sample)}>
       <a href=${address({ cassette: each.name, sample: each.sample })} onClick=${(event) => { event.preventDefault(); show({ cassette: each.name, sample: each.sample }); }}>${visible(session(each.name, each.sample))}</a>

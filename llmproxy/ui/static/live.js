@@ -11,6 +11,7 @@ import { useKeys } from "./keys.js";
 const EVERY = 700;  // milliseconds between two questions
 const KEPT = 5000;
 const HEIGHT = 54;
+const TAIL = 14;  // letters that a long name keeps
 const WORDS = { hit: "replayed", bound: "replayed, bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
 const STANDS_OUT = (row) => ["miss", "fault", "refused"].includes(row.what) || row.lost || row.status >= 400;
 
@@ -83,7 +84,7 @@ export function Live({ show }) {
         ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} enter=${enter} follow=${!paused} />`)}</nav>
       <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : "all calls"}</button></p>
-        ${chosen === null ? html`<${Sessions} sessions=${state.sessions} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
+        ${chosen === null ? html`<${Sessions} sessions=${state.sessions} began=${state.count > 0} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
       </section>
     </main>
   </div>`;
@@ -103,11 +104,14 @@ function Column({ session, rows, chosen, pick, enter, follow }) {
 
 const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (row.bound.length ? `bound: ${row.bound.join(", ")}` : "");
 
+// Long names begin alike and part at their ends: where there is no room the middle goes.
+const Name = ({ text }) => html`<span class="tag name" title=${text}><span>${text.slice(0, -TAIL)}</span><span class="tail">${text.slice(-TAIL)}</span></span>`;
+
 function Row({ row, alone }) {
   const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
   return html`<div class=${`one ${row.what}${row.lost ? " lost" : ""}`}>
-    <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}${!alone && row.session !== "default" && html`<span class="tag">${visible(row.session)}</span>`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
-      <span class="model">${visible([row.provider, row.model || row.operation].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span></div>
+    <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}${!alone && row.session !== "default" && html`<${Name} text=${visible(row.session)} />`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
+      <span class="model">${visible([row.model || row.operation, row.provider].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span></div>
     <div class="second">${row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}${says(row) && html`<span class="answered">${line(says(row), 160)}</span>`}</div>
   </div>`;
 }
@@ -125,9 +129,9 @@ function InRecording({ id, show }) {
   return value ? html`<p><button class="link" onClick=${() => show({ ...value, id })}>in its recording, ${visible(value.cassette)}</button></p>` : null;
 }
 
-function Sessions({ sessions, seek, open, now }) {
+function Sessions({ sessions, began, seek, open, now }) {
   return html`<section class="sessions"><h2 class="third">Sessions</h2>
-    ${sessions.length === 0 && html`<p class="soft">None has begun.</p>`}
+    ${sessions.length === 0 && html`<p class="soft">${began ? "None is open any more." : "None has begun."}</p>`}
     ${sessions.length > 0 && html`<table><thead><tr><th>session</th><th>mode</th><th>replayed</th><th>misses</th><th>recorded</th><th>not spent</th><th>spent</th></tr></thead>
     <tbody>${sessions.map((each) => html`<tr key=${each.name}><td><button class="link" onClick=${() => seek(each.name)}>${visible(each.name)}</button></td><td>${each.mode}</td><td>${each.hits}${each.bound ? ` (${each.bound} bound)` : ""}</td><td class=${each.misses ? "why" : ""}>${each.misses}</td><td>${each.recorded}</td><td>${money(each.cost_not_spent)}</td><td>${money(each.cost_spent)}</td></tr>`)}</tbody></table>`}
     ${open.length > 0 && html`<h3>Open now</h3><ul>${open.slice(0, 20).map((each, n) => html`<li key=${n}>${visible([each.party, each.operation, each.model].filter(Boolean).join(" · "))} <span class="soft">for ${duration((now - each.at) * 1000)}</span></li>`)}</ul>`}

@@ -138,7 +138,7 @@ def _recognised(source: Source) -> Format:
     if found is None:
         raise CassetteCorrupt(
             f"{source.name}: this is not a file of recordings of any format that we know.",
-            hint=f"--format forces one: {', '.join(FORMATS)}.",
+            hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.",
         )
     return found
 
