@@ -14,6 +14,7 @@ from llmproxy.cli.parts.stores.opening import STORE, no_url
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
+from llmproxy.report.forms.amounts import counted
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
@@ -137,11 +138,13 @@ def export(
         raise SettingsError(
             "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
         )
+    if everything:
+        with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
+            names = _export_all(database, Path(file), written, force=force)
+        typer.echo(f"Wrote {counted(names, 'cassette')} to {file}.")
+        return
     with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
-        if everything:
-            typer.echo(_export_all(database, Path(file), written, force=force))
-            return
-        from llmproxy.cli.parts.stores.importer import count, nothing
+        from llmproxy.cli.parts.stores.importer import nothing
 
         found = list(database.interactions(settings.cassette, sample))
         if not found:
@@ -151,7 +154,7 @@ def export(
         sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
         return
     _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
-    typer.echo(f"Wrote {count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
+    typer.echo(f"Wrote {counted(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
@@ -187,7 +190,7 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
-    from llmproxy.cli.parts.stores.importer import count, nothing
+    from llmproxy.cli.parts.stores.importer import nothing
     from llmproxy.cli.parts.telling.printing import size
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
     from llmproxy.core.store.opening import open_store
@@ -212,7 +215,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         sys.stdout.write(text)
         return
     write_text(path, text)
-    many = count(sum(info.live for info in wanted), "interaction")
+    many = counted(sum(info.live for info in wanted), "interaction")
     typer.echo(
         f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks nobody."
     )
@@ -248,8 +251,8 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     return found
 
 
-def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> str:
-    from llmproxy.cli.parts.stores.importer import count
+def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
+    """Write a file for each cassette; returns how many."""
     from llmproxy.core.cassettes.folder import CassetteDir, slug
     from llmproxy.core.store.varying import slots_of
 
@@ -263,7 +266,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
             path = folder / f"{slug(name)}{written.suffixes[0]}"
             found = list(database.interactions(name)), slots_of(database, name)
             _write(path, found, name, written, _fork(database, name, written), force=force)
-    return f"Wrote {count(len(names), 'cassette')} to {folder}."
+    return len(names)
 
 
 def _fork(database: Store, cassette: str, written: Format) -> Fork | None:

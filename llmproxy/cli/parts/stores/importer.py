@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
+from llmproxy.report.forms.amounts import counted, number
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:
@@ -269,17 +270,19 @@ class Importer:
         """Return the table by host, and what to know about it."""
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
         rows: list[tuple[str, ...]] = [("host", "provider", "exchanges", "imported", "replaced")]
-        rows += [(n, h.provider, str(h.exchanges), str(h.imported), str(h.replaced)) for n, h in hosts]
+        rows += [(n, h.provider, number(h.exchanges), number(h.imported), number(h.replaced)) for n, h in hosts]
         total = Counter[str]()
         for _, host in hosts:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
-        rows.append(("total", "", *(str(total[name]) for name in rows[0][2:])))
+        rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
         lines = list(_columns(rows)) if hosts else []
-        came = f"{count(self.cassettes, 'cassette')} with {count(total['imported'], 'interaction')} in {shown(store)}"
+        came = (
+            f"{counted(self.cassettes, 'cassette')} with {counted(total['imported'], 'interaction')} in {shown(store)}"
+        )
         lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({self.seconds:.1f} s)")
         if total["replaced"]:
             lines.append(
-                f"{total['replaced']} older recordings of the same requests were replaced; nothing is doubled."
+                f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."
             )
         if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
             from llmproxy.core.misses.again import Again
@@ -308,8 +311,3 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
-
-
-def count(number: int, what: str) -> str:
-    """Return "1 file", "2 files"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -17,6 +17,7 @@ __all__ = ["Working"]
 
 _PATIENCE = 1.0
 """Seconds before anything is said."""
+_MINUTE = 60
 _OFTEN = 0.25
 """Seconds between two lines."""
 
@@ -76,7 +77,8 @@ class Working:
             if self._done
             else ""
         )
-        return f"{self._what}{far}, {duration(round(since) * 1000)}"
+        long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
+        return f"{self._what}{far}, {long}"
 
     def _tell(self) -> None:
         while not self._over.wait(_OFTEN):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, count, read_pieces
+from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, read_pieces
 from llmproxy.core.cassettes.formats import named
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -68,8 +68,3 @@ def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:
         assert found(str(FORMATS / "mitmproxy.flows")) == 7
         with pytest.raises(CassetteNotFound, match="holds nothing of cassette other"):
             found("other")
-
-
-def test_counts() -> None:
-    """One thing has no s."""
-    assert [count(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

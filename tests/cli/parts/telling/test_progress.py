@@ -34,7 +34,7 @@ def test_it_says_how_far_it_is_and_since_when() -> None:
     for n, _ in enumerate(working.through(range(3), 1200)):
         now[0] = 12.0
         if n == 2:
-            assert working.line() == "verifying x.db: 2 of 1,200 interactions, 12.0 s"
+            assert working.line() == "verifying x.db: 2 of 1,200 interactions, 12 s"
     for _ in working.through(["a"]):
         now[0] = 75.0
     assert working.line() == "verifying x.db: 1 interaction, 1 min 15 s"
@@ -47,5 +47,5 @@ def test_the_line_goes_away_when_the_work_is_done() -> None:
     with Working("exporting", stream=screen, clock=lambda: now[0]) as working:
         now[0] = 2.0
         working._write(working.line())
-    assert screen.getvalue().startswith("\rexporting, 2")
+    assert screen.getvalue().startswith("\rexporting, 2 s")
     assert screen.getvalue().endswith(" \r")
