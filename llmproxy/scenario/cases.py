@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.rows import rows_of
+from llmproxy.scenario.values.rows import RowError, rows_of
 
 __all__ = ["Case", "cases"]
 
@@ -53,7 +53,12 @@ def cases(path: str | Path) -> list[Case]:
         SettingsError: the file is not there, has no rows, or is wrong somewhere; the text says in which line.
 
     """
-    rows = rows_of(_found(Path(path), sys._getframe(1).f_globals.get("__file__")))  # noqa: SLF001 (whose file is asking)
+    __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
+    asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)
+    try:
+        rows = rows_of(_found(Path(path), asking))
+    except RowError as error:
+        raise error.with_traceback(None) from None
     names = [_name(row.values) for row in rows]
     numbered = not all(names) or len(set(names)) < len(names)
     return [
@@ -63,7 +68,12 @@ def cases(path: str | Path) -> list[Case]:
 
 def _found(path: Path, asking: str | None) -> Path:
     beside = Path(asking).parent / path if asking else path
-    return beside if beside.is_file() else path
+    if beside.exists():
+        return beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside
+    if not path.exists() and not path.is_absolute():
+        where = f"beside {Path(asking).name} ({beside.parent}) or " if asking else ""
+        raise RowError(str(path), 0, f"is not there: it was looked for {where}in the working folder {Path.cwd()}")
+    return path
 
 
 def _name(values: Mapping[str, Any]) -> str:

@@ -60,3 +60,25 @@ def test_under_pytest_each_is_a_test(pytester: pytest.Pytester) -> None:
     fine.assert_outcomes(passed=2)
     assert "test_weather: 2 cases, 0 not passed" in fine.outlines, "a test may want its scenario to fail"
     pytester.runpytest_inprocess("-q", "-k", "rome").assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cities.csv: is not there: it was looked for beside test_it.py (*) or in the working folder *"),
+        (b"id,city\nrome,Rome\n,Oslo\n", "tests/cities.csv:3: this case has no `id`, and others have one"),
+        (b"id,city\nmuc,M\xfcnchen\n", "tests/cities.csv:2: is not UTF-8 (byte 13, 0xfc)"),
+    ],
+)
+def test_a_file_that_is_wrong_shows_the_line_that_asks(
+    pytester: pytest.Pytester, content: bytes | None, words: str
+) -> None:
+    """And what is wrong, from where pytest stands; no line of ours."""
+    folder = pytester.mkdir("tests")
+    if content is not None:
+        (folder / "cities.csv").write_bytes(content)
+    (folder / "test_it.py").write_text("from llmproxy import scenario\nCASES = scenario.cases('cities.csv')\n")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["tests/test_it.py:2: in <module>", f"E   *RowError: {words.replace('[', '[[]')}"])
+    assert [line for line in result.outlines if "llmproxy/scenario/" in line] == []

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.forms.amounts import counted
 
 __all__ = ["KINDS", "Row", "RowError", "rows_of"]
 
@@ -64,7 +65,9 @@ def rows_of(path: str | Path) -> list[Row]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RowError(str(path), 0, f"is not UTF-8 (byte {error.start})", "Save it as UTF-8.") from error
+        line = 1 + content.count(b"\n", 0, error.start)
+        odd = f"is not UTF-8 (byte {error.start}, 0x{content[error.start]:02x})"
+        raise RowError(str(path), line, odd, "Save it as UTF-8.") from error
     found = read(text, str(path))
     if not found:
         raise RowError(str(path), 0, "has no rows, so there is nothing to run")
@@ -85,7 +88,11 @@ def _csv(text: str, file: str) -> list[Row]:
                 columns = _columns(cells, file, line)
             elif cells:
                 if len(cells) != len(columns):
-                    raise RowError(file, line, f"has {len(cells)} cells, and there are {len(columns)} columns")
+                    raise RowError(
+                        file,
+                        line,
+                        f"has {counted(len(cells), 'cell')}, and there are {counted(len(columns), 'column')}",
+                    )
                 found.append(Row(dict(zip(columns, cells, strict=True)), line))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -110,9 +117,16 @@ def _jsonl(text: str, file: str) -> list[Row]:
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise RowError(file, number, f"is no JSON: {error}") from error
+                raise RowError(file, number, _no_json(error)) from error
             found.append(_row(value, file, number))
     return found
+
+
+def _no_json(error: ValueError) -> str:
+    """Say why, without the line, which stands before it: a line of JSONL is the first to its reader."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"is no JSON: {error.msg} (column {error.colno})"
+    return f"is no JSON: {error}"
 
 
 def _json(text: str, file: str) -> list[Row]:
@@ -120,7 +134,7 @@ def _json(text: str, file: str) -> list[Row]:
     try:
         whole = json.loads(text) if text.strip() else []
     except ValueError as error:
-        raise RowError(file, getattr(error, "lineno", 0), f"is no JSON: {error}") from error
+        raise RowError(file, getattr(error, "lineno", 0), _no_json(error)) from error
     if not isinstance(whole, list):
         raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
     found, read = [], json.JSONDecoder().raw_decode
