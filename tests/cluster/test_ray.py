@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider, load
+from tests.support.postgres import postgres
 from tests.support.process import ROOT, clean_env
 from tests.support.reports import bare, differences
 
@@ -155,9 +156,7 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
 
 def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
     """Made on a node, in this folder afterwards; then they replay here."""
-    (tmp_path / "agent.py").write_text(AGENT)
-    rows = [f"  - {{id: s{n}, runs: 2, steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)]
-    (tmp_path / "t.suite.yaml").write_text("name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(rows))
+    two_scenarios(tmp_path)
     where = f"ray://127.0.0.1:{cluster.client_port}"
     with provider() as upstream:
         done = run(tmp_path, "--on", where, "--mode", "record", "--upstream", f"openai={upstream.url}")
@@ -165,3 +164,27 @@ def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path
     assert "cassette files came home to tests/cassettes" in done.stdout
     again = run(tmp_path, "--mode", "replay", "--runs", "2")
     assert again.returncode == 0, again.stdout
+
+
+def two_scenarios(folder: Path) -> None:
+    """Write a project of two scenarios of two runs."""
+    (folder / "agent.py").write_text(AGENT)
+    rows = [f"  - {{id: s{n}, runs: 2, steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)]
+    (folder / "t.suite.yaml").write_text("name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(rows))
+
+
+def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+    """No cassette travels and none comes home; the store's password stands nowhere."""
+    two_scenarios(tmp_path)
+    with postgres() as server:
+        env = {"RAY_ADDRESS": cluster.address, "LLMPROXY_STORE": f"{server.url('team')}&password=hush-hush"}
+        with provider() as upstream:
+            made = run(tmp_path, "--on", "ray", "--mode", "record", "--upstream", f"openai={upstream.url}", **env)
+            assert len(upstream.requests) == 4
+        assert made.returncode == 0, made.stdout
+        for how in (("--on", "ray"), ()):
+            again = run(tmp_path, "--mode", "replay", "--runs", "2", *how, **env)
+            assert again.returncode == 0, again.stdout
+            assert "hush-hush" not in made.stdout + again.stdout
+        assert "where the store is (postgresql://" in made.stdout
+        assert not list((tmp_path / "tests").rglob("*.yaml"))

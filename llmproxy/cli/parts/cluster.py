@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import llmproxy
 from llmproxy.cli.parts.suites import CASSETTES
 from llmproxy.errors import SettingsError
+from llmproxy.store_server import server_of, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded
@@ -64,8 +65,10 @@ def pack(
         if settings.sources["cassette_dir"] == "default"
         else Path(settings.settings.cassette_dir or CASSETTES)
     )
+    server = server_of(settings.settings.store)
     return Baggage(
-        batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed, cassettes=_cassettes(folder, cases),
+        batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
+        cassettes={} if server else _cassettes(folder, cases), server=server.url if server else "",
         paths=[_relative(path, root) for path in paths], options=replace(world.options, shard=None), proxy=proxy, env=sent,
         agent=world.agent, store=world.store, defaults=world.defaults, defaults_folder=_relative(world.defaults_folder, root),
     )  # fmt: skip
@@ -105,7 +108,8 @@ def describe_baggage(baggage: Baggage, where: str) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     variables = f"; variables: {', '.join(sorted(baggage.env))}" if baggage.env else "; no variable"
     cassettes = f"{len(baggage.cassettes)} cassette{'' if len(baggage.cassettes) == 1 else 's'}"
-    return f"to {where}: {', '.join(names[:_LISTED])}{more}, {cassettes}{variables}  (--send FILE adds files)"
+    held = f"where the store is ({without_secrets(baggage.server)})" if baggage.server else cassettes
+    return f"to {where}: {', '.join(names[:_LISTED])}{more}, {held}{variables}  (--send FILE adds files)"
 
 
 def bring_home(recorded: Sequence[Mapping[str, bytes]], settings: Loaded) -> str:

@@ -217,6 +217,7 @@ STRANGE = ("POST", "/openai/v1/nobody/knows", b'{"a":1}')
 VALUE = "one-of-a-kind"
 GATEWAYS = [
     "azureml-model-deployment",
+    "x-amz-target",
     "x-portkey-provider",
     "x-portkey-config",
     "x-portkey-virtual-key",

@@ -39,6 +39,8 @@ class Baggage:
     options: Options
     proxy: Sequence[str]
     """Options of `llmproxy start`, but for where recordings are."""
+    server: str = field(default="", repr=False)
+    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes travel."""
     env: Mapping[str, str] = field(default_factory=dict)
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None

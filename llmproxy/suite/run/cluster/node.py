@@ -76,10 +76,14 @@ class Unpacked:
         os.environ.update(baggage.env)
         for name in ("LLMPROXY_URL", "LLMPROXY_STORE", "LLMPROXY_CASSETTE_DIR"):
             os.environ.pop(name, None)
-        options = [*baggage.proxy, f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
-        proxy = self._open.enter_context(attached(options, os.environ, log=folder / ".llmproxy" / "proxy.log"))
+        own = [] if baggage.server else [f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
+        env = {
+            **os.environ,
+            **({"LLMPROXY_STORE": baggage.server} if baggage.server else {}),
+        }  # no other process may see it
+        proxy = self._open.enter_context(attached([*baggage.proxy, *own], env, log=folder / ".llmproxy" / "proxy.log"))
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(baggage.paths)).scenarios}
-        self._records = proxy.control.health().mode not in OFFLINE
+        self._records = proxy.control.health().mode not in OFFLINE and not baggage.server
         self._known = _signatures() if self._records else {}
         self._world: World = World(
             options=baggage.options, proxy=proxy.url, agent=baggage.agent, store=baggage.store, folder=folder,

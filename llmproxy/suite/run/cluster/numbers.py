@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Event, Started, Step
+from llmproxy.store_server import server_of
 
 __all__ = ["known_in", "renumbered"]
 
@@ -30,7 +31,7 @@ def known_in(store: Path) -> Known:
         from llmproxy.trace.observing.wire import reference_of
         from llmproxy.trace.reading.recording import lines_of
 
-        if not store.is_file():
+        if server_of(store) is None and not store.is_file():
             return {}
         try:
             found = lines_of(store, cassette=cassette, sample=sample)
