@@ -64,6 +64,11 @@ async (places, look) => {
   return found;
 }
 """
+IN_SIGHT = """
+[...document.querySelectorAll(".row .end")].filter((each) => each.getBoundingClientRect().right > each.closest(".row").getBoundingClientRect().right)
+  .map((each) => each.innerText)
+"""
+"""What became of a call, where it stands outside of its row."""
 PASTED = ("\x1b", "\x00", "\x9b", "\u202e")
 
 
@@ -160,6 +165,7 @@ def test_live_it_stays_text(browser: Browser, tmp_path: Path) -> None:
             ("of whom?", "", "<i>judge"),
             ("hi", quote("<b>two", safe=""), ""),
             (hostile.MARKUP, quote("<b>three", safe=""), ""),
+            ("hi", f"{'of-a-long-name-' * 6}the-end", ""),
         ):
             body = json.loads(chat(text).request.body) | ({} if text != hostile.MARKUP else {"model": hostile.EVIL})
             url = f"{px.url}{f'/s/{session}' if session else ''}/v1/chat/completions"
@@ -169,8 +175,10 @@ def test_live_it_stays_text(browser: Browser, tmp_path: Path) -> None:
                 DIRECT.open(Request(url, json.dumps(body).encode(), headers), timeout=10) as answer,
             ):
                 answer.read()
-        page.wait("document.querySelectorAll('.row').length === 5")
-        for n, there in enumerate((".message", ".miss ins", ".facts .bad", ".message", ".miss")):
+        page.wait("document.querySelectorAll('.row').length === 6")
+        assert page.js(IN_SIGHT) == []
+        page.see("the-end", ".row .tail")
+        for n, there in enumerate((".message", ".miss ins", ".facts .bad", ".message", ".miss", ".miss")):
             page.js(f"document.querySelectorAll('.row')[{n}].click()")
             page.wait(f"document.querySelector('{there}')")
             page.js("document.querySelectorAll('details:not([open])').forEach((each) => { each.open = true; })")
