@@ -30,6 +30,8 @@ _NAMES_DURATION = re.compile(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[
 _NAMES_TIME = re.compile(
     r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE
 )
+_NAMES_COMMIT = re.compile(r"^\[\S+(?: \(root-commit\))? $")
+"""What ``git commit`` says before the commit, and ``]`` behind it: of 700 pairs of commits one has no letter in seven digits."""
 _TEMPORARY = "tmp"
 """Name of the folder in which everything is called by whoever made it."""
 _ROLLED = re.compile(r"[A-Za-z0-9]{6,}")
@@ -120,10 +122,10 @@ def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tupl
             return kind == "uuid" or not all(each.isdigit() for each in both) or bool(_NAMES_TIME.search(before))
         case "hex":
             alike = len(recorded) == len(present) >= _SHORTEST_HEX
+            committed = bool(_NAMES_COMMIT.search(before)) and all(each.startswith("]") for each in behind)
             # Digits alone are a number, which is taken by name only; letters alone are words.
-            return (
-                alike and any(c.isdigit() for c in recorded + present) and any(c.isalpha() for c in recorded + present)
-            )
+            mixed = any(c.isdigit() for c in recorded + present) and any(c.isalpha() for c in recorded + present)
+            return alike and (mixed or (committed and len(recorded) > _SHORTEST_HEX))
         case "duration":
             united = all(_UNIT.search(each) for each in both) or all(_UNIT.match(each) for each in behind)
             return united or (bool(_NAMES_DURATION.search(before)) and any("." in each for each in both))

@@ -52,7 +52,13 @@ class Lesson:
     @property
     def accepted(self) -> bool:
         """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
-        return KINDS[self.slot.kind].accepted and self.slot.tool not in (OUTSIDE, SYSTEM) and not self.foreign
+        number = self.slot.kind == "hex" and (self.recorded + self.present).isdigit()
+        return (
+            KINDS[self.slot.kind].accepted
+            and not number
+            and self.slot.tool not in (OUTSIDE, SYSTEM)
+            and not self.foreign
+        )
 
     @property
     def foreign(self) -> bool:

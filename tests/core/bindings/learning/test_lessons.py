@@ -159,6 +159,17 @@ def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
     assert not fits("assistant", "Git user: ann", "Git user: bob")
 
 
+def test_a_commit_without_a_letter_is_a_commit() -> None:
+    """It is exchanged in the prose that names it, as any other; taken by name, since it may be a number."""
+    old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
+    found = learn(asked(*old), asked(*new, cwd="/srv/of-today"))
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.kind, each.accepted) for each in found] == [("commit", "hex", False)]
+    counted = learn(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
+    assert isinstance(counted, tuple)
+    assert [each.slot.kind for each in counted] != ["hex"]
+
+
 def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
