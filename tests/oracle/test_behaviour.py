@@ -18,7 +18,10 @@ RUNS = int(os.environ.get("ORACLE_RUNS", "300"))
 FIRST = int(os.environ.get("ORACLE_FIRST", "0"))
 ASSERTIONS = 12
 """Of each step."""
-NAMED = {9000497: "it hears enough of an answer and leaves, while another conversation goes on"}
+NAMED = {
+    9000497: "it hears enough of an answer and leaves, while another conversation goes on",
+    31004593: "it repeats a request whose history begins in the middle, beside a conversation with like calls and no ids",
+}
 """Agents about whom product and oracle once disagreed."""
 
 

@@ -53,14 +53,15 @@ class BaselineReport:
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:
-        """Compare with `rows`; of those that are not `selected` nothing is said."""
+        """Compare with `rows`; of those that are not `selected` it is said how many there are."""
         self._rows = {name: row for name, row in rows.items() if name in set(selected)}
+        self._left = len(rows) - len(self._rows)
         self._write = write
 
     def handle(self, event: Event) -> None:
         """Wait for the end."""
         if isinstance(event, Completed):
-            for line in compared(self._rows, event.scenarios):
+            for line in [*compared(self._rows, event.scenarios), *_not_run(self._left)]:
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -79,9 +80,12 @@ def against(
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_of_others(before)} that ran.", hint=_OTHERS)
-    left = len(before.keys() - ran)
-    more = [f"  {left:,} of the baseline did not run"] if left else []
-    return [*compared({name: row for name, row in before.items() if name in ran}, now), *more]
+    known = {name: row for name, row in before.items() if name in ran}
+    return [*compared(known, now), *_not_run(len(before) - len(known))]
+
+
+def _not_run(number: int) -> list[str]:
+    return [f"  {number:,} of the baseline did not run"] if number else []
 
 
 def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:

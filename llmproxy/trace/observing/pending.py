@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,20 +43,34 @@ class Waiting:
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take(self, conversation: RecordedConversation, call_id: str | None, told: NewResult) -> ToolUse | None:
-        """Take the call that a result is for."""
-        found = next(self._candidates(conversation, call_id, told), None)
+    def take(
+        self,
+        conversation: RecordedConversation,
+        call_id: str | None,
+        told: NewResult,
+        *,
+        of: Container[str | None] | None = None,
+    ) -> ToolUse | None:
+        """Take the call that a result is for; `of`: only one that was asked for in answer to one of these requests."""
+        found = next(self._candidates(conversation, call_id, told, of), None)
         if found is None:
             return None
         self._calls.remove(found)
         self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
         return found.tool
 
-    def _candidates(self, conversation: RecordedConversation, call_id: str | None, told: NewResult) -> Iterator[_Call]:
+    def _candidates(
+        self,
+        conversation: RecordedConversation,
+        call_id: str | None,
+        told: NewResult,
+        of: Container[str | None] | None,
+    ) -> Iterator[_Call]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         # What an answer that was cut off asked for is over once the same call of a later one was run.
         waiting = [each for each in self._calls if not (each.cut and self._run.get(each.mark, 0) > each.answer)]
+        waiting = [each for each in waiting if of is None or each.asked in of]
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:

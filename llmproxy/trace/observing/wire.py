@@ -125,6 +125,10 @@ class Wire:
         self._waiting = Waiting()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """In which conversation which request was sent."""
+        self._origins: dict[str | None, set[str | None]] = {}
+        """Of each request that told results, which requests had asked for those calls."""
+        self._keys: dict[int, str | None] = {}
+        """Of each call, by its number."""
         self._approvals: dict[str, ToolUse] = {}
 
     def read(self, calls: Iterable[WireCall]) -> None:
@@ -215,13 +219,17 @@ class Wire:
         if again in self._heard:  # the same request once more brings nothing new
             return
         self._heard.add(again)
+        # In the words of another conversation it tells what was asked for in those words, or nothing new.
+        origins = self._origins.get(seen.call.key) if seen.call.key else None
+        found = self._origins[seen.call.key] = set(origins or ())
         said = results_of(exchange)
         for told in find_new_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.answer(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
                 continue
-            if (tool := self._waiting.take(conversation, call_id, told)) is not None:
+            if (tool := self._waiting.take(conversation, call_id, told, of=origins)) is not None:
+                found.add(self._keys[tool.seq])
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
 
@@ -231,6 +239,7 @@ class Wire:
         if answer is None:
             return
         asking = _asking(seen, exchange)
+        self._keys[seen.call.seq] = seen.call.key
         for asked in (*answer.tool_calls, *answer.beside):
             known = self._approvals.get(asked.id or "") if asked.hosted else None
             tool = known or ToolUse(

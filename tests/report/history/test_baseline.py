@@ -71,6 +71,14 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     assert lines == ["against the baseline: 1 worse, 0 as before\n", "  worse    x: passed -> failed\n"]
 
 
+def test_what_is_no_more_in_the_suites_is_counted() -> None:
+    """A scenario that was taken out, or renamed, is not as it was before."""
+    lines: list[str] = []
+    shown = BaselineReport({"x": row("x"), "gone": row("gone")}, lines.append, ["x"])
+    shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x"),)))
+    assert lines == ["against the baseline: 0 worse, 1 as before\n", "  1 of the baseline did not run\n"]
+
+
 def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
     """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
     before = {each["scenario"]: each for each in (row("a"), row("b"), row("left"))}

@@ -44,6 +44,7 @@ def test_what_is_doubtful_is_told(text: str, words: str) -> None:
     [
         "steps: [{chat: hi}, {verify: {entity: t, count: 1}}]",
         "steps: [{simulate: {goal: x, criteria: [y]}}]",
+        "steps: [{simulate: {goal: x, maxTurns: 2}}]",
         "steps: [{chat: hi}]\nusage: {callCount: 1}",
         "steps: [{chat: hi, created: [{entity: t, as: $x}]}, {verify: {entity: t, id: $x}}]",
         "steps: [{chat: hi, totalToolCalls: {gte: 5, lte: 5}, response: {regex: [a, '^$', '(']}}]",
