@@ -73,13 +73,14 @@ class SuiteFile(pytest.File):
             defaults, folder = project(self.bench.root)
             options = Options(mode=self.bench.mode, command=f"llmproxy test {shown(self.path)}")
             proxy = self.bench.proxy(os.environ)
-            self._world = World(
+            world = World(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             if self.bench.rejudge:
                 from llmproxy.suite.run.acting.rejudge import read_runs
 
-                self._world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
+                world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
+            self._world = world  # whole: what could not be judged again must not run for the next scenario
         return self._world
 
     def begin(self, case: SuiteCase) -> None:

@@ -7,6 +7,7 @@ their number. With `parametrize`, each set has all cells.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 
@@ -85,8 +86,15 @@ def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
     return found if len(found) == len(matrix) else []
 
 
+def _written(value: object) -> str:
+    """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
 def _names(values: Sequence[object]) -> list[str]:
     """Return a name for each value: the value itself where all are short and different."""
-    texts = [str(each) if isinstance(each, str | int | float | bool) else "" for each in values]
+    texts = [_written(each) for each in values]
     good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]

@@ -66,7 +66,8 @@ def test_what_is_no_matrix(tmp_path: Path, more: str, words: str) -> None:
 
 def test_values_that_are_equal_in_python_alone_are_two_cells(tmp_path: Path) -> None:
     """1 is not true."""
-    assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [1, true]}") == ["a[1]", "a[True]"]
+    assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [1, true]}") == ["a[1]", "a[true]"]
+    assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [null, 1.0, 'no']}") == ["a[null]", "a[1.0]", "a[no]"]
 
 
 def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]
             folder, "t.suite.yaml", "--scenario-rejudge", "run.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
         )
         assert result.parseoutcomes() == outcomes, str(result.stdout)
+    twice = suite(STEP) + suite(STEP).partition("scenarios:\n")[2].replace("id: one", "id: two")
+    (folder / "t.suite.yaml").write_text(twice)
+    gone = pytest_run.run(
+        folder, "t.suite.yaml", "--scenario-rejudge", "gone.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
+    )
+    assert "passed" not in gone.parseoutcomes(), str(gone.stdout)
+    assert str(gone.stdout).count("cannot be read") >= 2
     assert not (folder / "agent-ran").exists()
 
 
