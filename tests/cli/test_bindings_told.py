@@ -79,9 +79,9 @@ def test_ls_tells_circumstances_and_slots(store: Path, capsys: pytest.CaptureFix
 def test_show_tells_what_was_declared_and_what_stands_in_slots(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the run, and of this request."""
     _, out = run(capsys, store, "show", "2")
-    assert "declared cwd /tmp/a/project, date 2026-11-22, home /home/kim" in out
-    assert "slots chunk 98e1ef, wall 0.5 s" in out
-    assert "slots chunk" not in run(capsys, store, "show", "1")[1]
+    assert "declared    cwd /tmp/a/project, date 2026-11-22, home /home/kim" in out
+    assert "slots       chunk 98e1ef, wall 0.5 s" in out
+    assert "slots       chunk" not in run(capsys, store, "show", "1")[1]
     plain = json.loads(run(capsys, store, "show", "2", "--json")[1])
     assert plain["circumstances"][0] == {"name": "cwd", "value": "/tmp/a/project"}
     assert plain["slots"][0] == {"name": "chunk", "kind": "hex", "value": "98e1ef", "path": "$.messages[3].content"}
