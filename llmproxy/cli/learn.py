@@ -104,7 +104,10 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
         )
-    _say(f"llmproxy: trial: {report.hits} hits, {report.misses} misses; the command ended with {code}")
+    from llmproxy.report.forms.amounts import counted
+
+    ended = f"{counted(report.hits, 'hit')}, {counted(report.misses, 'miss', 'misses')}"
+    _say(f"llmproxy: trial: {ended}; the command ended with {code}")
     return Tried(lessons, code, misses)
 
 

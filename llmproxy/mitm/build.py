@@ -233,8 +233,11 @@ def from_files(config: Config) -> list[str]:
         for path in found.merged
     ]
     if found.imported:
-        aside = f", {found.set_aside} recordings set aside" if found.set_aside else ""
-        notes.append(
-            f"{len(found.imported)} cassettes read from {shown_path(config.cassette_dir)}: {found.interactions} interactions{aside}"
-        )
+        aside = f", {_many(found.set_aside, 'recording')} set aside" if found.set_aside else ""
+        read = f"{_many(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
+        notes.append(f"{read}: {_many(found.interactions, 'interaction')}{aside}")
     return notes
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
