@@ -27,10 +27,12 @@ class ScenarioConsole:
         self._verbose = verbose
         self._stream = stream
         self._prefix = ""
+        self._alone = True
 
     def handle(self, event: Event) -> None:
         """Print what of an event a reader wants to see."""
         if isinstance(event, Started):
+            self._alone = event.runs == 1
             which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""
             named = f"Scenario: {event.name}" if self._verbose >= _NAMED else ""
             self._prefix = f"[{' '.join(filter(None, (named, which)))}] " if named or which else ""
@@ -41,7 +43,9 @@ class ScenarioConsole:
             if event.bound:
                 self._line("yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}")
             if event.error:
-                self._line("red", "Error:", event.error)
+                # A run by itself raises its error: a miss is explained there, over many lines.
+                short = bool(event.misses) and self._alone
+                self._line("red", "Error:", event.error.partition("\n")[0] if short else event.error)
 
     def close(self) -> None:
         """Nothing is kept back."""

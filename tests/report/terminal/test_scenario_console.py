@@ -61,6 +61,20 @@ def test_what_is_printed(event: Any, want: str) -> None:
     assert printed(event) == want
 
 
+@pytest.mark.parametrize(("runs", "want"), [(1, "Error: a miss\n"), (2, "[1/2] Error: a miss\n  how\n")])
+def test_a_miss_is_explained_once(runs: int, want: str) -> None:
+    """By the error that a run by itself raises; of several runs nothing is raised."""
+    started = Started(run_id="r", scenario="x", name="x", sample=1, runs=runs)
+    ended = Finished(
+        run_id="r", scenario="x", status=Status.ENVIRONMENT_ERROR, error="a miss\n  how", misses=("a miss",)
+    )
+    out = io.StringIO()
+    console = ScenarioConsole(1, out)
+    for event in (started, ended):
+        console.handle(event)
+    assert out.getvalue().removeprefix("\n") == want
+
+
 def test_every_line_names_its_scenario_from_two_on() -> None:
     """For runs in parallel."""
     assert printed(said(role="user", content="hi"), verbose=2) == "[Scenario: x] User: hi\n"
