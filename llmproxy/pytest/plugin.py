@@ -77,6 +77,8 @@ class _PluginRun:
     """Options that another plugin had first."""
     shared: Shared | None = None
     notes: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    """What the collected tests show, and the user should know as well."""
     late: LateThreads = field(default_factory=LateThreads)
     bench: SuiteBench | None = None
     """Of YAML suites, once there are some."""
@@ -273,6 +275,7 @@ def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
     return max(wide) + 1 if wide else 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
     config, run = session.config, session.config.stash[_RUN]
@@ -285,10 +288,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not users:
         if run.shared is not None:
             run.shared.restore()
+        if (
+            session.items
+            and run.bench is None
+            and (typed := getattr(config.known_args_namespace, "llmproxy_mode", None))
+        ):
+            run.found.append(
+                f"{MODE} {typed}: none of these tests uses the fixture `{FIXTURE}` or has the marker `{AGENT_TEST}`,"
+                " so whatever they call they call as without this option"
+            )
         return
     if run.shared is None:
         _prepare(config, run, _mode(config))
-        run.notes.append(
+        run.found.append(
             "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
@@ -425,3 +437,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what the user should know before the first test."""
     run = config.stash.get(_RUN, None)
     return [signed(note) for note in run.notes] if run else []
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say what the collected tests show."""
+    run = config.stash.get(_RUN, None)
+    return [signed(note) for note in run.found] if run else []

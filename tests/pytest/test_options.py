@@ -38,3 +38,13 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
         result = run(tmp_path, "--scenario-report", asked)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert said in result.stderr.str()
+
+
+def test_a_mode_that_no_test_uses_is_said(tmp_path: Path) -> None:
+    """Whoever types replay takes what runs for offline; a setting in a file is for other tests of the folder."""
+    write(tmp_path, test_it="def test_it(): ...\n", test_other="def test_other(llmproxy): ...\n")
+    said = "--llmproxy-mode replay: none of these tests uses the fixture `llmproxy` or has the marker `agent_test`"
+    assert said in run(tmp_path, "test_it.py", "--llmproxy-mode", "replay").stdout.str()
+    assert said not in run(tmp_path, "--collect-only", "--llmproxy-mode", "replay").stdout.str()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nllmproxy_mode = replay\n")
+    assert "none of these tests" not in run(tmp_path, "test_it.py").stdout.str()
