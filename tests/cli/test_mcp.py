@@ -67,7 +67,7 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     shown = subprocess.run(
         [*LLMPROXY, "show", "4", "--store", str(store)], env=clean_env(), text=True, capture_output=True, check=True
     )
-    assert "\nchannel mcp\n" in shown.stdout
+    assert "\nchannel     mcp\n" in shown.stdout
     assert shown.stdout.index("call of echo") < shown.stdout.index('"text": "a"') < shown.stdout.index("echo: a")
     assert again[7]["error"] is True
     assert '$.params.arguments.text: "a" -> "b"' in again[7]["text"]

@@ -41,6 +41,7 @@ WORDS = sqlite_file.Words(
     damaged="Restore it from version control or a backup; what is readable: sqlite3 {typed} .recover",
     unreadable="llmproxy verify --store {typed}",
 )
+_MAGIC = b"SQLite format 3"
 
 
 def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
@@ -60,8 +61,14 @@ def look(path: Path) -> FileState:
     if state is FileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
     if state is FileState.FOREIGN:
+        begins = sqlite_file.first_bytes(path)
+        why = (
+            "what SQLite wrote is damaged or cut"
+            if begins.startswith(_MAGIC)
+            else f"it is not SQLite, it starts with {begins!r}"
+        )
         raise CassetteCorrupt(
-            f"{path} is not an llmproxy store: it is not SQLite, it starts with {sqlite_file.first_bytes(path)!r}.",
+            f"{path} is not an llmproxy store: {why}.",
             hint="Nothing was changed. Give another --store, or `llmproxy import` it if it is a cassette in YAML.",
         )
     return state

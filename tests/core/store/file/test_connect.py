@@ -145,6 +145,15 @@ def test_a_file_that_is_not_sqlite_is_never_touched(path: Path, content: bytes, 
     assert look(path.parent)["llmproxy.db"][0] == content
 
 
+@pytest.mark.parametrize("content", [b"SQLite format 3\0" + b"\xff" * 84, b"SQLite format 3\0" + b"\xff" * 8176])
+def test_a_head_of_sqlite_with_nothing_sound_behind_it_is_told_as_that(path: Path, content: bytes) -> None:
+    """Not as a file that is not SQLite's and begins as one."""
+    path.write_bytes(content)
+    with pytest.raises(CassetteCorrupt, match="damaged or cut"):
+        reopened(path, writable=False)
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("writable", [True, False])
 def test_another_programs_database_is_never_touched(path: Path, writable: bool) -> None:
     """A SQLite file with other tables is refused, naming them."""
