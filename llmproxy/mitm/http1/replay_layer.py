@@ -304,8 +304,8 @@ class ReplayLayer(layer.Layer):
                 return
 
     def _limit_for(self, seconds: float) -> Commands:
-        """A request has begun: look whether it still stands there when its time is over."""
-        if self._limit is None:
+        """A request has begun: look whether it still stands there when its time is over; a body's limit gives way to a head's."""
+        if self._limit is None or seconds < self._limit.delay:
             self._limit, self._limited = commands.RequestWakeup(seconds), (self._reader.heads, self.seen)
             yield self._limit
 

@@ -77,3 +77,19 @@ def test_one_that_comes_slowly_is_served(tmp_path: Path, mode: str) -> None:
             c.send(WHOLE[at : at + 150])
             time.sleep(0.5)
         assert c.response().status == (404 if mode == "replay" else 200)
+
+
+def test_a_head_behind_a_body_in_pieces_has_its_own_limit(tmp_path: Path) -> None:
+    """The body's is longer, and has begun before."""
+
+    class Uneven(Shell):
+        held_for = 0.02
+        head_patience = 0.1
+        body_patience = 3600.0
+
+    with Rig("replay", tmp_path / "x.db", shell=Uneven) as rig, rig.client() as c:
+        c.send(WHOLE[:-1])
+        time.sleep(0.1)
+        assert c.ask(WHOLE[-1:]).status == 404
+        got = c.ask(b"POST /v1/chat")
+        assert (got.status, b"did not end within" in got.body) == (408, True)
