@@ -26,7 +26,7 @@ from llmproxy.store_server import is_there
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
     from llmproxy.core.bindings.learning.lessons import Lesson
-    from llmproxy.core.engine.learning import Merge
+    from llmproxy.core.engine.recorded.learning import Merge
     from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
@@ -221,7 +221,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     from llmproxy.cli.parts.stores.opening import opened
-    from llmproxy.core.engine.learning import find_merges
+    from llmproxy.core.engine.recorded.learning import find_merges
     from llmproxy.core.keys.normalize import Rules
 
     if not lessons:

@@ -146,7 +146,7 @@ def compare_runs(
     """
     from llmproxy.cli.exchange import rules_of
     from llmproxy.core.bindings.learning.shipped import list_shipped
-    from llmproxy.core.engine.likening import liken
+    from llmproxy.core.engine.recorded.likening import liken
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
     from llmproxy.scenario.repeats.models import ModelComparison, ModelRun

@@ -23,10 +23,18 @@ from llmproxy.core.bindings import Circumstance, Mismatch
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.accounts import TEXT, Prices, outcome_of
-from llmproxy.core.engine.binding import Binder, FoundRecording
-from llmproxy.core.engine.breaking import break_passed, lay_out, recorded_calls, strike
-from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
-from llmproxy.core.engine.going_live import (
+from llmproxy.core.engine.deciding.binding import Binder, FoundRecording
+from llmproxy.core.engine.deciding.breaking import break_passed, lay_out, recorded_calls, strike
+from llmproxy.core.engine.deciding.decide import (
+    Decided,
+    MissReason,
+    Situation,
+    decide,
+    describe_failure,
+    exhausted_of,
+    playable,
+)
+from llmproxy.core.engine.deciding.going_live import (
     announce,
     changes_something,
     choose_recorded,
@@ -34,9 +42,9 @@ from llmproxy.core.engine.going_live import (
     refusal_of,
     told_unknown,
 )
+from llmproxy.core.engine.deciding.talking import RecordedTalk, as_kept, hear_reply, say_harmless
 from llmproxy.core.engine.hits import Hits
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
-from llmproxy.core.engine.talking import RecordedTalk, as_kept, hear_reply, say_harmless
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import UnknownArguments
@@ -639,7 +647,7 @@ class Engine:
         return MissError(self.redactor.text(miss.text + more))
 
     def _explained(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
-        from llmproxy.core.engine.missing import explain_miss
+        from llmproxy.core.engine.deciding.missing import explain_miss
 
         return explain_miss(
             exchange,

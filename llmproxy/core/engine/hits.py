@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.engine.accounts import Prices
-from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, playable
+from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.keys.memory import Known, Memory
 from llmproxy.core.providers.channels import MCP_PREFIX

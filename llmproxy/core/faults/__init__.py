@@ -6,7 +6,7 @@
     KINDS, PRESETS                                     what there is
 
 A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees (`Broken`). A *rule* says when
-it strikes. Nothing here knows a socket: `engine.breaking` asks, the shell sends. A fault is never stored and changes no key.
+it strikes. Nothing here knows a socket: `engine.deciding.breaking` asks, the shell sends. A fault is never stored and changes no key.
 """
 
 from llmproxy.core.faults.kinds.table import KINDS

@@ -98,7 +98,7 @@ class Place(NamedTuple):
 
 
 class Talking(Protocol):
-    """A recorded answer of MCP on its way to a client of today; see `engine.talking`."""
+    """A recorded answer of MCP on its way to a client of today; see `engine.deciding.talking`."""
 
     response: Response
     turns: list[AnswerPart] | None

@@ -108,7 +108,7 @@ class Session:
     aside: list[Faulting] = field(default_factory=list)
     """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
-    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.talking`."""
+    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.deciding.talking`."""
     _last: Walker | None = None
     _missed: Key | None = None
     """Of the last miss that was to be streamed."""

@@ -24,7 +24,7 @@ def compare(loaded: Loaded) -> Tried:
     """Hold the runs that were recorded against each other."""
     from llmproxy.cli.parts.stores.opening import opened
     from llmproxy.cli.parts.telling.progress import Working
-    from llmproxy.core.engine.learning import find_varying
+    from llmproxy.core.engine.recorded.learning import find_varying
     from llmproxy.core.keys.normalize import Rules
 
     settings = loaded.settings

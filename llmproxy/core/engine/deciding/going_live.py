@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from llmproxy.core.bindings.answers.bodies import list_parts
 from llmproxy.core.dialects.conversation import answered
-from llmproxy.core.engine.decide import Decided, MissReason
+from llmproxy.core.engine.deciding.decide import Decided, MissReason
 from llmproxy.core.living.channels import asks_a_model, name_of_call
 from llmproxy.core.living.living import AskedCall, Living
 from llmproxy.core.living.path import (

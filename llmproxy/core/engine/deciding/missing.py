@@ -7,7 +7,7 @@ from dataclasses import replace
 from llmproxy.core.bindings import Bindings, rename_request
 from llmproxy.core.bindings.learning.restating import restate
 from llmproxy.core.dialects.conversation import last_user_text
-from llmproxy.core.engine.decide import MissReason
+from llmproxy.core.engine.deciding.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call

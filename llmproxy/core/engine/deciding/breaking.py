@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
+from llmproxy.core.engine.deciding.decide import Situation, decide, exhausted_of, playable
 from llmproxy.core.faults.pieces import MICROSECONDS, timed, with_pieces
 from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
 from llmproxy.core.faults.values import FaultTarget
