@@ -22,9 +22,10 @@ from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.cli.ui import asker
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal, read_misses, read_served
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
@@ -237,8 +238,8 @@ def engine(mode: Mode, path: Path) -> None:
     config = Config(mode=mode, store=path, cassette_dir=path.parent / "kept")
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
     made.sessions.open("default")
-    made.notes()
-    made.unused()
+    made.questions.notes()
+    made.questions.unused()
     made.sessions.close("default")
     made.close()
     journal.close()

@@ -138,8 +138,10 @@ class RecordReplay:
         if server is not None:
             await cut_connections(server)
         await shell.drained(1.0)
-        summary: Summary = self._totals.summary(duration=time.monotonic() - self._began, unused=shell.engine.unused())
-        idle = shell.engine.idle_faults()
+        summary: Summary = self._totals.summary(
+            duration=time.monotonic() - self._began, unused=shell.engine.questions.unused()
+        )
+        idle = shell.engine.questions.idle_faults()
         await self._built.close()
         for text in idle:
             log.warning("llmproxy: %s", text)

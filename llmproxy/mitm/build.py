@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.store.opening import open_store
@@ -125,7 +126,9 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
     except BaseException:
         journal.close()
         raise
-    notes = [note for note in (*filed, journal.note, *engine.notes(), config.faults and config.faults.note) if note]
+    notes = [
+        note for note in (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.note) if note
+    ]
     settings = loaded.settings
     watch = Watch()
 

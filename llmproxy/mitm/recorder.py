@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import redirects
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header

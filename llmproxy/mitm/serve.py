@@ -114,7 +114,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     unhear = hear(loop, endings, stop.set)
 
     def ending() -> Summary:
-        return totals.summary(duration=time.monotonic() - began, unused=shell.engine.unused())
+        return totals.summary(duration=time.monotonic() - began, unused=shell.engine.questions.unused())
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
@@ -129,7 +129,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         await beat
     await proxy.end()
     summary = ending()
-    idle = shell.engine.idle_faults()
+    idle = shell.engine.questions.idle_faults()
     await built.close()
     for text in idle:
         report.note(text)

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.core.control.tool_lines import ToolLines
-from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.hits import Hit
 from llmproxy.core.mcp.refusals import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.routing import Family
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Headers, Interaction, Usage

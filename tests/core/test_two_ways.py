@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.exchange import Config, Place
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
@@ -104,7 +104,7 @@ class Way:
             calls = walk.calls.after(0)
             counts = {(each.party, each.key or ""): walk.counts.of((each.party, each.key or "")) for each in calls}
             found[name] = (counts, list(walk.served), calls, tally)
-        return found, self.made.unused()
+        return found, self.made.questions.unused()
 
     def noted(self) -> list[tuple[object, ...]]:
         """Return what the journal holds, less its ids; only after the end."""

@@ -6,13 +6,15 @@ Parts are made to raise through the constructors' seams: a subclass with one met
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from mitmproxy import http
 from mitmproxy.proxy import layer
 
-from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -30,6 +32,9 @@ PARTS: dict[str, type] = {
     "shell": Shell,
     "front": Front,
 }
+INSIDE = {field.name for field in fields(Engine.parts)}
+"""Parts of the engine."""
+PARTS |= {name: getattr(Engine.parts, name) for name in INSIDE}
 
 
 class Boom(Exception):
@@ -48,7 +53,10 @@ def broken(part: str, method: str) -> dict[str, type]:
     found = PARTS[part]
     assert callable(getattr(found, method)), f"{found.__name__}.{method} is gone: this table is out of date"
     is_async = getattr(found, method).__code__.co_flags & 0x80
-    return {part: type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})}
+    made = type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})
+    if part not in INSIDE:
+        return {part: made}
+    return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, **{part: made})})}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +73,10 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BEFORE = [
-    *(("engine", name) for name in ("place", "begin", "identify", "_known", "_request")),
+    ("placing", "place"),
+    ("engine", "begin"),
+    ("identifying", "identify"),
+    *(("keying", name) for name in ("known", "request")),
     *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_admit", "_forward")),
     *(("recorder", name) for name in ("requestheaders", "_address")),
     *(("shell", name) for name in ("begin",)),
@@ -73,7 +84,10 @@ BEFORE = [
 """What raises before anything may be sent: then the upstream hears nothing at all."""
 
 AFTER = [
-    *(("engine", name) for name in ("stored", "outcome", "answer", "_miss", "refused")),
+    ("writing", "stored"),
+    *(("telling", name) for name in ("outcome", "refused")),
+    ("answering", "answer"),
+    ("misses", "miss"),
     *(
         ("layer", name)
         for name in ("_to_forwarder", "_passed", "_taken_back", "_let_go", "_failed_before_answer", "_upload")
@@ -118,7 +132,7 @@ def refused(answer: Received) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
-@pytest.mark.parametrize(("part", "method"), [each for each in BEFORE if each != ("engine", "_request")])
+@pytest.mark.parametrize(("part", "method"), [each for each in BEFORE if each != ("keying", "request")])
 def test_what_raises_before_the_release_keeps_the_request_here(
     tmp_path: Path, mode: str, part: str, method: str
 ) -> None:

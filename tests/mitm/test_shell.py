@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.engine import Engine, Exchange
-from llmproxy.core.traffic.interaction import Interaction, Usage
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.writing import Writing
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import shell as module
 from llmproxy.mitm.shell import Shell, whole_response
@@ -81,13 +85,19 @@ class Crowded(Shell):
         return found
 
 
-class Picky(Engine):
-    """An engine that cannot store one of them."""
+class Picky(Writing):
+    """Cannot store one of them."""
 
-    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
-        if b"bad" in (exchange.body or b""):
+    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+        if any(b"bad" in (exchange.body or b"") for exchange, _ in ended):
             raise RecordingError("a bad one")
-        return super()._made(exchange, proper=proper)
+        return super().stored_together(ended)
+
+
+class PickyEngine(Engine):
+    """An engine with that writer."""
+
+    parts = replace(Engine.parts, writing=Picky)
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -96,7 +106,9 @@ def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int)
     Crowded.sizes = []
     names = ["bad"] * bad + [f"good {n}" for n in range(6 - bad)]
     with Provider(Script((Step(Reply("one two"), times=None),))) as p, ExitStack() as stack:
-        rig = stack.enter_context(Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Crowded, engine=Picky))
+        rig = stack.enter_context(
+            Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Crowded, engine=PickyEngine)
+        )
         clients = [stack.enter_context(rig.client()) for _ in names]
         for client, name in zip(clients, names, strict=True):
             client.send(chat(name))

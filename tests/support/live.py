@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Mode, UnknownTool

@@ -12,8 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.core.control.table import ControlAsked, answer, refusal
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started

@@ -13,7 +13,8 @@ from llmproxy.client.tools.hosts import HeardLine
 
 if TYPE_CHECKING:
     from llmproxy.core.control.tool_lines import ToolLine
-    from llmproxy.core.engine.engine import Engine, Exchange
+    from llmproxy.core.engine.engine import Engine
+    from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
 
 

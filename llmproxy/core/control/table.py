@@ -283,7 +283,7 @@ def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 def _faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     session = engine.sessions.named(call.name)
-    return 200, {**faults_told(session), "idle": engine.idle_faults(session)}
+    return 200, {**faults_told(session), "idle": engine.questions.idle_faults(session)}
 
 
 def _try_out(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
@@ -324,7 +324,7 @@ def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     last = report(engine, session)
     if after is not None:
         last["calls"] = walk(engine, session, number(str(after)))["calls"]
-    if idle := engine.idle_faults(session):
+    if idle := engine.questions.idle_faults(session):
         last["faults"]["idle"] = idle
     engine.sessions.close(call.name, complete=complete)
     return 200, last
@@ -343,7 +343,7 @@ def _unbind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _interactions(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    rows = engine.listed(call.session(), call.limit())
+    rows = engine.questions.listed(call.session(), call.limit())
     names = (
         "id",
         "cassette",

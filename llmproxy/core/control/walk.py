@@ -25,7 +25,7 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 def report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
-    unused = engine.unused_of(session) if session.policy.uses_store else None
+    unused = engine.questions.unused_of(session) if session.policy.uses_store else None
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
         for row in (unused or ())[:LISTED]

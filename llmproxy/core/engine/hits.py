@@ -7,25 +7,22 @@ makes no `Exchange`, and puts together once what is said of hits that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from llmproxy.core.engine.accounts import Prices
 from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
-from llmproxy.core.keys.memory import Known, Memory
+from llmproxy.core.engine.state import State
+from llmproxy.core.engine.telling import Telling
+from llmproxy.core.keys.memory import Known
 from llmproxy.core.providers.channels import MCP_PREFIX
-from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.alike import Alike
 from llmproxy.core.sessions.exchange import Place
-from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.outcome import Outcome
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.redirects import REDIRECTS
-from llmproxy.core.traffic.response_bytes import ClientHttp, Plans
+from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.protocol import KEY_HEADER, Decision
 
 REMEMBERED_KINDS = 4_096
@@ -49,31 +46,12 @@ class Hit(NamedTuple):
     """Unix seconds."""
 
 
-class Whole(Protocol):
-    """What is used of the engine."""
-
-    now: Callable[[], float]
-    """Unix seconds."""
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    redactor: Redactor
-    sessions: Sessions
-    journal: Journal
-
-    @property
-    def opened(self) -> Store | None:
-        """The store if it is open already."""
-
-    def shown(self, target: str) -> str:
-        """Return a request's target, redacted."""
-
-
 class Hits:
     """The short way through one engine."""
 
-    def __init__(self, engine: Whole, memory: Memory, plans: Plans, prices: Prices) -> None:
+    def __init__(self, state: State, telling: Telling) -> None:
         """Share what the long way remembers."""
-        self._engine, self._memory, self._plans, self._prices = engine, memory, plans, prices
+        self._state, self._telling = state, telling
         self._kinds: dict[tuple[int, bytes, int | None], Alike] = {}
 
     def forget(self) -> None:
@@ -85,9 +63,9 @@ class Hits:
 
         Raises LLMProxyError if the store is damaged; nothing is counted then.
         """
-        engine = self._engine
-        store = engine.opened
-        arrived, learned, session = engine.clock(), engine.redactor.learned, engine.sessions.known(place.name)
+        state = self._state
+        store = state.stores.opened
+        arrived, learned, session = state.clock(), state.redactor.learned, state.sessions.known(place.name)
         if (
             store is None
             or session is None
@@ -98,11 +76,11 @@ class Hits:
             or session.first is None
         ):
             return None
-        if place.upstreams != session.upstreams or place.speaker != engine.sessions.speaker(place.name):
+        if place.upstreams != session.upstreams or place.speaker != state.sessions.speaker(place.name):
             return None
         if at_the_head(place, session) is not None:
             return None
-        known = self._memory.get(self._memory.digest(place.counted, body), learned)
+        known = state.memory.get(state.memory.digest(place.counted, body), learned)
         # An answer of MCP holds ids of its asker.
         if (
             known is None
@@ -137,19 +115,19 @@ class Hits:
             if not learned.changes_nothing(alike.learned, noted=known.noted):
                 alike = self._kind(place, session, known, slot, store)
             alike.learned = learned.count
-        at = engine.now()
-        laid = self._plans.at_once(slot.id, client, now=at, extra=alike.extra, read=store.response)
+        at = state.now()
+        laid = state.plans.at_once(slot.id, client, now=at, extra=alike.extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(slot.id)
         return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
 
     def _kind(self, place: Place, session: Session, known: Known, slot: RecordingSlot, store: Store) -> Alike:
         """Put together what is said of such hits."""
-        priced = self._prices.of(store, slot.id)
+        priced = self._state.prices.of(store, slot.id)
         said = Outcome(
             decision=Decision.REPLAY,
             method=place.method,
-            target=self._engine.shown(place.route.target),
+            target=self._telling.shown(place.route.target),
             status=slot.status,
             session=session.name,
             party=place.party,
@@ -166,7 +144,7 @@ class Hits:
             answered=priced.answered,
         )
         made = Alike(
-            said, tally=session.tally, learned=self._engine.redactor.learned.count, extra=((KEY_HEADER, known.key),)
+            said, tally=session.tally, learned=self._state.redactor.learned.count, extra=((KEY_HEADER, known.key),)
         )
         if len(self._kinds) >= REMEMBERED_KINDS:
             self._kinds.clear()
@@ -175,10 +153,10 @@ class Hits:
 
     def ended(self, hit: Hit) -> Outcome:
         """Sum up a hit that was sent, and write it into the journal."""
-        engine, alike, session = self._engine, hit.alike, hit.session
-        ms = (engine.clock() - hit.arrived) * 1000
+        state, alike, session = self._state, hit.alike, hit.session
+        ms = (state.clock() - hit.arrived) * 1000
         outcome = alike.outcome(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
         session.tally.hit(alike)
         session.calls.hit(hit.seq, hit.at, ms, hit.nth, alike.told)
-        engine.journal.hit(alike.noted, hit.at, ms, hit.nth)
+        state.journal.hit(alike.noted, hit.at, ms, hit.nth)
         return outcome

@@ -29,10 +29,9 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
 from llmproxy.core.control import table as control
 from llmproxy.core.control.table import ControlAsked
-from llmproxy.core.engine.engine import Exchange
 from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
 from llmproxy.core.providers.routing import Family
-from llmproxy.core.sessions.exchange import Talking
+from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header

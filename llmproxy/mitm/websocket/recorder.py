@@ -17,7 +17,7 @@ from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.mitm.websocket.upgrade import redact_message
 
 if TYPE_CHECKING:
-    from llmproxy.core.engine.engine import Exchange
+    from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.mitm.shell import Shell
 
 log = logging.getLogger(__name__)

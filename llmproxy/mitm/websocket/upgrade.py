@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from wsproto.events import BytesMessage, Event, TextMessage
 
-from llmproxy.core.engine.engine import Engine, Exchange
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.framing import Head

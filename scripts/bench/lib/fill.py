@@ -14,8 +14,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
 
 from lib import traffic
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.contents.bodies import Base, encode
 from llmproxy.protocol import Mode

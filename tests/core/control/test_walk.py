@@ -12,8 +12,9 @@ from llmproxy.core.bindings import check_circumstance
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.control.walk import number, report, spans, walk
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Interaction

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from llmproxy.core.engine.engine import Config, Engine, Exchange
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.aws_signature import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.compact import Counts
-from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.exchange import Config, Exchange, Place
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
@@ -89,7 +89,7 @@ def test_from_a_recording_to_its_replay(tmp_path: Path) -> None:
         assert (again.decision, again.key) == (Decision.REPLAY, exchange.key)
         assert made.answer(again).body == b'{"choices": []}'
         assert made.outcome(again, 200).interaction == 1
-        assert made.unused() == 0
+        assert made.questions.unused() == 0
 
 
 def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> None:
@@ -303,21 +303,21 @@ def test_unused_recordings_are_counted(tmp_path: Path) -> None:
         for text in ("a", "b", "c"):
             answered(made, ask(made, text))
     with engine(store, Mode.REPLAY) as made:
-        assert made.unused() == 0
+        assert made.questions.unused() == 0
         made.answer(ask(made, "b"))
-        assert made.unused() == 2
+        assert made.questions.unused() == 2
 
 
 def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
     """No store yet, or an empty cassette beside full ones."""
     store = tmp_path / "x.db"
     with engine(store, Mode.REPLAY) as made:
-        assert "there is no store" in made.notes()[0]
+        assert "there is no store" in made.questions.notes()[0]
     with engine(store, cassette="other") as made:
         answered(made, ask(made))
-        assert made.notes() == []
+        assert made.questions.notes() == []
     with engine(store, Mode.REPLAY) as made:
-        assert "other" in made.notes()[0]
+        assert "other" in made.questions.notes()[0]
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 429, 500])
@@ -423,7 +423,7 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
             exchange = ask(made)
             assert made.answer(exchange).body == good
             assert exchange.note == ""
-            assert made.unused() == 1  # the other one: no failure is left that nobody can reach
+            assert made.questions.unused() == 1  # the other one: no failure is left that nobody can reach
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
@@ -505,7 +505,7 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
         open_ += [(each, f"resp_1{n}") for n, each in enumerate(more)]
         for each, name in reversed(open_) if order == "reversed" else open_:
             end_response(made, each, name)
-        assert not any(made._under_way.values())
+        assert made.under_way.none
         made.sessions.close("default", complete=True)
     with engine(store, Mode.REPLAY) as made:
         for n in range(1 + twice):
@@ -514,7 +514,7 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
             found = begin_response(made, "go on", "", previous_response_id=f"resp_{n}")
             assert found.error is None
             assert f'"resp_1{n}"'.encode() in made.answer(found).body
-        assert made.unused() == 0
+        assert made.questions.unused() == 0
 
 
 def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.table import ControlAsked, answer
-from llmproxy.core.engine.engine import Config, Engine
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, typed
 from llmproxy.core.forks.table import Fork, fork_of, make
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
@@ -154,7 +154,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     with pytest.raises(SessionBusy, match="has forked"):
         one.sessions.reset("a")
     closed = one.sessions.close("a")
-    assert (closed.cassette, one.unused_of(closed)) == ("a@fork-1", [])
+    assert (closed.cassette, one.questions.unused_of(closed)) == ("a@fork-1", [])
     assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
     assert texts(one, "a") == ["", "Warm.", "Yes."]
     again = engine()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.placing import Placing
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -579,14 +581,17 @@ class Boom(Exception):
     """What is raised on purpose."""
 
 
-def raising(base: type, method: str) -> type:
-    """Return a class whose `method` raises."""
+def raising(part: str, base: type, method: str) -> dict[str, type]:
+    """Return a part as a class whose `method` raises; for `Rig(**...)`."""
 
     def boom(*_args: object, **_more: object) -> None:
         raise Boom(method)
 
     assert callable(getattr(base, method))
-    return type(f"Broken{base.__name__}", (base,), {method: boom})
+    made = type(f"Broken{base.__name__}", (base,), {method: boom})
+    if part == "placing":
+        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, placing=made)})}
+    return {part: made}
 
 
 @pytest.mark.parametrize(
@@ -595,8 +600,8 @@ def raising(base: type, method: str) -> type:
         ("intercept", Intercept, "_refused"),
         ("intercept", Intercept, "_say"),
         ("choice", FirstChoice, "_choose"),
-        ("engine", Engine, "in_scope"),
-        ("engine", Engine, "mode_of"),
+        ("placing", Placing, "in_scope"),
+        ("placing", Placing, "mode_of"),
         ("engine", Engine, "arrive"),
         ("layer", ReplayLayer, "_open"),
         ("recorder", Recorder, "requestheaders"),
@@ -607,7 +612,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
     """Whatever of ours fails: no connection upstream, no answer from it, and no client that waits for ever."""
     with (
         Provider(HELLO, check=False) as p,
-        Rig(mode, tape, {"openai": p.url}, forward=True, **{part: raising(base, method)}) as rig,
+        Rig(mode, tape, {"openai": p.url}, forward=True, **raising(part, base, method)) as rig,
     ):
         for host, port in ((OPENAI, 443), ("127.0.0.1", p.port)):
             with rig.client(5) as c:

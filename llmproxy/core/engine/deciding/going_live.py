@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 from llmproxy.core.bindings.answers.bodies import list_parts
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.engine.deciding.decide import Decided, MissReason
+from llmproxy.core.engine.deciding.refusing import Misses
+from llmproxy.core.engine.keeping import Keeping
+from llmproxy.core.engine.placing import check_upstream
+from llmproxy.core.engine.state import State
 from llmproxy.core.living.channels import asks_a_model, name_of_call
 from llmproxy.core.living.living import AskedCall, Living
 from llmproxy.core.living.path import (
@@ -27,9 +31,9 @@ from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.store import RecordingSlot, Store
-from llmproxy.core.traffic.interaction import Chunk, Key, Response, header
+from llmproxy.core.traffic.interaction import Chunk, Key, Response, Usage, header
 from llmproxy.errors import MissError
-from llmproxy.protocol import AGENT, Channel, Decision
+from llmproxy.protocol import AGENT, Channel, Decision, UnknownTool
 
 
 def goes_live(exchange: Exchange, living: Living, body: bytes) -> bool:
@@ -96,6 +100,55 @@ def announce(exchange: Exchange, living: Living, response: Response) -> None:
     said = answered(exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body)
     if said is not None:
         living.announced = tuple(AskedCall(call.name, call.arguments) for call in said.tool_calls)
+
+
+class BesideLive:
+    """Refuses, sends and keeps, in sessions of one engine that have live channels."""
+
+    def __init__(self, state: State, keeping: Keeping, misses: Misses) -> None:
+        """Share the engine's state."""
+        self._state, self._keeping, self._misses = state, keeping, misses
+
+    def let_live(self, exchange: Exchange, living: Living) -> None:
+        """Send a request to its real provider or tool, and keep the answer in the session's child."""
+        session = exchange.session
+        exchange.nth = session.arrive(exchange.walker, 1)
+        self._state.sessions.renew(session)
+        session.record(exchange.walker)
+        exchange.into, exchange.decision = (living.child, 1), Decision.RECORD
+        check_upstream(exchange)
+        self._state.under_way.reserve(exchange, ())
+
+    def refuse(self, exchange: Exchange, living: Living, why: MissReason, recordings: int) -> None:
+        """Refuse what no recording answers beside live channels; a tool's call as its user wanted."""
+        if exchange.channel is Channel.LLM:
+            exchange.error = self._misses.miss(exchange, why, recordings)
+            return
+        name = told_unknown(exchange, living)
+        if living.asked.unknown is UnknownTool.LIVE:
+            living.parted = living.parted or (name if changes_something(exchange, living) else "")
+            self.let_live(exchange, living)
+            return
+        exchange.expected = living.asked.unknown is UnknownTool.ERROR
+        exchange.error = self._misses.miss(exchange, why, recordings)
+        exchange.note = exchange.note or f"no recording of {name} holds here"
+        self._state.sessions.renew(exchange.session)
+        exchange.into = living.child, 1
+        response = refusal_of(exchange, str(exchange.error), self._state.config.miss_status)
+        made = self._keeping.interaction(exchange, response, Usage(), redacted=False)
+        living.made[exchange.seq] = made
+        living.waiting.append(made)
+
+    def keep_answer(self, exchange: Exchange, response: Response) -> None:
+        """Put an answer that was served beside live channels into the session's child, soon."""
+        if (living := exchange.session.living) is None or exchange.slot is None or self._state.stores.opened is None:
+            return
+        self._state.sessions.renew(exchange.session)
+        exchange.into = living.child, 1
+        recorded = self._state.stores.opened.load(exchange.slot.id)
+        living.served += 1
+        living.waiting.append(self._keeping.interaction(exchange, response, recorded.usage, redacted=recorded.redacted))
+        announce(exchange, living, response)
 
 
 def _name(exchange: Exchange) -> str:

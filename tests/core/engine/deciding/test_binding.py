@@ -71,7 +71,7 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         session = made.sessions.named("default")
         sums = session.tally.to_json()
         assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
-        assert made.unused() == 0
+        assert made.questions.unused() == 0
 
 
 def test_a_run_in_the_same_folder_is_exact(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
         _open(made, B)
         texts = [_text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) for _ in range(3)]
         assert texts == ["first in /srv/ci/w", "second in /srv/ci/w", "second in /srv/ci/w"]
-        assert made.unused() == 0
+        assert made.questions.unused() == 0
 
 
 @pytest.mark.parametrize("slots", [(), (Slot("made", "uuid", "mint"),)])

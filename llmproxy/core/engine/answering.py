@@ -1,0 +1,82 @@
+"""The recorded answer that was chosen, laid out for its client."""
+
+from __future__ import annotations
+
+from llmproxy.core.engine.deciding.breaking import lay_out
+from llmproxy.core.engine.deciding.going_live import BesideLive
+from llmproxy.core.engine.deciding.talking import RecordedTalk
+from llmproxy.core.engine.state import State
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.traffic.interaction import Headers, Response
+from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
+from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, plan, plan_open
+from llmproxy.protocol import BOUND_HEADER, Channel
+
+
+class Answering:
+    """Lays out the answers of one engine."""
+
+    def __init__(self, state: State, beside: BesideLive) -> None:
+        """Share the engine's state."""
+        self._state, self._beside = state, beside
+
+    def answer(self, exchange: Exchange) -> Response:
+        """Return the recorded response that was chosen, and note it as served."""
+        if exchange.made is not None:
+            return exchange.made
+        if exchange.slot is None or self._state.stores.opened is None:
+            msg = "answer() is for exchanges decided REPLAY"
+            raise ValueError(msg)
+        response = (
+            exchange.bound.response
+            if exchange.bound is not None
+            else self._state.stores.opened.response(exchange.slot.id)
+        )
+        if exchange.channel is Channel.MCP:
+            exchange.talk = RecordedTalk(self._state.stores.opened, exchange, response)
+            response = exchange.talk.response
+        self._serve(exchange, exchange.slot)
+        self._beside.keep_answer(exchange, response)
+        return response
+
+    def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+        """Lay out the recorded response that was chosen for its client, in the session's time."""
+        if exchange.made is not None:
+            return plan(exchange.made, client, speed=0, now=self._state.now(), extra=extra)
+        if (slot := exchange.slot) is None:
+            raise ValueError("plan() is for exchanges decided REPLAY")
+        speed, now = exchange.session.speed, self._state.now()
+        if exchange.bound is not None:
+            extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
+        looked_at = exchange.bound is not None or exchange.session.living is not None
+        if speed or looked_at or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+            answer = self.answer(exchange)
+            if (host := elsewhere(answer.headers)) is not None:
+                exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
+            return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix)
+        if self._state.stores.opened is None:
+            raise ValueError("a recording without a store")
+        laid = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
+        self._serve(exchange, slot)
+        return SendingPlan(((0, laid.data),), laid.close)
+
+    def plan_talk(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
+        """Lay out how an answer of MCP begins that must wait for its client; None for every other. After `plan`."""
+        talk = exchange.talk
+        if talk is None or talk.turns is None or client.method == "HEAD":
+            return None
+        if exchange.bound is not None:
+            extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
+        return plan_open(talk.response, client, now=self._state.now(), extra=extra)
+
+    def plan_broken(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+        """Lay out what the client sees of a call that a fault struck: decided FAULT, or passed and over."""
+        return lay_out(exchange, client, now=self._state.now(), extra=extra)
+
+    @staticmethod
+    def _serve(exchange: Exchange, slot: RecordingSlot) -> None:
+        exchange.session.served.add(slot.id)
+        exchange.interaction = slot.id
+        if exchange.bound is not None and exchange.session.bound is not None:
+            exchange.session.bound.learn(exchange.bound.identities)

@@ -1,0 +1,214 @@
+"""The body is here: which key is it, and what becomes of the exchange? All questions in their order; each is answered elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from llmproxy.core.bindings import Mismatch
+from llmproxy.core.engine.deciding.binding import FoundRecording
+from llmproxy.core.engine.deciding.breaking import strike
+from llmproxy.core.engine.deciding.decide import (
+    Decided,
+    MissReason,
+    Situation,
+    decide,
+    describe_failure,
+    exhausted_of,
+    playable,
+)
+from llmproxy.core.engine.deciding.going_live import BesideLive, choose_recorded, goes_live
+from llmproxy.core.engine.deciding.keying import Keying
+from llmproxy.core.engine.deciding.overriding import Overriding
+from llmproxy.core.engine.deciding.refusing import Misses
+from llmproxy.core.engine.deciding.talking import hear_reply, say_harmless
+from llmproxy.core.engine.keeping import Keeping
+from llmproxy.core.engine.placing import check_upstream
+from llmproxy.core.engine.state import State
+from llmproxy.core.faults.walk import Faulting
+from llmproxy.core.forks.table import Copy
+from llmproxy.core.keys import v1
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.sessions.exchange import Exchange, Harmless
+from llmproxy.core.sessions.journal import Asked
+from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.traffic.interaction import Key, Response
+from llmproxy.protocol import AGENT, Channel, Decision
+
+
+class Identifying:
+    """Decides the exchanges of one engine."""
+
+    def __init__(
+        self, state: State, keying: Keying, keeping: Keeping, misses: Misses, forks: Overriding, beside: BesideLive
+    ) -> None:
+        """Share the engine's state."""
+        self._state, self._keying, self._keeping = state, keying, keeping
+        self._misses, self._forks, self._beside = misses, forks, beside
+
+    def identify(self, exchange: Exchange, body: bytes) -> None:
+        """Derive the key, count the arrival and, where the head did not settle it, decide."""
+        exchange.body = body
+        if exchange.error is not None:
+            return
+        if exchange.decision is Decision.PASS and exchange.route.not_llm:
+            return
+        forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
+        if forking is not None and exchange.decision is None:
+            changed = self._forks.swapped(forking, exchange, body)
+            if changed is None:
+                return
+            body = changed
+        known, seen = self._keying.known(exchange, body)
+        exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
+        if not exchange.route.known:
+            exchange.operation = known.path
+        if exchange.channel is not Channel.LLM:
+            forking = None  # what is overridden, and where runs part, is told by the requests to the model
+        if exchange.decision is Decision.PASS:
+            return
+        session, store = exchange.session, self._state.stores.current
+        if session.living is not None and exchange.decision is None and goes_live(exchange, session.living, body):
+            self._beside.let_live(exchange, session.living)
+            return
+        if session.first is None and store:
+            self._state.stores.make_ready(store, session.cassette, session.sample)
+            session.first = store.first_key(session.cassette, session.sample)
+        key, found = known.key, None
+        slots = self._recordings(store, exchange, known.key, body) if store else ()
+
+        def canonical() -> Canonical:
+            return seen or self._keying.canonical(exchange, body)
+
+        if not slots and store and exchange.decision is None and session.bound is not None:
+            found = self._state.binder.find(exchange, store, canonical)
+            key, slots = (found.key, found.slots) if found is not None else (key, slots)
+        walker = (exchange.party, key)
+        if session.faulting is not None and self._struck(exchange, session.faulting, slots, store, found, canonical):
+            return
+        exchange.nth = session.arrive(walker, len(playable(session.policy, slots)))
+        if exchange.decision is not None or (forking is not None and self._forks.overridden(forking, exchange)):
+            self._state.under_way.reserve(exchange, slots)
+            return
+        verdict = (
+            choose_recorded(exchange, session.living, slots, store, key)
+            if session.living is not None and store
+            else None
+        ) or decide(
+            Situation(
+                policy=session.policy,
+                recordings=slots,
+                nth=exchange.nth,
+                exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation),
+                recorded_here=walker in session.recorded_here,
+            )
+        )
+        if store and verdict.recording is not None and session.bound is not None:
+            verdict = self._bind(exchange, store, verdict, found, canonical)
+        if forking is not None and forking.parts(exchange, hit=verdict.recording is not None):
+            verdict = self._forks.part(forking, exchange, verdict.reason, len(slots))
+        elif session.forking is not None and session.forking.live and verdict.recording is not None:
+            session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
+        self._obey(exchange, verdict, slots, store)
+        hear_reply(exchange, key)
+
+    def _obey(
+        self,
+        exchange: Exchange,
+        verdict: Decided[RecordingSlot],
+        slots: Sequence[RecordingSlot],
+        store: Store | None,
+    ) -> None:
+        """Do to an exchange what was decided; `slots` are the recordings of its key."""
+        exchange.decision = verdict.decision
+        if verdict.recording is not None:
+            exchange.slot = verdict.recording
+            exchange.note = exchange.note or describe_failure(verdict.recording)
+            self._account(store, exchange, verdict.recording)
+        elif verdict.reason is not None and (harmless := say_harmless(exchange)):
+            exchange.error = Harmless(harmless)
+        elif verdict.reason is not None and exchange.session.living is not None:
+            self._beside.refuse(exchange, exchange.session.living, verdict.reason, len(slots))
+        elif verdict.reason is not None:
+            exchange.error = self._misses.miss(exchange, verdict.reason, len(slots))
+        else:
+            if not slots:
+                exchange.session.record(exchange.walker)
+            check_upstream(exchange)
+            self._state.under_way.reserve(exchange, slots)
+
+    def _bind(
+        self,
+        exchange: Exchange,
+        store: Store,
+        verdict: Decided[RecordingSlot],
+        found: FoundRecording | None,
+        canonical: Callable[[], Canonical],
+    ) -> Decided[RecordingSlot]:
+        """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
+        slot = verdict.recording
+        if slot is None:
+            return verdict
+        if found is None:
+            result = self._state.binder.exact(exchange, store, slot, canonical)
+            if not isinstance(result, Mismatch):
+                exchange.bound = result
+                return verdict
+            exchange.unbound = f"the answer of recording #{slot.id}: {result}"
+        elif (answer := self._state.binder.answer(exchange, store, found, slot)) is not None:
+            exchange.bound = answer
+            return verdict
+        if exchange.session.policy.writes:
+            return Decided(Decision.RECORD)
+        return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
+
+    def _struck(
+        self,
+        exchange: Exchange,
+        faulting: Faulting,
+        slots: Sequence[RecordingSlot],
+        store: Store | None,
+        found: FoundRecording | None,
+        canonical: Callable[[], Canonical],
+    ) -> bool:
+        """Tell whether a fault on purpose strikes this call; then it is decided, and was not counted."""
+        if exchange.decision is not None:
+            return False
+
+        def read(slot: RecordingSlot) -> Response | None:
+            """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
+            if store is None:
+                return None
+            if exchange.session.bound is not None:
+                hit = Decided(Decision.REPLAY, slot)
+                if self._bind(exchange, store, hit, found, canonical) is not hit:
+                    return None
+            return exchange.bound.response if exchange.bound is not None else store.response(slot.id)
+
+        key = found.key if found is not None else exchange.key or Key("")
+        if not strike(exchange, faulting, (exchange.party, key), slots, read, now=self._state.now()):
+            return False
+        check_upstream(exchange)
+        self._keeping.keep_struck(exchange)
+        return True
+
+    def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:
+        """Keep a question whose key had to be derived beside the recording that answers it: `llmproxy audit` compares the two."""
+        if self._state.journal.asks <= 0 or store is None or exchange.redacted is None or exchange.bound is not None:
+            return
+        request = exchange.redacted[1]
+        same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
+        self._state.journal.asked(Asked(exchange.started_at, slot.id, request, same))
+
+    def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
+        """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""
+        session = exchange.session
+        place = (session.cassette, session.sample)
+        slots = store.slots(*place, exchange.party, key)
+        if (derived := store.derived.get(place)) is None or not derived.before:
+            return slots
+        request = self._keying.request(exchange, body)
+        exchange.older = v1.key_of(request, exchange.route, self._state.config.rules, self._keying.made_by(session))
+        if session.first == (exchange.party, exchange.older):
+            session.first = (exchange.party, key)
+        return (*store.slots_before(*place, exchange.party, exchange.older), *slots)

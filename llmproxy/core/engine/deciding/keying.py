@@ -1,0 +1,90 @@
+"""Which request is it: its redacted form, its canonical form, its key, and which answers made the ids that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from llmproxy.core.engine.state import State
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.memory import Known, named_model
+from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Headers, Request, header, without
+from llmproxy.protocol import Channel
+
+ROTATING = 8
+"""Credentials from which on it is worth knowing what more of them cannot change."""
+
+
+class Keying:
+    """Derives the keys of one engine's requests, and remembers them."""
+
+    def __init__(self, state: State) -> None:
+        """Share the engine's state."""
+        self._state = state
+
+    def known(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
+        """Return what is known of a request, and its canonical form where that had to be made."""
+        digest = self._state.memory.digest(exchange.counted, body)
+        learned = self._state.redactor.learned
+        if (known := self._state.memory.get(digest, learned)) is not None:
+            return known, None
+        if learned.count > ROTATING and exchange.redacted is None:
+            derive = partial(self.canonical, exchange, body)
+            canonical, noted = self._state.redactor.noted(derive, exchange.counted)
+        else:
+            canonical, noted = self.canonical(exchange, body), False
+        model = canonical.model or named_model(canonical)
+        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
+        self._state.memory.put(digest, known, learned)
+        return known, canonical
+
+    def request(self, exchange: Exchange, body: bytes) -> Request:
+        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
+        learned, headers = self._state.redactor.learned.count, own_length(exchange.headers, len(exchange.body or b""))
+        if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
+            return exchange.redacted[1]
+        coding = header(headers, "content-encoding")
+        if coding and coding.strip().lower() != "identity":
+            try:
+                body, headers = (
+                    decode(body, coding, self._state.config.max_request),
+                    without(headers, "content-encoding"),
+                )
+            except ValueError as why:
+                exchange.note = f"request body is not {coding}: {why}"
+        where = exchange.route
+        request = self._state.redactor.request(
+            Request(exchange.method, where.target, headers, body), where.provider.credentials
+        )
+        exchange.redacted = (learned, request)
+        return request
+
+    def canonical(self, exchange: Exchange, body: bytes) -> Canonical:
+        """Return the canonical form of a request: what counts of it."""
+        return canonicalize(
+            self.request(exchange, body), exchange.route, self._state.config.rules, self.made_by(exchange.session)
+        )
+
+    def made_by(self, session: Session) -> Callable[[str], Origin | None]:
+        """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
+        living = session.living
+        live = living is not None and living.is_live(Channel.LLM)
+        store, place = (
+            self._state.stores.current,
+            (living.child, 1) if living and live else (session.cassette, session.sample),
+        )
+
+        def made_by(name: str) -> Origin | None:
+            found = store.made_by(*place, name) if store else None
+            return found or self._state.under_way.made_by(place, name)
+
+        return made_by
+
+
+def own_length(headers: Headers, length: int) -> Headers:
+    """Return header fields with a request's own content-length: what is known of a head is shared by all that differ in it alone."""
+    return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)

@@ -1,0 +1,129 @@
+"""What is said of an exchange that is over, and of a request that belongs nowhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import NamedTuple
+
+from llmproxy.core.engine.accounts import outcome_of
+from llmproxy.core.engine.deciding.refusing import REPEATED
+from llmproxy.core.engine.state import State
+from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.traffic.interaction import Usage
+from llmproxy.errors import LLMProxyError, unsigned
+from llmproxy.protocol import Decision
+
+SHOWN_TARGETS = 1000
+"""Targets whose redacted form is remembered."""
+STRAYS, LONGEST_STRAY = 200, 200
+"""How many refused requests are remembered, and how many characters of each target."""
+
+
+class Stray(NamedTuple):
+    """A request that was refused before it belonged to a session."""
+
+    at: float
+    """Unix seconds."""
+    method: str
+    target: str
+    """Redacted and shortened, as all of it."""
+    status: int
+    text: str
+    """Why, and what would allow it."""
+
+
+class Telling:
+    """Sums up the requests of one engine: for its journal, its sessions and who asks."""
+
+    def __init__(self, state: State) -> None:
+        """Nothing is told yet."""
+        self._state = state
+        self._targets: dict[str, tuple[str, int, bool]] = {}
+        self.strays: deque[Stray] = deque(maxlen=STRAYS)
+        """The last requests that were refused before they belonged to a session."""
+
+    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Outcome:
+        """Sum up an exchange that is over, and write it into the journal."""
+        replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
+        outcome = outcome_of(
+            exchange,
+            status,
+            target=self.shown(exchange.route.target),
+            seconds=self._state.clock() - exchange.arrived,
+            priced=self._state.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
+            usage=usage,
+            lost=lost,
+        )
+        said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
+        self._state.under_way.ended(exchange)
+        exchange.session.tally.add(outcome, said if outcome.miss else "")
+        exchange.session.calls.add(outcome, said)
+        if exchange.session.forking is not None:
+            exchange.session.forking.ended(exchange, status)
+        self._state.journal.decision(outcome)
+        return outcome
+
+    def shown(self, target: str) -> str:
+        """Return a request's target, redacted; the same few come all the time."""
+        learned, known = self._state.redactor.learned, self._targets
+        if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
+            return seen[0]
+        if len(known) > SHOWN_TARGETS:
+            known.clear()
+        text, noted = self._state.redactor.noted(
+            partial(self._state.redactor.line, target), target.encode("utf-8", "replace")
+        )
+        known[target] = text, learned.count, noted
+        return text
+
+    def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
+        """Sum up a request that belongs nowhere."""
+        outcome = Outcome(
+            decision=Decision.REFUSE,
+            method=method,
+            target=self._state.redactor.line(target),
+            status=status,
+            note=self._state.redactor.text(error.message),
+            at=self._state.now(),
+        )
+        self._state.journal.decision(outcome)
+        said = unsigned(self._state.redactor.text(str(error))).replace("\n", " ")
+        self.strays.append(
+            Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+        )
+        return outcome
+
+    def meet_handshake(self, host: str, port: int, user: str | None) -> Outcome | None:
+        """Return what became of an intercepted connection whose handshake a fault on purpose strikes; None if none does.
+
+        `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such a session.
+        """
+        name = user or self._state.config.cassette
+        session = self._state.sessions.known(name)
+        if session is None and self._state.config.faults is not None:
+            session = self._state.sessions.get(name)
+        if session is None or session.faulting is None:
+            return None
+        provider = provider_of_host(host, port)
+        named = "" if provider is None else provider.name
+        if (struck := session.faulting.strike_handshake(session.name, named, f"{host}:{port}")) is None:
+            return None
+        outcome = Outcome(
+            decision=Decision.FAULT,
+            method="CONNECT",
+            target=self._state.redactor.line(f"{host}:{port}"),
+            status=0,
+            session=session.name,
+            provider=named,
+            note=str(struck.fault),
+            fault=struck.fault.kind.name,
+            at=self._state.now(),
+            seq=session.calls.begin(),
+        )
+        session.tally.add(outcome)
+        session.calls.add(outcome)
+        self._state.journal.decision(outcome)
+        return outcome
