@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.pytest.options import MODE
+from llmproxy.pytest.options import MODE, REJUDGE
 from llmproxy.pytest.scenario_runs import PARCEL
 from llmproxy.pytest.suite_bench import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
@@ -170,7 +171,7 @@ class SuiteItem(pytest.Item):
     def runtest(self) -> None:
         """Run the scenario as often as it wants."""
         bench, world = self.parent.bench, self.parent.world()
-        again = f'pytest "{self.nodeid}"'
+        again = f'pytest "{self.nodeid}"' + (f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else "")
         heard = _Heard(again)
         world.handlers = [heard]
         world.options = replace(world.options, command=again, only="", mode_flag=MODE)

@@ -160,7 +160,7 @@ def test_what_got_worse_comes_first(tested: Both) -> None:
         code, said = tested.pytest("t.suite.yaml", "-k", "line", "--scenario-baseline", "command.json")
         assert (code, "  worse    line[rome]: passed -> failed" in said) == (1, True), said
         assert "of the baseline did not run" in said
-        assert "against the baseline: 1 worse, 0 as before" in said
+        assert "against the baseline: 1 worse, 0 better, 0 as before" in said
     finally:
         (tested.folder / "words.jsonl").write_text(WORDS["words.jsonl"], encoding="utf-8")
 
@@ -188,6 +188,7 @@ def test_other_assertions_over_what_is_recorded(tested: Both) -> None:
         assert (code, "gone" in said) == (1, True), said
         code, said = tested.pytest("t.suite.yaml", "-k", "entry", "--scenario-rejudge", "pytest.json")
         assert (code, "gone" in said) == (1, True), said
+        assert 'run it again: pytest "t.suite.yaml::entry[rome]" --scenario-rejudge pytest.json' in said
     finally:
         (tested.folder / "words.yaml").write_text(WORDS["words.yaml"], encoding="utf-8")
 

@@ -94,8 +94,8 @@ def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str,
     changed = [_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
     told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))
     same = len(changed) - len(told)
-    worse = sum(kind == "worse" for kind, _ in told)
-    head = f"against the baseline: {worse} worse, {same} as before"
+    worse, better = (sum(kind == word for kind, _ in told) for word in ("worse", "better"))
+    head = f"against the baseline: {worse} worse, {better} better, {same} as before"
     return [head, *(f"  {kind:<7}  {text}" for kind, text in told)]
 
 

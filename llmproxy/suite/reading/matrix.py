@@ -29,9 +29,17 @@ def with_cells(raw: Map, problems: Problems) -> Map:
     at = place_of(raw, "matrix", key=True) or raw.place
     axes = _axes(matrix, problems)
     sets = raw.get("parametrize")
-    known = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else [Map(at)]
-    if not axes or not known:
-        return raw
+    known = (
+        [Map(at)]
+        if sets is None
+        else [each for each in sets if isinstance(each, Map)]
+        if isinstance(sets, list)
+        else []
+    )
+    if not known or (sets is not None and len(known) < len(sets)):
+        return raw  # the schema says why
+    if not axes:
+        return _named_only(raw, matrix, known)
     names = [_names(values) for _, values in axes]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
@@ -42,17 +50,31 @@ def with_cells(raw: Map, problems: Problems) -> Map:
             f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
             "take fewer values, or make several scenarios that have some of them each",
         )
-        return raw
+        return _named_only(raw, matrix, known)
     made, cells = raw.twin(), List(at)
     for given in known:
         if clash := next((name for name, _ in axes if name in given), None):
             problems.add(
                 at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
             )
-            return raw
+            return _named_only(raw, matrix, known)
         for chosen in itertools.product(*(range(len(values)) for values in names)):
             cells.put(_cell(given, axes, names, chosen), given.place)
     made.put("parametrize", cells, at, at)
+    return made
+
+
+def _named_only(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
+    """Return a scenario that will not run, with every axis in its sets: what names one is not wrong as well."""
+    at = place_of(raw, "matrix") or raw.place
+    made, sets = raw.twin(), List(at)
+    for given in known:
+        cell = given.twin()
+        for name, values in matrix.items() if isinstance(matrix, Map) else ():
+            if name not in cell:
+                cell.put(name, values[0] if isinstance(values, List) and values else None, at, at)
+        sets.put(cell, given.place)
+    made.put("parametrize", sets, at, at)
     return made
 
 

@@ -30,7 +30,7 @@ def test_worse_comes_first() -> None:
     """Then what is gone, what is new, what got better; the rest is counted."""
     before = {each["scenario"]: each for each in (row("a"), row("b", 0), row("same"), row("gone"))}
     assert compared(before, [row("new"), row("b"), row("a", 0), row("same")]) == [
-        "against the baseline: 1 worse, 1 as before",
+        "against the baseline: 1 worse, 1 better, 1 as before",
         "  worse    a: passed -> failed",
         "  missing  gone: was passed",
         "  new      new: passed",
@@ -68,7 +68,7 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     lines: list[str] = []
     shown = BaselineReport(read_baseline(path, ["x"]), lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x", 0),)))
-    assert lines == ["against the baseline: 1 worse, 0 as before\n", "  worse    x: passed -> failed\n"]
+    assert lines == ["against the baseline: 1 worse, 0 better, 0 as before\n", "  worse    x: passed -> failed\n"]
 
 
 def test_what_is_no_more_in_the_suites_is_counted() -> None:
@@ -76,14 +76,14 @@ def test_what_is_no_more_in_the_suites_is_counted() -> None:
     lines: list[str] = []
     shown = BaselineReport({"x": row("x"), "gone": row("gone")}, lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x"),)))
-    assert lines == ["against the baseline: 0 worse, 1 as before\n", "  1 of the baseline did not run\n"]
+    assert lines == ["against the baseline: 0 worse, 0 better, 1 as before\n", "  1 of the baseline did not run\n"]
 
 
 def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
     """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
     before = {each["scenario"]: each for each in (row("a"), row("b"), row("left"))}
     assert against(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
-        "against the baseline: 1 worse, 1 as before",
+        "against the baseline: 1 worse, 0 better, 1 as before",
         "  worse    a: passed -> failed",
         "  1 of the baseline did not run",
     ]

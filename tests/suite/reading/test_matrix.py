@@ -75,3 +75,35 @@ def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
     axis = "[" + ", ".join(map(str, range(1000))) + "]"
     told = refused(tmp_path, f"matrix: {{model: {axis}, prompt: {axis}}}")
     assert "the matrix has 1,000,000 cells (1000 x 1000); up to 1,000 are run" in told
+
+
+def whole(folder: Path, more: str) -> str:
+    """Return why a scenario is refused whose steps name both axes where nothing else can be meant."""
+    path = folder / "suite.yaml"
+    steps = 'steps: [{chat: "${model}", response: {contains: $prompt}}]'
+    path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
+    with pytest.raises(SuiteError) as caught:
+        load([path])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (f"matrix: {{model: {list(range(1000))}, prompt: [a, b]}}", "the matrix has 2,000 cells"),
+        ("matrix: {model: [a, a], prompt: [b]}", "twice"),
+        ("matrix: {model: [], prompt: [b]}", "takes at least one item"),
+        ("parametrize: [{model: 1}], matrix: {model: [1], prompt: [b]}", "a parameter as well"),
+    ],
+)
+def test_an_axis_of_a_matrix_that_is_refused_is_known(tmp_path: Path, more: str, words: str) -> None:
+    """One line says what is wrong: what names the axis is not wrong as well."""
+    told = whole(tmp_path, more)
+    assert words in told
+    assert told.count("suite.yaml:") == 1
+
+
+@pytest.mark.parametrize("sets", ["5", "[5, {id: x}]"])
+def test_a_set_that_is_none_is_not_dropped(tmp_path: Path, sets: str) -> None:
+    """Beside a matrix too: its cells took the place of what stood there, and the case was never run."""
+    assert "not a number 5" in whole(tmp_path, f"parametrize: {sets}, matrix: {{model: [1], prompt: [p]}}")
