@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -40,7 +40,9 @@ def respond(
     body: bytes = b"",
 ) -> PageAnswer:
     """Answer one request of `llmproxy ui`; `put` takes what the page may write, where it may write anything."""
-    path = urlsplit(target).path
+    path, _, asked = target.partition(
+        "?"
+    )  # origin form: nothing else names what is here, and `urlsplit` raises for `http://[`
     if path == "/":
         return to_page()
     try:
@@ -66,14 +68,14 @@ def respond(
         return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
     if put is not None and writes:
         return _written(put, body)
-    query = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
+    query = dict(parse_qsl(asked, keep_blank_values=True))
     return answered(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
 def _written(put: Put, body: bytes) -> PageAnswer:
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
@@ -82,6 +84,12 @@ def _written(put: Put, body: bytes) -> PageAnswer:
         return json_answer(200, put(said))
     except LLMProxyError as error:
         return refused(error)
+
+
+def _length(said: str) -> int | None:
+    """Return a length that is taken; of thousands of digits, Python reads none."""
+    plain = said.isascii() and said.isdecimal() and len(said) <= len(str(_MOST))
+    return int(said) if plain and int(said) <= _MOST else None
 
 
 def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
@@ -94,9 +102,9 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | No
         def do_GET(self) -> None:
             """Answer."""
             headers = tuple(self.headers.items())
-            length, body = self.headers.get("content-length", ""), b""
-            if self.command == "POST" and length.isascii() and length.isdecimal() and int(length) <= _MOST:
-                body = self.rfile.read(int(length))
+            length, body = _length(self.headers.get("content-length", "")), b""
+            if self.command == "POST" and length is not None:
+                body = self.rfile.read(length)
             elif self.command not in ("GET", "HEAD"):
                 self.close_connection = True  # its body is not read
             answer = respond(self.command, self.path, headers, token, ask, start, put, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from urllib.error import HTTPError
@@ -126,3 +127,28 @@ def test_over_a_socket(url: str) -> None:
         assert json.loads(answer.read()) == {"question": "x", "a": "b&", "half": "\ud800"}
     with pytest.raises(HTTPError, match="403"):
         DIRECT.open(f"{url}{DATA}x", timeout=5)
+
+
+HOSTILE = {
+    b"GET http://[x HTTP/1.1\r\nHost: localhost\r\n\r\n": b"404",
+    b"GET /_llmproxy/ui/data/[x?[=%ff HTTP/1.1\r\nHost: localhost\r\n\r\n": b"403",
+    b"POST /_llmproxy/ui/label HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n": b"405",
+    b"POST /_llmproxy/ui/label HTTP/1.1\r\nHost: localhost\r\nContent-Length: \xc2\xb2\r\n\r\n": b"405",
+}
+
+
+def test_no_head_ends_in_a_traceback(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whoever reaches the port, with a token or none, gets an answer, and the terminal of the command stays quiet."""
+    for sent, expected in HOSTILE.items():
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 5) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.makefile("rb").readline().split()[1:2] == [expected], sent[:60]
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_nested_too_deeply_is_not_taken() -> None:
+    """It is refused in words, as whatever else is no object of texts."""
+    headers = (("host", "localhost"), ("x-llmproxy-token", TOKEN))
+    answer = respond("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, lambda _: {}, b"[" * 200_000)
+    assert answer.status == 400

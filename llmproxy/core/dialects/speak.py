@@ -61,8 +61,8 @@ class Dialect:
 
 
 def written(value: object) -> bytes:
-    """Write JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """Write JSON in one line; half a surrogate pair has no UTF-8, but JSON can escape it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def sse(events: Sequence[tuple[str, object]]) -> bytes:

@@ -70,7 +70,7 @@ def header_map(value: Tree) -> Headers:
 def header_pairs(value: Tree) -> Headers:
     """Return header fields of a list of mappings with `name` and `value`; HTTP/2's pseudo fields are left out."""
     found: list[tuple[str, str]] = []
-    for each in value or ():
+    for each in listed({"headers": value}, "headers"):
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise ReadingProblem("`headers` has a field without a name")
         if not each["name"].startswith(":"):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, named, open_source, recognise
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.errors import CassetteCorrupt, CassetteError, SettingsError
+from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError
 from llmproxy.trace.comparing.requests import turn_of
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -161,3 +165,58 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     path.unlink()
     assert recognise(source) is FORMATS["aimock"]
     assert FORMATS["aimock"].read(source) == []
+
+
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    10**30,
+    float("nan"),
+    "",
+    "\ud800",
+    "x",
+    "http://[",
+    "\r\n",
+    [],
+    {},
+    [None],
+    {"a": None},
+)
+"""What a file of somebody else may hold anywhere."""
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - JSON
+    """Give the path of every value, of lists those of the first."""
+    yield path
+    members = tree.items() if isinstance(tree, dict) else enumerate(tree[:1]) if isinstance(tree, list) else ()
+    for name, value in members:
+        yield from places(value, (*path, name))
+
+
+def with_odd(tree: Any, path: tuple[Any, ...], odd: object) -> Any:  # noqa: ANN401 - JSON
+    """Return a copy that holds something else in one place."""
+    if not path:
+        return odd
+    made = tree.copy()
+    made[path[0]] = with_odd(made[path[0]], path[1:], odd)
+    return made
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.endswith((".har", ".json"))])
+def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
+    """Each value of a file in the place of fourteen others: exchanges, or an error that names the file; nothing else is raised."""
+    tree = json.loads((ROOT / "fixtures/formats" / file).read_text(encoding="utf-8"))
+    form, raised = FORMATS[FILES[file]], []
+    for path in places(tree):
+        for odd in ODD:
+            source = Source(json.dumps(with_odd(tree, path, odd)).encode(), "file", ("m",))
+            try:
+                recognise(source)
+                found = form.read_all([source])
+                adopt(found, "c", rules=Rules(), redactor=Redactor())
+            except LLMProxyError as error:
+                raised += [] if "file" in str(error) else [(path, odd, str(error))]
+            except Exception as error:  # noqa: BLE001 - all of them are told at once
+                raised.append((path, odd, repr(error)))
+    assert raised == []
