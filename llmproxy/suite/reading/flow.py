@@ -56,6 +56,8 @@ class Flow:
         self.later: dict[str, YamlPlace | None] = {}
         self.lacking: dict[str, YamlPlace | None] = {}
         """Names that other sets of parameters have and this one has not, with its place."""
+        self.of_data = False
+        """Whether the scenario has sets of parameters: then a bare name that nobody has is a column that is missing."""
         self.conversations: list[str] = []
         self.talked = False
         self.answers = False
@@ -63,8 +65,8 @@ class Flow:
         self.current: str | None = None
         """Name of the conversation of the last talking step; None if it has none."""
 
-    def variables(self, vars_: Mapping[str, Any]) -> None:
-        """Take variables in their order; each may name those before it."""
+    def variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
+        """Take variables in their order; each may name those before it. `sure`: a value that is a reference is meant as one."""
         self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
             at = self.unread[name]
@@ -72,14 +74,15 @@ class Flow:
                 self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
-            self.text(value, place_of(vars_, name))
+            self.text(value, place_of(vars_, name), sure=sure and isinstance(value, str) and whole(value) is not None)
             del self.unread[name]
             self.values[name] = value
 
     def scenario(self, scenario: Mapping[str, Any]) -> None:
         """Go through setup, steps and teardown."""
         self.later = captures(scenario)
-        self.text(scenario.get("mock"), place_of(scenario, "mock"))  # it counts before anything is captured
+        self.text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)  # it counts before anything is captured
+        self.expected(scenario.get("usage"), place_of(scenario, "usage"))
         for item in _maps(scenario.get("setup")):
             self.item(item)
         labels: dict[str, YamlPlace | None] = {}
@@ -117,7 +120,7 @@ class Flow:
             self.text(look.get("count"), place_of(look, "count"))
             self.capture(look)
         elif kind == "judge":
-            self.text(step["judge"], place_of(step, "judge"))
+            self.text(step["judge"], place_of(step, "judge"), sure=True)
             self.judged(step)
 
     def judged(self, step: Mapping[str, Any]) -> None:
@@ -133,7 +136,10 @@ class Flow:
 
     def talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
         """Go through a step in which the agent talks."""
-        self.text(step[kind], place_of(step, kind))
+        said = step[kind]
+        for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
+            at = place_of(said, key) if key else None
+            self.text(value, at or place_of(step, kind), sure=key == "criteria")
         self.conversation(step)
         self.talked = True
         if step.get("observe", observe) == "none":
@@ -189,7 +195,7 @@ class Flow:
         """Go through what is expected of an answer."""
         if not isinstance(response, Mapping):
             return
-        self.text(response.get("judge"), place_of(response, "judge"))
+        self.text(response.get("judge"), place_of(response, "judge"), sure=True)
         self.answers = True
         self.fields(response.get("json"))
         rest = {key: value for key, value in response.items() if key not in {"json", "judge"}}
@@ -264,7 +270,7 @@ class Flow:
             self.problems.add(self.lacking[name] or at, message, "give it one; null says that there is none")
         else:
             near = meant(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
-            if sure:
+            if sure or self.of_data:
                 more = "" if found.sure or near.startswith("did") else "; $$ is a dollar sign"
                 self.problems.add(at, f"{found.text}: nothing is called ${name}", near + more)
             else:

@@ -226,9 +226,11 @@ class Loader:
         named = {name for each in usable for name in each}
         for parameters in distinct(usable) or [Map(raw.place)]:
             flow = Flow(self.problems, self.doubts)
-            for part in (variables, raw.get("vars"), _without_id(parameters)):
+            for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
-                    flow.variables(part)
+                    flow.variables(part, sure=True)
+            flow.variables(_without_id(parameters))
+            flow.of_data = bool(usable)
             flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
         doubtful(raw, self.doubts)

@@ -93,6 +93,31 @@ def test_a_row_that_lacks_what_its_steps_take(tmp_path: Path, file: str) -> None
     assert len(load([path]).scenarios) == 2
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        '[{chat: "Weather in $city?", response: {notContains: x}}]',
+        "[{chat: hi, response: {notContains: $city}}]",
+        '[{chat: hi, response: {judge: {criteria: ["does not name $city"]}}}]',
+        '[{chat: hi}, {judge: "does not name $city"}]',
+        '[{simulate: {goal: "ask for $city", maxTurns: 1}}]',
+    ],
+)
+def test_a_column_that_no_row_has(tmp_path: Path, steps: str) -> None:
+    """Steps that take it would send and judge a text that nobody wrote: an error, and no warning."""
+    path = suite(tmp_path, "id,town\nr,Rome\np,Paris\n")
+    path.write_text(
+        f"name: s\nscenarios:\n  - {{id: weather, parametrize: cities.csv, steps: {steps}}}\n", encoding="utf-8"
+    )
+    with pytest.raises(SuiteError, match=r"\$city: nothing is called \$city"):
+        load([path])
+
+
+def test_dollar_signs_of_the_data_are_data(tmp_path: Path) -> None:
+    """A price in a cell is no name that is missing."""
+    assert len(loaded(tmp_path, "id,city\nr,Rome for $dollars\n").scenarios) == 1
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """Told where the suite names it."""
     path = suite(tmp_path, "id,city\nr,Rome\n")

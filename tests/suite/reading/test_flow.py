@@ -91,6 +91,11 @@ BAD = [
     ("steps: [{chat: x, response: {not: {contains: [ok, 'costs $price']}}}]", "$price: nothing is called $price"),
     ("steps: [{verify: {entity: t, filters: {title: $titel}, count: 0}}]", "$titel: nothing is called $titel"),
     ("steps: [{chat: x, tools: {a: {count: 0, input: {title: {eq: $titel}}}}}]", "$titel: nothing is called $titel"),
+    ("steps: [{simulate: {goal: g, criteria: ['names no $tsk']}}]", "$tsk: nothing is called $tsk"),
+    ("mock: {get: $tsk}\nsteps: [{chat: x}]", "$tsk: nothing is called $tsk"),
+    ("usage: {callCount: {lt: $tsk}}\nsteps: [{chat: x}]", "$tsk: nothing is called $tsk"),
+    ("steps: [{chat: x}, {judge: names no $tsk}]", "$tsk: nothing is called $tsk"),
+    ("steps: [{chat: x, response: {judge: {criteria: ['names no $tsk']}}}]", "$tsk: nothing is called $tsk"),
     ("steps: [{chat: x, observe: none, tools: {a: 0}}]", "`tools` cannot be evaluated: with `observe: none`"),
     ("observe: none\nsteps: [{chat: x, usage: {callCount: 1}}]", "`usage` cannot be evaluated"),
 ]

@@ -12,17 +12,17 @@ from llmproxy.suite.reading.load import load
 STEPS = 'steps: [{chat: "$model $prompt", totalToolCalls: 1}]'
 
 
-def ids(folder: Path, more: str) -> list[str]:
+def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
     """Return the ids of the cases of a scenario."""
     path = folder / "suite.yaml"
-    path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {STEPS}}}\n", encoding="utf-8")
+    path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
     return [case.id for case in load([path]).scenarios]
 
 
 def refused(folder: Path, more: str) -> str:
     """Return why it is refused."""
     with pytest.raises(SuiteError) as caught:
-        ids(folder, more)
+        ids(folder, more, "steps: [{chat: hi, totalToolCalls: 1}]")
     return str(caught.value)
 
 
