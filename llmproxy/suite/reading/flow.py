@@ -150,6 +150,8 @@ class Flow:
                     self.problems.add(
                         at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
                     )
+        for key in ("tools", "serverTools", "toolOrder"):
+            self.tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.expected(step.get(key), place_of(step, key))
         self.response(step.get("response"))
@@ -178,6 +180,18 @@ class Flow:
                 self.conversations.append(name)
         elif not goes_on:
             self.current = None
+
+    def tool_names(self, given: object, at: YamlPlace | None) -> None:
+        """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
+        names = [*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
+        for i, name in enumerate(names):
+            if isinstance(name, str) and whole(name) is not None:
+                place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
+                self.problems.add(
+                    place or at,
+                    f"{name} stands where a tool is named, which no variable can be",
+                    "write the tool's name",
+                )
 
     def expected(self, value: object, at: YamlPlace | None) -> None:
         """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
