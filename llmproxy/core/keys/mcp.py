@@ -8,6 +8,9 @@ parameters, and none of what only ties messages together or says who asks:
     protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version; chance
 
 The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the server's, so the recording's.
+
+What no message has (a member that JSON-RPC does not know, an error beside a result) counts as it is, and so does whether an answer is wanted,
+where that is not as the method says: a call without an id gets none, and one with an id must not be answered by that.
 """
 
 from __future__ import annotations
@@ -34,6 +37,10 @@ _LEFT_OUT = {
     "notifications/progress": frozenset({"progressToken"}),
 }
 """Parameters that do not count, by method; `_meta` never does."""
+_OF_QUESTIONS = frozenset({"jsonrpc", "id", "method", "params"})
+_OF_RESULTS = frozenset({"jsonrpc", "id", "result"})
+_OF_ANSWERS = frozenset({"jsonrpc", "id", "error"})
+"""Members that messages have (JSON-RPC 2.0, 4 and 5)."""
 _OF_TRANSPORT = ("accept", "content-type", "last-event-id")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 
@@ -66,7 +73,7 @@ def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
         said = tree.get("method")
         operation = name_of(tree)
         counted = _asked(said, tree.get("params")) if isinstance(said, str) else _answered(tree)
-        return McpMessage(operation, counted, _kept(headers))
+        return McpMessage(operation, {**counted, **_odd(tree)}, _kept(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _speaks(headers):
         last = header(headers, "last-event-id")
@@ -100,6 +107,18 @@ def _answered(tree: dict[str, Any]) -> dict[str, Any]:
     result = tree["result"]
     kept = {name: value for name, value in result.items() if name != "_meta"} if isinstance(result, dict) else result
     return {"answers": tree["id"], "result": kept}
+
+
+def _odd(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return what a message has that none of its kind has, and whether it wants an answer where its kind does not; empty for nearly all."""
+    said = tree.get("method")
+    known = _OF_QUESTIONS if isinstance(said, str) else _OF_ANSWERS if "result" not in tree else _OF_RESULTS
+    odd = {name: value for name, value in tree.items() if name not in known}
+    if isinstance(said, str):
+        usual = "absent" if said.startswith(NOTIFICATION.removeprefix(MCP_PREFIX)) else "given"
+        id_ = "absent" if "id" not in tree else "null" if tree["id"] is None else "given"
+        odd |= {"id": id_} if id_ != usual else {}
+    return {"odd": odd} if odd else {}
 
 
 def _speaks(headers: Headers) -> bool:

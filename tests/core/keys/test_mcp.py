@@ -100,3 +100,26 @@ def test_messages_are_told_from_other_bodies(
     found = read(method, headers, tree)
     assert (found and found.operation) == operation
     assert is_message(tree) is (operation is not None and tree is not None)
+
+
+ORDINARY: tuple[dict[str, Any], ...] = (
+    call(1, text="a"),
+    {"id": 1, "method": "tools/list"},
+    {"id": 1, "method": "message/send", "params": {"message": "hi"}},
+    {"method": "notifications/initialized"},
+    {"method": "notifications/cancelled", "params": {"requestId": 4}},
+    {"id": 1, "result": {}},
+    {"id": 1, "error": {"code": 1}},
+)
+
+
+@pytest.mark.parametrize("message", ORDINARY, ids=lambda each: str(each.get("method", "answer")))
+def test_what_no_ordinary_message_has_counts(message: dict[str, Any]) -> None:
+    """A call that wants no answer is none that wants one, nor is one with a member that JSON-RPC does not know."""
+    forms = [message, message | {"tenant": "x"}, message | {"tenant": "y"}]
+    if "method" in message:
+        bare = {name: value for name, value in message.items() if name != "id"}
+        forms += [bare | {"id": None}, bare if "id" in message else message | {"id": 1}]
+    elif "result" in message:
+        forms += [message | {"error": {}}]
+    assert len({key(form) for form in forms}) == len(forms)
