@@ -79,7 +79,7 @@ def sse(events: Sequence[tuple[str, object]]) -> bytes:
 def _parsed(arguments: str) -> Any:  # noqa: ANN401 (what the arguments are)
     try:
         return json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -75,7 +75,7 @@ def _arguments(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return str(value)
     if isinstance(value, dict):
         return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False, default=str)}" for name, part in value.items())

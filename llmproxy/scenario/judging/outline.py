@@ -65,7 +65,7 @@ class Lookup:
         """Return what a look-up finds; what is wrong with it, in words, where it cannot be done."""
         try:
             given = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return f"The arguments of {name} are no JSON."
         if not isinstance(given, dict):
             return f"The arguments of {name} are no object."

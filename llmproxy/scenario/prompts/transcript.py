@@ -121,7 +121,7 @@ def _arguments(given: object, longest: int | None) -> str:
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return _cut(str(given), longest)
     return "" if given in ({}, None) else _cut(_json(given), longest)
 
