@@ -77,18 +77,12 @@ def suite_options(text: str, folder: Path) -> object:
     return project(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
 
 
-def same_as_run(text: str, _folder: Path) -> object:
-    """Be word for word in an example that runs."""
-    return text in (ROOT / "docs/pytest.md").read_text("utf-8")
-
-
 def _read(text: str) -> dict[str, list[dict[str, object]]]:
     read: dict[str, list[dict[str, object]]] = yaml.safe_load(text)
     return read
 
 
 READ: dict[str, Callable[[str, Path], object]] = {
-    "README.md python": same_as_run,
     "README.md yaml": fragment("suite"),
     "coding-agents.md yaml": slots,
     "faults.md yaml": faults,
