@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def stats(as_json: bool = _JSON) -> None:
     """Show how much is kept, and how often it answered."""
-    from llmproxy.report.forms.amounts import counted
+    from llmproxy.amounts import counted
 
     store = _store()
     found = store.stats()
@@ -97,7 +97,7 @@ def clear(
     ),
 ) -> None:
     """Forget what is kept: all of it, or what the options name."""
-    from llmproxy.report.forms.amounts import counted
+    from llmproxy.amounts import counted
 
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()

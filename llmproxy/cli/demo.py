@@ -126,7 +126,7 @@ class _Recorded:
 
 
 def _dollars(recorded: _Recorded) -> str:
-    from llmproxy.report.forms.amounts import dollars
+    from llmproxy.amounts import dollars
 
     return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.stores.opening import STORE, no_url
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
-from llmproxy.report.forms.amounts import counted
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.stores.naming import also_called, find, is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError, unsigned
-from llmproxy.report.forms.amounts import counted
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ def label(
     The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the next call
     goes on with those that have none yet.
     """
-    from llmproxy.report.forms.amounts import counted
+    from llmproxy.amounts import counted
     from llmproxy.scenario.lab.labelling import known_ids, runs_of
 
     if not report.exists() and report.name == str(report) and not report.suffix:

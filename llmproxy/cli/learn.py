@@ -104,7 +104,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
         )
-    from llmproxy.report.forms.amounts import counted
+    from llmproxy.amounts import counted
 
     ended = f"{counted(report.hits, 'hit')}, {counted(report.misses, 'miss', 'misses')}"
     _say(f"llmproxy: trial: {ended}; the command ended with {code}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.amounts import counted, dollars, duration, number, when
 from llmproxy.cli.parts.bindings import (
     plain_bindings,
     plain_circumstances,
@@ -24,7 +25,6 @@ from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraph
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import Channel
-from llmproxy.report.forms.amounts import counted, dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.conversation import Message

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.stores.opening import no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.choices import CHOICES
-from llmproxy.report.forms.amounts import counted
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event

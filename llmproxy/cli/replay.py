@@ -197,10 +197,10 @@ def fork(
     """Make a new cassette that begins as another one does."""
     import platform
 
+    from llmproxy.amounts import counted
     from llmproxy.core.forks.table import by_hand
     from llmproxy.core.misses.again import Again
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.report.forms.amounts import counted
     from llmproxy.settings import shown_path
 
     with opened(store, writable=True) as database:

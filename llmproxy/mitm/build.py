@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmproxy.amounts import counted
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.normalize import Rules
@@ -236,11 +237,7 @@ def from_files(config: Config) -> list[str]:
         for path in found.merged
     ]
     if found.imported:
-        aside = f", {_many(found.set_aside, 'recording')} set aside" if found.set_aside else ""
-        read = f"{_many(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
-        notes.append(f"{read}: {_many(found.interactions, 'interaction')}{aside}")
+        aside = f", {counted(found.set_aside, 'recording')} set aside" if found.set_aside else ""
+        read = f"{counted(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
+        notes.append(f"{read}: {counted(found.interactions, 'interaction')}{aside}")
     return notes
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

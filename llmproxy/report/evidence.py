@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmproxy.amounts import counted
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.advice import look, quoted, store_words
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
-from llmproxy.report.forms.amounts import counted
 from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.story import Story
 from llmproxy.settings import shown_path

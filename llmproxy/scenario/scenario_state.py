@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.amounts import counted
 from llmproxy.errors import MachineError
-from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.elsewhere import NOT_OF_A_STATE
 from llmproxy.scenario.plain import Plain

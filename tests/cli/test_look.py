@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.amounts import when
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
-from llmproxy.report.forms.amounts import when
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
+from llmproxy.amounts import counted, dollars
 from llmproxy.client.control.client import Report
 from llmproxy.errors import unsigned
-from llmproxy.report.forms.amounts import counted, dollars
 
 __all__ = ["add", "brief", "first_lines", "one_line"]
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from llmproxy.amounts import counted
 from llmproxy.client.control.client import ControlError
 from llmproxy.client.process.attach import Attached, attached
 from llmproxy.client.process.child import exit_code
@@ -28,7 +29,6 @@ from llmproxy.client.sweep.findings import SweepFinding, Went, find, last_words
 from llmproxy.client.sweep.trials import Trial, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
-from llmproxy.report.forms.amounts import counted
 
 MOST_KEPT = 1 << 20
 """Bytes of a run's output that are compared."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from llmproxy.amounts import counted, dollars
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
-from llmproxy.report.forms.amounts import counted, dollars
 from llmproxy.report.story import Run
 
 __all__ = ["calls_of", "content_of", "conversation", "seconds", "shown", "told", "untold", "used"]

@@ -17,10 +17,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from llmproxy.amounts import counted
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected
-from llmproxy.report.forms.amounts import counted
 from llmproxy.report.history.baseline import rank
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
 

@@ -14,10 +14,10 @@ from datetime import tzinfo
 from shlex import quote
 from typing import TextIO
 
+from llmproxy.amounts import counted, dollars
 from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
 from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
-from llmproxy.report.forms.amounts import counted, dollars
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
 
 __all__ = ["Console", "room_of", "summary_lines", "wants_colour"]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llmproxy.amounts import counted
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.forms.amounts import counted
 from llmproxy.report.forms.words import content_of, replayed, seconds, shown
 from llmproxy.report.history.cases import table
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.amounts import counted
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Criterion, Status
-from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, Interval, bootstrap, kappa, wilson

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.amounts import counted
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from llmproxy.report.forms.amounts import counted, dollars, number
+from llmproxy.amounts import counted, dollars, number
 from llmproxy.scenario.repeats.statistics import Interval, mean, mean_interval, wilson
 from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
 

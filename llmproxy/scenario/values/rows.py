@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmproxy.amounts import counted
 from llmproxy.errors import SettingsError
-from llmproxy.report.forms.amounts import counted
 
 __all__ = ["KINDS", "Row", "RowError", "rows_of"]
 

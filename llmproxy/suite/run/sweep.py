@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from llmproxy.amounts import counted
 from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.report.forms.amounts import counted
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.values.fault import told
 from llmproxy.suite.run.one import Ran

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+from llmproxy.amounts import dollars, duration
 from llmproxy.core.traffic.differences import printable, short, shown
 from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.comparing.pairing import MISSING, ToolFieldChange
@@ -54,10 +55,10 @@ def _word(change: ToolFieldChange) -> str:
 def _totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
     """Yield name, old, new and whether it counts as a change."""
     yield "tokens", str(diff.old_tokens), str(diff.new_tokens), diff.token_count_changed
-    yield "cost", f"${diff.old_cost:.4f}", f"${diff.new_cost:.4f}", diff.cost_changed
+    yield "cost", dollars(diff.old_cost), dollars(diff.new_cost), diff.cost_changed
     yield "spans", str(diff.old_span_count), str(diff.new_span_count), diff.span_count_changed
     if diff.old_latency_ms != diff.new_latency_ms:
-        yield "latency", f"{diff.old_latency_ms:.0f} ms", f"{diff.new_latency_ms:.0f} ms", False
+        yield "latency", duration(diff.old_latency_ms), duration(diff.new_latency_ms), False
 
 
 def aligned(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:

@@ -110,3 +110,13 @@ def test_texts_before_the_output_are_shown() -> None:
     ]
     assert "<details><summary>texts before the output</summary>" in render(diff, "markdown")
     assert json.loads(render(diff, "json"))["new_texts"] == ["Let me think.", "same"]
+
+
+def test_a_small_cost_does_not_read_zero() -> None:
+    """Money and durations stand in the totals as in every other table."""
+    diff = ReplayDiff(old_cost=0.00002, new_cost=0.5, cost_changed=True, old_latency_ms=65_000.0, new_latency_ms=3.2)
+    shown = render(diff)
+    assert "$0.00002" in shown
+    assert "$0.5000" in shown
+    assert "1 min 5 s" in shown
+    assert "3 ms" in shown

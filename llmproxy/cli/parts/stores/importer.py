@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.amounts import counted, number
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.report.forms.amounts import counted, number
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.bindings import merges_of, say_merges
 from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import opened
@@ -13,7 +14,6 @@ from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.report.forms.amounts import counted
 from llmproxy.store_server import shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
-from llmproxy.report.forms.amounts import counted, duration
+from llmproxy.amounts import counted, duration
 from llmproxy.report.terminal.cells import cut, width
 
 __all__ = ["Working"]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.amounts import counted, dollars, duration, number, when
 from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import opened
 from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, room, say, wrapped
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
-from llmproxy.report.forms.amounts import counted, dollars, duration, number, when
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.report.forms.amounts import clock, counted, dollars, duration, in_and_out, number, when
+from llmproxy.amounts import clock, counted, dollars, duration, in_and_out, number, when
 
 
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
