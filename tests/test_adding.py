@@ -17,7 +17,7 @@ from .provider import Provider, Step, step, stream_answer
 from .support.chats import chat, fill
 from .support.grown import Grown
 from .support.process import ROOT
-from .support.proxy import DIRECT, Proxy, proxy
+from .support.proxy import DIRECT, Proxy, alone as proxy
 
 PROVIDER = """\
     _compatible("acme", "https://api.acme.example/v1", "api.acme.example", env={"ACME_BASE_URL": "/v1"}, keys="ACME_API_KEY",

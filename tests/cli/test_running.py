@@ -15,7 +15,7 @@ import pytest
 from llmproxy.cli import main
 from tests.provider import Provider, step
 from tests.support.process import free_port
-from tests.support.proxy import DIRECT, Proxy, proxy
+from tests.support.proxy import DIRECT, Proxy, alone as proxy
 
 
 def ask(px: Proxy, text: str) -> int:

@@ -514,7 +514,7 @@ def test_two_proxies_record_one_cassette(tmp_path: Path) -> None:
     """The second is refused with the holder's name; after the first has closed it may."""
     store = tmp_path / "x.db"
     upstream = {"openai": f"http://127.0.0.1:{free_port()}"}
-    with proxy("replay", store, upstreams=upstream, options=("--allow-live",), name="one") as one:
+    with proxy("replay", store, upstreams=upstream, options=("--allow-live",), name="one", alone=True) as one:
         one.control("sessions", {"name": "a", "mode": "record"})
         with Rig("replay", store, upstream, allow_live=True) as rig:
             refused = ask(rig, "POST", "sessions", {"name": "a", "mode": "record"})

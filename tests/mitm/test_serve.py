@@ -26,7 +26,7 @@ from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
 from tests.support.process import clean_env
-from tests.support.proxy import Proxy, proxy, start
+from tests.support.proxy import Proxy, alone as proxy, start
 
 EVENT = event({"choices": [{"delta": {"content": "x"}}]})
 SSE = (("content-type", "text/event-stream"),)
@@ -50,7 +50,7 @@ def test_what_was_never_answered_is_no_loss_when_the_proxy_ends(tmp_path: Path) 
     """An upstream takes requests and says nothing; a signal ends the proxy with 0, and nothing is said to be lost."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        px = start("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"})
+        px = start("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}, alone=True)
         with Wire(px.port, 20) as one, Wire(px.port, 20) as two, ExitStack() as upstream:
             for each in (one, two):
                 each.send(chat("hello"))
@@ -77,7 +77,7 @@ def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Sign
     store = tmp_path / "x.db"
     endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(2_000)), "chunked")
     with Provider(Script((Step(Reply("ok"), user="first"), Step(endless))), check=False) as p:
-        px = start("record", store, upstreams={"openai": p.url})
+        px = start("record", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port, 20) as c:
             assert c.ask(chat("first")).status == 200
             c.send(chat("endless", stream=True)).until(EVENT)
@@ -100,7 +100,7 @@ def test_an_answer_that_ends_in_time_is_whole(tmp_path: Path) -> None:
     gate = threading.Event()
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", after=gate)), "chunked")
     with Provider(Script((Step(answer),)), check=False) as p:
-        px = start("record", store, upstreams={"openai": p.url})
+        px = start("record", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port, 20) as idle, Wire(px.port, 20) as c:
             c.send(chat("hi", stream=True)).until(EVENT)
             px.popen.send_signal(signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path)
     """What a client has the end of is on the disk; `once` serves it, and records what is missing until a run ends in order."""
     store, number = tmp_path / "x.db", 30
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
-        px = start("once", store, upstreams={"openai": p.url})
+        px = start("once", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port) as c:
             for n in range(number):
                 assert c.ask(chat(f"{n}", stream=bool(n % 2))).whole
@@ -300,7 +300,7 @@ def test_a_locked_store_costs_the_recording_never_the_answer(tmp_path: Path) -> 
     """Another program holds the file: the client is served, the loss is said, exit 3."""
     store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
-        px = start("auto", store, upstreams={"openai": p.url})
+        px = start("auto", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port, 30) as c, closing(sqlite3.connect(store, isolation_level=None)) as other:
             assert c.ask(chat("1")).status == 200
             other.execute("BEGIN IMMEDIATE")

@@ -2,14 +2,18 @@
 
     with forked(folder) as programs:      # a folder with a program `llmproxy`, for the PATH of a shell
         subprocess.run("llmproxy ls | head -1", shell=True, env={"PATH": f"{programs}:/usr/bin:/bin", ...})
+    subprocess.Popen([proxy_program(), "start", ...])     # the one that all tests of a worker share, for proxies
 
 What a shell starts is real to the user: words, environment, folder, pipes, signals and exit codes go through. Only the second of processor
-time is saved that loading mitmproxy takes; the proxies that commands start are forked, too (LLMPROXY_COMMAND names the same program).
+time is saved that loading mitmproxy takes; the proxies that commands start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its
+limits, how it dies by SIGKILL) starts one of its own.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -19,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +42,8 @@ IMPORTED = (
     "stringprep",
 )
 """What commands load, some of them late."""
+OF_PROXIES = ("llmproxy.cli.start", "llmproxy.core", "llmproxy.mitm", "stringprep")
+"""What a proxy loads."""
 
 SHIM = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -53,9 +60,18 @@ sys.exit(int(told.readline() or 137))
 """
 
 
+@functools.cache
+def proxy_program() -> str:
+    """Return a program `llmproxy` that starts proxies until this process ends."""
+    kept = contextlib.ExitStack()
+    atexit.register(kept.close)
+    folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))
+    return str(kept.enter_context(forked(folder, OF_PROXIES)) / "llmproxy")
+
+
 @contextmanager
-def forked(folder: Path) -> Iterator[Path]:
-    """Start what forks, for the block; returns the folder of the program."""
+def forked(folder: Path, imported: tuple[str, ...] = IMPORTED) -> Iterator[Path]:
+    """Start what forks, for the block, with packages that it imports before; returns the folder of the program."""
     address = str(folder / "s")
     programs = folder / "programs"
     programs.mkdir()
@@ -63,7 +79,7 @@ def forked(folder: Path) -> Iterator[Path]:
     shim.write_text(SHIM.format(python=sys.executable, address=address))
     shim.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True, cwd=folder
+        [sys.executable, __file__, address, *imported], stdout=subprocess.PIPE, start_new_session=True, cwd=folder
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
@@ -74,9 +90,9 @@ def forked(folder: Path) -> Iterator[Path]:
                 os.killpg(parent.pid, signal.SIGKILL)
 
 
-def main(address: str) -> None:
-    """Import everything, then make a process of each call, for ever."""
-    for name in ("llmproxy.__main__", *IMPORTED):
+def main(address: str, *imported: str) -> None:
+    """Import what is named, then make a process of each call, for ever."""
+    for name in ("llmproxy.__main__", *imported):
         package = importlib.import_module(name)
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with contextlib.suppress(ImportError):
@@ -132,4 +148,4 @@ def _watch(told: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -21,7 +21,7 @@ class Grown:
     @property
     def env(self) -> dict[str, str]:
         """What makes a Python import the copy, wherever it is started."""
-        return {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1"}
+        return {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1", "LLMPROXY_COMMAND": ""}
 
     def add(self, file: str, row: str, *, before: str) -> None:
         """Write a row into a table: before the only line that starts so. `file` is relative to the package."""

@@ -17,8 +17,8 @@ from typing import NoReturn
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
-"""Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly."""
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LLMPROXY_COMMAND")
+"""Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly. The last one is ours, see tests/conftest.py."""
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A proxy on a free port: `llmproxy start` as a real process, or the same proxy in a thread of the test's own process.
+"""A proxy on a free port: `llmproxy start` as a process, or the same proxy in a thread of the test's own process.
 
 with proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
     OpenAI(base_url=px.url + "/v1")
@@ -7,18 +7,23 @@ assert px.exit_code == 0
 with near("replay", tmp_path / "x.db") as px:
     OpenAI(base_url=px.url + "/v1")
 
-`near` is for tests that ask about somebody else and need a proxy for it: it starts in 0.05 s of processor time instead of 0.8.
+Where tests run side by side the process is forked from one that has loaded mitmproxy already (tests/support/forked.py); tests that ask about
+the process itself, its pid or its death, take `alone`, which starts as a user's does. `near` is for tests that ask about somebody else and need a proxy for it: it starts in 0.05 s of processor time,
+a forked one in 0.2, one alone in 0.8.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -83,11 +88,14 @@ def start(
     port: int | None = None,
     name: str | None = None,
     patience: float = 30,
+    alone: bool = False,
 ) -> Proxy:
     """Start a proxy and wait until it serves, at most `patience` seconds; the caller ends it. Its output goes beside the store, as `name`.out and .err."""
     # Without a port it takes a free one itself: one that was free a moment ago may be another test's by now.
     port = port or (free_port() if "--quiet" in options else 0)  # a quiet one does not say which
-    command = [sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--port", str(port), "--store", str(store)]
+    program = [] if alone else shlex.split(os.environ.get("LLMPROXY_COMMAND", ""))
+    program = program or [sys.executable, "-m", "llmproxy"]
+    command = [*program, "start", "--mode", mode, "--port", str(port), "--store", str(store)]
     for provider, url in (upstreams or {}).items():
         command += ["--upstream", f"{provider}={url}"]
     px = Proxy(
@@ -111,7 +119,9 @@ def proxy(mode: str, store: Path, **more: Any) -> Iterator[Proxy]:  # noqa: ANN4
         px.end(signal.SIGINT)
 
 
-_ALONE = threading.Lock()
+alone = partial(proxy, alone=True)
+"""One whose process is started as a user's is."""
+_ONE = threading.Lock()
 
 
 class Near(Listening):
@@ -126,9 +136,9 @@ def near(mode: str, store: Path, *, upstreams: Mapping[str, str] | None = None, 
     """Run a proxy in this process for the block; one at a time, since mitmproxy keeps its options in a global."""
     from tests.mitm.rig import Rig
 
-    assert _ALONE.acquire(blocking=False), "there is one near already: let one of the two be a process"
+    assert _ONE.acquire(blocking=False), "there is one near already: let one of the two be a process"
     try:
         with Rig(mode, store, upstreams, **options) as rig:
             yield Near(rig.port)
     finally:
-        _ALONE.release()
+        _ONE.release()

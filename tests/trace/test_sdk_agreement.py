@@ -33,6 +33,10 @@ KNOWN = {
 """Where we say more than the SDK: (cassette, what), with the reason."""
 
 
+Row = tuple[Interaction, Span, list[list[Any]]]
+"""An exchange, its answer among the spans, and that one's tool calls."""
+
+
 @cache
 def interactions(folder: Path) -> list[list[Interaction]]:
     """Return the interactions of each file of real traffic; read once."""
@@ -104,17 +108,22 @@ def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.slow
 @pytest.mark.sdk
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_spans_agree_with_the_sdk(dialect: str, traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Text, tool calls and tokens are those that the SDK parses out of the same bytes."""
-    rows: list[tuple[Interaction, Span, list[list[Any]]]] = []
+def test_spans_agree_with_the_sdk(traffic: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
+    """Text, tool calls and tokens are those that the SDK of each dialect parses out of the same bytes."""
+    rows: dict[str, list[Row]] = {dialect: [] for dialect in DIALECTS}
     for file in interactions(traffic):
         chats = [each for each in file if each.operation in CHAT]
-        rows += [
-            (each, span, calls)
-            for each, (span, calls) in zip(chats, told(list(build(file))), strict=True)
-            if each.operation == dialect and each.response.status == 200 and each.response.ending is Ending.COMPLETE
-        ]
+        for each, (span, calls) in zip(chats, told(list(build(file))), strict=True):
+            whole = each.response.status == 200 and each.response.ending is Ending.COMPLETE
+            if whole and each.operation in rows:
+                rows[each.operation].append((each, span, calls))
+    for dialect in DIALECTS:
+        with subtests.test(dialect=dialect):
+            agree(dialect, rows[dialect], capsys)
+
+
+def agree(dialect: str, rows: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+    """See that what is said of these exchanges is what the dialect's SDK says."""
     assert rows
     agreed, problems = Counter[str](), []
     for (each, span, calls), sdk in zip(rows, parsed(dialect, [row[0] for row in rows]), strict=True):
