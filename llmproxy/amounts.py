@@ -8,10 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
-__all__ = ["clock", "counted", "dollars", "duration", "in_and_out", "number", "when"]
-
-_SECOND, _MINUTE = 1000, 60_000
-"""In milliseconds."""
+__all__ = ["clock", "counted", "dollars", "duration", "in_and_out", "number", "seconds", "when"]
 
 
 def number(value: int | None) -> str:
@@ -40,11 +37,19 @@ def duration(ms: float | None) -> str:
     """Return a duration, given in milliseconds, with the digits that say something; nothing if it is not known."""
     if ms is None:
         return ""
-    if ms >= _MINUTE:
-        return f"{ms // _MINUTE:.0f} min {ms % _MINUTE // _SECOND:.0f} s"
-    if ms >= 10 * _SECOND:
-        return f"{ms / _SECOND:.1f} s"
-    return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.1f} ms"
+    if round(ms) < 1000:
+        return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.1f} ms"
+    if round(ms / 1000, 1) < 60:
+        return f"{ms / 1000:.1f} s"
+    if (whole := round(ms / 1000)) < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(ms / 60_000)
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration that is given in seconds."""
+    return duration(None if value is None else value * 1000)
 
 
 def clock(unix: float, zone: tzinfo | None = None) -> str:

@@ -7,7 +7,29 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import clock, counted, dollars, duration, in_and_out, number, when
+from llmproxy.amounts import clock, counted, dollars, duration, in_and_out, number, seconds, when
+
+DURATIONS = (
+    (0.04, "0.0 ms"),
+    (3.2, "3 ms"),
+    (999.7, "1.0 s"),
+    (9999, "10.0 s"),
+    (12345, "12.3 s"),
+    (59_970, "1 min 0 s"),
+    (125_000, "2 min 5 s"),
+    (3_599_800, "1 h 0 min"),
+    (7_500_000, "2 h 5 min"),
+)
+"""Milliseconds -> what is shown, here and in the browser (tests/ui/test_format.py)."""
+COSTS = {0: "$0", 1234.5: "$1,234.50", 0.25: "$0.2500", 0.000098: "$0.000098", 0.000000098: "$0.000000098"}
+"""Dollars -> the same."""
+COUNTS = (
+    ((1, "miss", "misses"), "1 miss"),
+    ((2, "miss", "misses"), "2 misses"),
+    ((1000, "hit", "hits"), "1,000 hits"),
+    ((0, "hit", "hits"), "0 hits"),
+)
+"""How many of what -> the same."""
 
 
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
@@ -19,14 +41,7 @@ def test_unknown_is_said_and_zero_is_not_invented() -> None:
 
 @pytest.mark.parametrize(
     ("cost", "text"),
-    [
-        (0, "$0"),
-        (Decimal("0.04211"), "$0.0421"),
-        (1234.5, "$1,234.50"),
-        (Decimal("0.0000012"), "$0.0000012"),
-        (0.000098, "$0.000098"),
-        (Decimal("0.000000098"), "$0.000000098"),
-    ],
+    [*COSTS.items(), (Decimal("0.04211"), "$0.0421"), (Decimal("0.0000012"), "$0.0000012")],
 )
 def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
     """To a cent, below one to a hundredth of it, finer where that would read 0."""
@@ -35,11 +50,11 @@ def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0.04, "0.0 ms"), (3.2, "3 ms"), (9999, "9999 ms"), (12345, "12.3 s"), (125_000, "2 min 5 s")],
+    [*DURATIONS, (None, "")],
 )
-def test_a_duration_has_the_digits_that_say_something(ms: float, text: str) -> None:
-    """Milliseconds, seconds, minutes."""
-    assert duration(ms) == text
+def test_a_duration_has_the_digits_that_say_something(ms: float | None, text: str) -> None:
+    """Milliseconds, seconds, minutes, hours; none is sixty of what stands before the next."""
+    assert duration(ms) == seconds(None if ms is None else ms / 1000) == text
 
 
 def test_times_are_told_by_one_clock() -> None:
@@ -49,10 +64,7 @@ def test_times_are_told_by_one_clock() -> None:
     assert (when(0), when(1e300)) == ("", "1e+300")
 
 
-def test_nouns_have_their_number() -> None:
+@pytest.mark.parametrize(("many", "text"), COUNTS)
+def test_nouns_have_their_number(many: tuple[int, str, str], text: str) -> None:
     """One, and several."""
-    assert (counted(1, "miss", "misses"), counted(2, "miss", "misses"), counted(1000, "hit")) == (
-        "1 miss",
-        "2 misses",
-        "1,000 hits",
-    )
+    assert counted(*many) == text

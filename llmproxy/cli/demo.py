@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import seconds
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
 
@@ -75,8 +76,8 @@ def demo(
             talk(asked_quickly, lambda _text: None)
             quick = time.perf_counter() - started
             typer.echo(
-                f"\n{recorded.calls} calls replayed in {paced:.1f} s, as recorded; the same run at full speed (the default): "
-                f"{quick * 1000:.0f} ms.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
+                f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the default): "
+                f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
                 f"and {recorded.tokens} tokens, every time."
             )
             _miss(asker, asked_quickly)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import counted, seconds
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.evidence import evidence_of
-from llmproxy.report.forms.words import calls_of, content_of, replayed, seconds, told, used
+from llmproxy.report.forms.words import calls_of, content_of, replayed, told, used
 from llmproxy.report.json_report import document as plain_values
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.page import document

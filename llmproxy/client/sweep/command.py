@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import counted, seconds
 from llmproxy.client.control.client import ControlError
 from llmproxy.client.process.attach import Attached, attached
 from llmproxy.client.process.child import exit_code
@@ -98,7 +98,7 @@ class Sweep:
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
-                f"sweep: {counted(calls, 'call')}, {counted(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {longest:.1f} s"
+                f"sweep: {counted(calls, 'call')}, {counted(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {seconds(longest)}"
             )
             try:
                 self._play(trials, jobs)
@@ -129,7 +129,7 @@ class Sweep:
                 hint="llmproxy doctor -- COMMAND",
             )
         if went.hung or went.failed:
-            said = f"did not end within {went.seconds:.0f} s" if went.hung else f"fails: {went.failed}"
+            said = f"did not end within {seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
             raise NoSweep(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 

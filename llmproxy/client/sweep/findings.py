@@ -9,6 +9,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from llmproxy.amounts import counted, seconds
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.protocol import AGENT, Decision
@@ -80,7 +81,7 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
         return SweepFinding(trial, Outcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return SweepFinding(trial, Outcome.HUNG, f"had not ended after {went.seconds:.0f} s", weak=True)
+        return SweepFinding(trial, Outcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
     if missed is not None:
         return SweepFinding(
             trial, Outcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
@@ -97,7 +98,7 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
 
 
 def _recovered(retries: int, seconds: float) -> str:
-    times = "not disturbed" if not retries else "1 retry" if retries == 1 else f"{retries} retries"
+    times = counted(retries, "retry", "retries") if retries else "not disturbed"
     return f"{times}, +{max(0.0, seconds):.1f} s"
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from llmproxy.amounts import counted
+
 __all__ = ["Came", "find_doubts"]
 
 
@@ -38,16 +40,12 @@ def _doubts(came: Came, *, strict: bool, must_be_used: bool) -> Iterator[str]:
     if must_be_used and not came.requests:
         yield "no request came"
     if came.misses:
-        yield _count(came.misses, "miss", "misses")
+        yield counted(came.misses, "miss", "misses")
     if not strict:
         return
     if came.unused is None:
         yield "nothing is known of unused recordings"
     elif came.unused:
-        yield f"{_count(came.unused, 'recording', 'recordings')} unused"
+        yield f"{counted(came.unused, 'recording')} unused"
     if came.bound:
-        yield f"{_count(came.bound, 'hit was', 'hits were')} bound, not exact"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
+        yield f"{counted(came.bound, 'hit was', 'hits were')} bound, not exact"

@@ -12,7 +12,7 @@ from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
-__all__ = ["calls_of", "content_of", "conversation", "seconds", "shown", "told", "untold", "used"]
+__all__ = ["calls_of", "content_of", "conversation", "shown", "told", "untold", "used"]
 
 _LONGEST = 300
 """Characters of a value in one line."""
@@ -93,13 +93,6 @@ def conversation(run: Run) -> str:
         if text:
             lines.append(f"{message.message.get('role', '?')}: {text}")
     return "\n".join(lines)
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration; nothing if it is not known."""
-    if value is None:
-        return ""
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def replayed(finished: Finished) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from llmproxy.amounts import counted, dollars, duration
 from llmproxy.report.events import Status
 from llmproxy.report.forms.intervals import wilson
 
@@ -109,11 +110,11 @@ def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[st
         "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
     ]
     left = len(cases) - len(shown)
-    more = [f"  ... and {left:,} more cases"] if left else []
+    more = [f"  ... and {counted(left, 'more case')}"] if left else []
     marked = (
         f"; * not as most are ({str(usual).replace('_', ' ')})" if any(line.startswith("*") for line in lines) else ""
     )
-    return [f"{name}: {len(cases):,} cases, {bad:,} not passed{marked}", *lines, *more]
+    return [f"{name}: {counted(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
 
 
 def _usual(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -132,9 +133,9 @@ def _runs(row: Mapping[str, Any]) -> str:
 
 def _cost(row: Mapping[str, Any]) -> str:
     cost = row.get("cost_usd")
-    return "" if cost is None else f"${Decimal(cost):.6f}".rstrip("0").rstrip(".")
+    return "" if cost is None else dollars(Decimal(cost))
 
 
 def _latency(row: Mapping[str, Any]) -> str:
     latency = row.get("latency_ms")
-    return "" if latency is None else f"{float(latency) / 1000:.2f} s"
+    return duration(None if latency is None else float(latency))

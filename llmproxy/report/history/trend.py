@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import counted, dollars, duration
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected
@@ -181,11 +181,11 @@ def _mark(row: Mapping[str, Any] | None) -> str:
 
 
 def _cost(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _change(before, last, "cost_usd", lambda value: f"${Decimal(value):.6f}".rstrip("0").rstrip("."))
+    return _change(before, last, "cost_usd", lambda value: dollars(Decimal(value)))
 
 
 def _latency(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _change(before, last, "latency_ms", lambda value: f"{float(value) / 1000:.1f} s")
+    return _change(before, last, "latency_ms", lambda value: duration(float(value)))
 
 
 def _change(before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]) -> str:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import counted, seconds
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.forms.words import content_of, replayed, seconds, shown
+from llmproxy.report.forms.words import content_of, replayed, shown
 from llmproxy.report.history.cases import table
 
 __all__ = ["SuiteConsole"]
@@ -148,7 +148,7 @@ class SuiteConsole:
         for note in event.notes:
             self._text("", note)
         told = ", ".join(f"{_told(number, status)}" for status, number in counts.items())
-        self._line(f"{told or 'nothing ran'} in {event.seconds:.1f} s")
+        self._line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
 
     def _text(self, prefix: str, text: str) -> None:
         first, *rest = text.splitlines() or [""]

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.amounts import dollars
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.suite.choose.cassettes import cassette_name
@@ -69,12 +70,12 @@ def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> l
     found = estimate(store, cases, options.runs)
     if found.usd > options.max_cost:
         raise SuiteError(
-            f"--max-cost {options.max_cost}: by the last recording this would cost ${found.usd:.4f}; nothing was run.",
+            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was run.",
             hint="Select fewer scenarios, or allow more.",
         )
     if not found.unknown:
         return []
     names = ", ".join(found.unknown[:5]) + (" ..." if len(found.unknown) > 5 else "")
     return [
-        f"--max-cost: nothing is known about the cost of {names}; runs end as soon as ${options.max_cost} are spent"
+        f"--max-cost: nothing is known about the cost of {names}; runs end as soon as {dollars(options.max_cost)} are spent"
     ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import counted, seconds
 from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Status
@@ -50,7 +50,7 @@ async def sweep_case(
     trials = trials_of(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
-        f"sweep: {case.id}: {counted(calls, 'call')}, {counted(len(trials), 'fault')}; undisturbed it takes {baseline.seconds:.1f} s"
+        f"sweep: {case.id}: {counted(calls, 'call')}, {counted(len(trials), 'fault')}; undisturbed it takes {seconds(baseline.seconds)}"
     )
     try:
         for number, trial in enumerate(trials, 1):

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from llmproxy.amounts import counted
 from llmproxy.errors import SuiteError
 
 __all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "meant", "place_of"]
@@ -54,7 +55,7 @@ class SuiteProblems(SuiteError):
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
-            lines.append(f"... and {len(self.problems) - _SHOWN} more problems")
+            lines.append(f"... and {counted(len(self.problems) - _SHOWN, 'more problem')}")
         super().__init__("\n".join(lines))
 
 

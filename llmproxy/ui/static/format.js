@@ -25,11 +25,12 @@ export function money(usd) {
 
 export function duration(ms) {
   if (ms === null || ms === undefined) return "";
-  if (ms < 1) return `${ms.toFixed(1)} ms`;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
-  const minutes = Math.round(ms / 1000 / 60);
-  return minutes < 60 ? `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s` : `${number(Math.floor(minutes / 60))} h ${minutes % 60} min`;
+  if (Math.round(ms) < 1000) return ms < 1 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
+  if (Math.round(ms / 100) < 600) return `${(ms / 1000).toFixed(1)} s`;
+  const whole = Math.round(ms / 1000);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.round(ms / 60000);
+  return `${number(Math.floor(minutes / 60))} h ${minutes % 60} min`;
 }
 
 export function size(bytes) {

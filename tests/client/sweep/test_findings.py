@@ -35,7 +35,7 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
             "?",
         ),
         (went([*RETRIED[:4], miss(5)]), Outcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
-        (went(RETRIED[:2], hung=True, failed="killed"), Outcome.HUNG, "had not ended after 2 s", "!"),
+        (went(RETRIED[:2], hung=True, failed="killed"), Outcome.HUNG, "had not ended after 2.0 s", "!"),
         (went(BASELINE.calls), Outcome.UNMET, "the call did not come", "?"),
         (went(ACCEPTED, wrong="step 1: nope"), Outcome.QUIET, "step 1: nope", "!"),
     ],

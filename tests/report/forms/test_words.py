@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.forms.words import calls_of, content_of, conversation, seconds, shown, told, used
+from llmproxy.report.forms.words import calls_of, content_of, conversation, shown, told, used
 from tests.report import samples
 
 
@@ -60,11 +60,6 @@ def test_unknown_tokens_are_called_unknown() -> None:
     lines = used(samples.finished("fine", 1, Status.PASSED))
     assert lines[0] == "agent: 2 calls, 1,200 tokens in, unknown out, $0.0021"
     assert lines[1] == "judge: 1 call, unknown tokens in, unknown out, price unknown"
-
-
-def test_times_are_said_in_a_fitting_unit() -> None:
-    """Milliseconds below a second; nothing for what is not known."""
-    assert [seconds(0.0123), seconds(2.5), seconds(None)] == ["12 ms", "2.5 s", ""]
 
 
 def test_a_conversation_reads_in_order() -> None:

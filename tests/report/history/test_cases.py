@@ -49,8 +49,8 @@ def test_cells_are_side_by_side_with_cost_and_latency() -> None:
     ]
     assert table(cells) == [
         "w: 3 cases, 1 not passed; * not as most are (passed)",
-        "* failed  b,short           1.20 s",
-        "  passed  a,short  $0.0021  0.84 s",
+        "* failed  b,short           1.2 s",
+        "  passed  a,short  $0.0021  840 ms",
         "  passed  a,long   $0.0014",
     ]
 
@@ -65,10 +65,10 @@ def test_each_value_of_an_axis_is_summed_up() -> None:
         row("w[b,y]") | {"axes": {"model": "b", "prompt": "y"}, "cost_usd": None, "latency_ms": 700.0},
     ]
     assert table(cells)[5:] == [
-        "  model=a   1 of 2 cells passed (95 % interval 9% to 91%)    $0.003  1.50 s",
-        "  model=b   2 of 2 cells passed (95 % interval 34% to 100%)          0.60 s",
-        "  prompt=x  2 of 2 cells passed (95 % interval 34% to 100%)          0.75 s",
-        "  prompt=y  1 of 2 cells passed (95 % interval 9% to 91%)            1.35 s",
+        "  model=a   1 of 2 cells passed (95 % interval 9% to 91%)    $0.0030  1.5 s",
+        "  model=b   2 of 2 cells passed (95 % interval 34% to 100%)           600 ms",
+        "  prompt=x  2 of 2 cells passed (95 % interval 34% to 100%)           750 ms",
+        "  prompt=y  1 of 2 cells passed (95 % interval 9% to 91%)             1.4 s",
     ]
 
 

@@ -47,7 +47,7 @@ def test_what_got_worse_comes_first(tmp_path: Path) -> None:
     )
     assert trend_lines(read_tests(path)) == [
         "the last 3 tests, 1970-01-01 00:01 to 1970-01-01 00:03 UTC, the newest at the right; 1 worse",
-        "  ..F  one   passed 2 of 3  worse  $0.001 -> $0.0025  1.9 s",
+        "  ..F  one   passed 2 of 3  worse  $0.0010 -> $0.0025  1.9 s",
         "   FF  bad   passed 0 of 2",
         "  . .  good  passed 2 of 2",
         ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.amounts import counted, number
+from llmproxy.amounts import counted, number, seconds
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import shown
@@ -279,7 +279,7 @@ class Importer:
         came = (
             f"{counted(self.cassettes, 'cassette')} with {counted(total['imported'], 'interaction')} in {shown(store)}"
         )
-        lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({self.seconds:.1f} s)")
+        lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({seconds(self.seconds)})")
         if total["replaced"]:
             lines.append(
                 f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."

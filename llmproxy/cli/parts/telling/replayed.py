@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.amounts import duration
 from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
@@ -60,7 +61,7 @@ class ReplayEnding:
             tell(f"llmproxy: the proxy ended before the command did: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        tell(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {seconds:.1f} s)")
+        tell(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
         tell(*(f"  {line(text)}" for text in self.overridden(said)))
         tell(*(f"  {line(text)}" for text in self.forked(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.unmatched(said))
