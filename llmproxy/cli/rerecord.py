@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Headers, Interaction
 
-_REDACTED = re.compile(rb"REDACTED")
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -107,12 +106,13 @@ def _place(found: Interaction) -> tuple[str, int]:
 
 def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
+    from llmproxy.core.secrets.redact import is_marked
     from llmproxy.core.traffic.frames import is_frames
 
     request = found.request
     if is_frames(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
-    if _REDACTED.search(request.body) or "REDACTED" in request.target:
+    if is_marked(request):
         raise SettingsError(
             f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked again.",
             hint=f"Record it with your agent: {record}",

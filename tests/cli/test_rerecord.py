@@ -69,6 +69,15 @@ def test_a_failed_answer_replaces_nothing(store: Path) -> None:
     assert [each.id for each in live(store)] == [1, 2, 3]
 
 
+def test_a_prompt_that_speaks_of_redaction_is_asked_again(tmp_path: Path) -> None:
+    """Only our own marks say that something was taken out."""
+    said = "Write [REDACTED] or REDACTED where a name stood."
+    fill(tmp_path / "x.db", chat(said, request=dataclasses.replace(KEYED, body=chat(said).request.body)))
+    with Provider([step(user=said, say="As you like.")]) as provider:
+        done = rerecord(tmp_path / "x.db", "1", upstream=provider.url, key="k")
+        assert (done.returncode, len(provider.requests)) == (0, 1), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("typed", "says"),
     [

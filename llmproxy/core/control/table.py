@@ -167,8 +167,10 @@ def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden 
     if _equal(given, token):
         return None  # no page knows it
     if not asked.loopback:
-        why = "it needs the header" if token else "start the proxy with a token, and send it in the header"
-        return Forbidden(f"llmproxy: the control API is for this machine; from elsewhere {why} {TOKEN_HEADER}.")
+        return Forbidden(
+            f"llmproxy: a proxy that other machines reach is driven only by who sends its token, as {TOKEN_HEADER}.",
+            hint="Set LLMPROXY_TOKEN for it and for who asks it, or let it listen on 127.0.0.1 alone.",
+        )
     page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
     try:
         asked.guard.check_host(asked.headers)

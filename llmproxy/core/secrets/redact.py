@@ -74,11 +74,17 @@ _OURS = re.compile(r"(REDACTE(?:D(?:-\d*|x[0-9a-f]{12})?)?\*+)")
 _LINK = re.compile(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
 _NUMBERED = re.compile(r"\[REDACTED-(\d+)\]")
+_MARKS = re.compile(rb"\[REDACTED-\d+\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*)?)?\*")
 NO_NAMES: frozenset[str] = frozenset()
 _STREAM = 3
 """Chunks from which on an answer may deal a secret out over its pieces."""
 _NESTED = 4
 """How deep JSON inside strings inside JSON is followed."""
+
+
+def is_marked(request: Request) -> bool:
+    """Tell whether something was taken out of what a request asks: a mark of ours stands in its body, or a placeholder in its target."""
+    return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
 class Redactor:
