@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,6 +107,32 @@ def test_a_run_is_followed_and_a_miss_is_read(browser: Browser, px: Proxy) -> No
     errors = [each for each in page.errors() if "favicon" not in each]
     assert errors == []
     page.close()
+
+
+@pytest.mark.parametrize(("width", "sideways"), [(400, False), (900, True)])
+def test_a_narrow_column_has_model_time_and_cost(browser: Browser, tmp_path: Path, width: int, sideways: bool) -> None:
+    """A telephone, or sessions side by side: no row lies over the next, nor is wider than its column."""
+    said = [chat(LONG, "It is wide.", cassette=f"a-session-with-a-long-name-{n}") for n in range(2)]
+    fill(tmp_path / "x.db", *said)
+    with proxy("replay", tmp_path / "x.db") as px:
+        page = browser.open(px.url, width)
+        page.see("Nothing has been asked yet")
+        for each in said:
+            assert ask(px, LONG, each.cassette) == 200
+        page.see("It is wide.", ".row .answered")
+        if sideways:
+            page.click("label", "side by side")
+            page.see("a-session", ".column h2")
+        page.wait("document.querySelectorAll('.one .first').length === 4")
+        assert (
+            page.js("[...document.querySelectorAll('.one .model')].map((each) => each.innerText)")
+            == ["gpt-4o openai"] * 2
+        )
+        ends = page.js("[...document.querySelectorAll('.one .end')].map((each) => each.innerText)")
+        assert [bool(re.fullmatch(r"11→2 [\d.]+ m?s \$0\.000048", each)) for each in ends] == [True] * 2, ends
+        fits = "[...document.querySelectorAll('.row')].every((each) => each.scrollHeight <= each.clientHeight && each.firstElementChild.scrollWidth <= each.clientWidth)"
+        assert page.js(fits)
+        page.close()
 
 
 def test_a_recorded_page_is_nobody_s(browser: Browser, tmp_path: Path) -> None:

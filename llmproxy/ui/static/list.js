@@ -30,13 +30,13 @@ export function List({ count, height, facts, row, heard, see, chosen, choose, en
     const from = Math.max(0, Math.floor(scrollTop / height) - AROUND);
     const to = Math.ceil((scrollTop + clientHeight) / height) + AROUND;
     set((old) => (old.from === from && old.to === to ? old : { from, to }));
-  }, []);
-  useLayoutEffect(look, []);
+  }, [height]);
+  useLayoutEffect(look, [look]);
   useEffect(() => {
     const seen = new ResizeObserver(look);
     seen.observe(box.current);
     return () => seen.disconnect();
-  }, []);
+  }, [look]);
   const [, draw] = useState(0);
   const redraw = useCallback(() => draw((n) => n + 1), []);
   useEffect(() => heard?.(redraw), [heard]);
@@ -58,7 +58,7 @@ export function List({ count, height, facts, row, heard, see, chosen, choose, en
   let left = AT_ONCE;
   for (let n = from; n < to; n++) {
     const known = facts(n);
-    const made = known && [n === chosen, count, ...known];
+    const made = known && [n === chosen, count, height, ...known];
     const old = drawn.current.get(n);
     if (old && made && old.made.every((one, k) => one === made[k])) kept.set(n, old);
     else if (made && left-- > 0) kept.set(n, { made, node: html`<div key=${n} id=${`${id}-${n}`} class="row" role="option" aria-selected=${n === chosen} aria-posinset=${n + 1} aria-setsize=${count}

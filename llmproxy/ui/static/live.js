@@ -10,7 +10,8 @@ import { useKeys } from "./keys.js";
 
 const EVERY = 700;  // milliseconds between two questions
 const KEPT = 5000;
-const HEIGHT = 54;
+const [HEIGHT, NARROW_HEIGHT] = [54, 76];  // where it is narrow, who answered and what it cost have a line of their own
+const NARROW = 416;  // pixels
 const TAIL = 14;  // letters that a long name keeps
 const WORDS = { hit: "replayed", bound: "replayed, bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
 const STANDS_OUT = (row) => ["miss", "fault", "refused"].includes(row.what) || row.lost || row.status >= 400;
@@ -98,8 +99,15 @@ function matches(row, find, out) {
 
 function Column({ session, rows, chosen, pick, enter, follow }) {
   const at = chosen ? rows.findIndex((row) => row.n === chosen.n) : -1;
-  return html`<section class="column">${session !== null && html`<h2>${visible(session)}</h2>`}
-    <${List} id=${`live-${session || ""}`} count=${rows.length} height=${HEIGHT} chosen=${at} choose=${(n) => pick(rows[n])} enter=${enter} follow=${follow && at < 0} label=${counted(rows.length, "call")} facts=${(n) => [rows[n], session !== null]} row=${(row, alone) => html`<${Row} row=${row} alone=${alone} />`} /></section>`;
+  const box = useRef();
+  const [narrow, set] = useState(false);
+  useEffect(() => {
+    const seen = new ResizeObserver(([{ contentRect }]) => set(contentRect.width < NARROW));
+    seen.observe(box.current);
+    return () => seen.disconnect();
+  }, []);
+  return html`<section class="column" ref=${box}>${session !== null && html`<h2>${visible(session)}</h2>`}
+    <${List} id=${`live-${session || ""}`} count=${rows.length} height=${narrow ? NARROW_HEIGHT : HEIGHT} chosen=${at} choose=${(n) => pick(rows[n])} enter=${enter} follow=${follow && at < 0} label=${counted(rows.length, "call")} facts=${(n) => [rows[n], session !== null, narrow]} row=${(row, alone, small) => html`<${Row} row=${row} alone=${alone} narrow=${small} />`} /></section>`;
 }
 
 const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (row.bound.length ? `bound: ${row.bound.join(", ")}` : "");
@@ -107,11 +115,13 @@ const says = (row) => row.answered || (row.what === "miss" ? "" : row.note) || (
 // Long names begin alike and part at their ends: where there is no room the middle goes.
 const Name = ({ text }) => html`<span class="tag name" title=${text}><span>${text.slice(0, -TAIL)}</span><span class="tail">${text.slice(-TAIL)}</span></span>`;
 
-function Row({ row, alone }) {
+function Row({ row, alone, narrow }) {
   const tokens = row.in === null && row.out === null ? "" : `${short(row.in)}→${short(row.out)}`;
+  const answered = html`<span class="model">${visible([row.model || row.operation, row.provider].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span>`;
   return html`<div class=${`one ${row.what}${row.lost ? " lost" : ""}`}>
     <div class="first"><span class="soft">${clock(row.at)}</span><span class="what">${row.lost ? "not recorded" : WORDS[row.what]}</span>${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}${!alone && row.session !== "default" && html`<${Name} text=${visible(row.session)} />`}${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}
-      <span class="model">${visible([row.model || row.operation, row.provider].filter(Boolean).join(" "))}</span><span class="end">${row.status >= 400 && html`<b>${row.status}</b> `}${tokens} <span class="soft">${duration(row.ms)} ${money(row.cost)}</span></span></div>
+      ${!narrow && answered}</div>
+    ${narrow && html`<div class="first">${answered}</div>`}
     <div class="second">${row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}${says(row) && html`<span class="answered">${line(says(row), 160)}</span>`}</div>
   </div>`;
 }
