@@ -1,4 +1,4 @@
-"""What a model says is text, however deeply it is nested."""
+"""What a model says is text, however deeply it is nested; a file that is nested so is refused in words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.dialects.speak import _parsed
+from llmproxy.errors import SettingsError
 from llmproxy.report.forms.words import _arguments as in_a_report
+from llmproxy.report.shards.cut import read_times
+from llmproxy.report.shards.reading import read_part
+from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
+from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.suite.matchers.compare import parsed
 from llmproxy.suite.reading.files import found_in
+from llmproxy.suite.stores.plain import plain
+from llmproxy.suite.stores.protocol import Kind
 from llmproxy.suite.yaml.places import Problems
 
 DEEP = "[" * 100_000
@@ -27,6 +35,35 @@ READERS: dict[str, Callable[[str], object]] = {
 def test_arguments_nested_too_deeply_are_text(reader: str) -> None:
     """No reader of what a model asks a tool for falls over it."""
     assert READERS[reader](DEEP) == DEEP
+
+
+def test_an_answer_nested_too_deeply_is_no_json() -> None:
+    """An assertion about JSON does not hold of it; a column of a store has it as text; a provider's error stays what it is."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parsed(DEEP)
+    assert plain(DEEP, Kind.JSON, parse_json=True) == DEEP
+    assert (
+        our_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"
+    )
+
+
+@pytest.mark.parametrize("name", ["cases.jsonl", "cases.json"])
+def test_a_file_of_cases_nested_too_deeply_is_refused(name: str, tmp_path: Path) -> None:
+    """As any other that is no JSON."""
+    (tmp_path / name).write_text(DEEP)
+    with pytest.raises(RowError, match="nested too deeply"):
+        rows_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "html"])
+def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path) -> None:
+    """`merge` says which file, and `--shard-times` likewise."""
+    path = tmp_path / "part"
+    path.write_text(DEEP)
+    with pytest.raises(SettingsError, match="part"):
+        read_part(path, kind)
+    with pytest.raises(SettingsError, match="part"):
+        read_times(path)
 
 
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:

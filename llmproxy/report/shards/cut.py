@@ -61,7 +61,7 @@ def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "llmproxy test --report json=FILE writes one, pytest --scenario-report json=FILE as well."
         raise SettingsError(
             f"{flag} {path} is no JSON report of a test that says how long its parts took.", hint=hint

@@ -55,7 +55,7 @@ def read_junit(path: Path) -> JUnitPart:
     try:
         root = ET.fromstring(data)  # noqa: S314 - a report of ours; nothing outside is loaded
         told = json.loads(found[1]) if found else None
-    except (ET.ParseError, ValueError) as error:
+    except (ET.ParseError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} is no JUnit file: {error}.") from error
     if told is None:
         hint = "llmproxy test --shard 1/10 --report junit=FILE writes one; of pytest it is --scenario-report junit=FILE, not --junitxml."

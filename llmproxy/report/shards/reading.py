@@ -71,7 +71,7 @@ def read_part(path: Path, kind: str) -> PartReport:
             if kind == "jsonl"
             else _story(_page(path) if kind == "html" else json.loads(path.read_bytes()))
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
             hint="llmproxy test --shard 1/2 --report json=FILE writes one; all parts of a test and `merge` need one version.",
@@ -92,7 +92,7 @@ def _page(path: Path) -> Mapping[str, Any] | None:
     found = _DATA.search(path.read_bytes())
     try:
         data = json.loads(found[1]) if found else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return data["report"] if isinstance(data, dict) and data.get("kind") == _KIND else None
 

@@ -116,6 +116,8 @@ def our_text(error: BaseException) -> str | None:
             value, _ = json.JSONDecoder().raw_decode(text[brace:])
         except ValueError:
             continue
+        except RecursionError:
+            break  # no envelope of ours
         found = _find(value)
         if found:
             return found

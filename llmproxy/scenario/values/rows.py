@@ -116,24 +116,24 @@ def _jsonl(text: str, file: str) -> list[Row]:
         if line.strip():
             try:
                 value = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise RowError(file, number, _no_json(error)) from error
             found.append(_row(value, file, number))
     return found
 
 
-def _no_json(error: ValueError) -> str:
+def _no_json(error: ValueError | RecursionError) -> str:
     """Say why, without the line, which stands before it: a line of JSONL is the first to its reader."""
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON: {error.msg} (column {error.colno})"
-    return f"is no JSON: {error}"
+    return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
 def _json(text: str, file: str) -> list[Row]:
     """Read a list; a decoder that is asked for one element after the other tells where each begins."""
     try:
         whole = json.loads(text) if text.strip() else []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowError(file, getattr(error, "lineno", 0), _no_json(error)) from error
     if not isinstance(whole, list):
         raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")

@@ -186,7 +186,12 @@ def unfenced(text: str) -> str:
 
 def parsed(actual: object) -> object:
     """Return a value, a text as the JSON that it is; ValueError if it is none."""
-    return json.loads(unfenced(actual)) if isinstance(actual, str) else plain(actual)
+    if not isinstance(actual, str):
+        return plain(actual)
+    try:
+        return json.loads(unfenced(actual))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _plain_json(operand: object) -> str:

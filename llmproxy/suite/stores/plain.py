@@ -36,7 +36,7 @@ def plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) ->
     if kind is Kind.JSON and parse_json and isinstance(value, str | bytes):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value if isinstance(value, str) else plain(value)
     return _by_type(value, kind)
 
