@@ -33,9 +33,10 @@ def named(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
         if path.is_dir():
             inside = list(_suites(path))
             if not inside:
-                problems.add(None, f"{given}: no suite in this folder", f"suites are called {', '.join(SUITES)}")
+                called = f"suites are called {', '.join(SUITES)}; `llmproxy test --init` writes a first one"
+                problems.add(None, f"{given}: no suite in this folder", called)
             found.update(dict.fromkeys(inside))
-        elif path.is_file():
+        elif os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
             found[path] = None
         elif matches := _globbed(str(given)):
             found.update(dict.fromkeys(matches))

@@ -52,6 +52,7 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
     assert len(told) == 3
     assert "there is no such file (did you mean `suite.yaml`?)" in told[0]
     assert "no suite in this folder" in told[2]
+    assert "llmproxy test --init" in told[2]
 
 
 def test_entries_are_relative_to_their_folder(folder: Path) -> None:
