@@ -64,7 +64,11 @@ class Viewer:
             path.removeprefix(_DATA),
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
         )
-        return self._thread.submit(answered, self._asker(question, query), question, query)
+        try:
+            asker = self._asker(question, query)
+        except LLMProxyError as error:
+            return _done(refused(error))
+        return self._thread.submit(answered, asker, question, query)
 
     def close(self) -> None:
         """Answer nothing any more."""

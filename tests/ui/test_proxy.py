@@ -20,7 +20,7 @@ from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.following import reporting
 from llmproxy.report.json_report import JsonLines
-from llmproxy.ui.data import QUESTIONS
+from llmproxy.ui.data import QUESTIONS, number
 from llmproxy.ui.proxy import Viewer
 from llmproxy.ui.watch import KEPT, Watch
 from tests.support.chats import NOW, chat, fill
@@ -233,6 +233,16 @@ def test_an_empty_token_is_none() -> None:
     """A proxy without a page token lets no page in, whatever it sends."""
     headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
     assert refusal(ControlAsked("GET", DATA, headers, b"", loopback=True), "", "") is not None
+
+
+@pytest.mark.parametrize(
+    "query", ["live?after=x", "live?after=-1", f"live?after={10**20}", "miss?at=x", "report?after=x"]
+)
+def test_a_bad_number_is_the_askers_mistake(asker: Asker, query: str) -> None:
+    """Also where the answer begins in the engine's own thread: nothing there is an internal error."""
+    asker.viewer.tests = lambda given: number(given, "after", 0, 9)
+    status, body = asker.ask(DATA + query)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "llmproxy_question")
 
 
 def test_it_is_for_reading(asker: Asker) -> None:
