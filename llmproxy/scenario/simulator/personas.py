@@ -94,7 +94,7 @@ def _from_file(path: Path) -> Persona:
 
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SettingsError(f"the persona {str(path)!r} is no YAML: {error}") from error
     return _made(value, str(path))
 

@@ -13,7 +13,13 @@ import yaml
 
 __all__ = ["listed"]
 
+MAX_DEPTH = 60
+MAX_ALIASED = 300_000
+"""Values that the aliases of one file may add: as many as a suite may hold."""
+_DIGITS = 400
 _TAG = "tag:yaml.org,2002:"
+_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+"""What a value may be said to be: a kind of JSON."""
 _PLAIN = (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
@@ -45,14 +51,54 @@ class _Core(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc
 def _number(loader: Any, node: Any) -> int:  # noqa: ANN401 (PyYAML has no types)
     text = loader.construct_scalar(node)
     try:
-        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-    except ValueError as error:  # thousands of digits
-        raise yaml.constructor.ConstructorError(None, None, f"{text[:20]}... is no number", node.start_mark) from error
+        made = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    except ValueError:  # thousands of digits
+        made = None
+    if made is None or len(text) > _DIGITS:  # in 16 or 8 Python reads any number, and then cannot write it
+        raise yaml.constructor.ConstructorError(None, None, f"{text[:20]}... is no number", node.start_mark)
+    return made
 
 
 for _name, _form, _first in _PLAIN:
     _Core.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_form})\Z"), list(_first))
 _Core.add_constructor(f"{_TAG}int", _number)
+
+
+def _bounded(text: str) -> None:
+    """Refuse what is legal YAML and explodes when it is made: depth (libyaml recurses in C), aliases of aliases, values that hold themselves.
+
+    Raises:
+        yaml.YAMLError: it does, or it is no YAML.
+
+    """
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []
+    total = added = 0
+    event: Any
+    for event in yaml.parse(text, Loader=_Core):
+        problem = ""
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, total))
+            total += 1
+            problem = f"nested deeper than {MAX_DEPTH}" if len(open_) > MAX_DEPTH else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_.pop()
+            if anchor:
+                sizes[anchor] = total - before
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor or "", 1)
+            total, added = total + size, added + size
+            if any(anchor == event.anchor for anchor, _ in open_):
+                problem = f"*{event.anchor} stands inside itself"
+            elif added > MAX_ALIASED:
+                problem = f"aliases expand to over {MAX_ALIASED:,} values"
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+        tag = getattr(event, "tag", None)
+        if tag and tag != "!" and tag not in _TAGS:
+            problem = f"the tag {tag} is none that data has"
+        if problem:
+            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
 
 
 def listed(text: str) -> list[tuple[Any, int]]:
@@ -63,6 +109,7 @@ def listed(text: str) -> list[tuple[Any, int]]:
         TypeError: it is no list.
 
     """
+    _bounded(text)
     loader = _Core(text)
     try:
         node = loader.get_single_node()

@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ def _columns(cells: Sequence[str], file: str, line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if "" in names:
         raise RowError(file, line, f"column {names.index('') + 1} has no name")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise RowError(file, line, f"two columns are called {twice!r}")
     return names
@@ -163,6 +164,8 @@ def _yaml(text: str, file: str) -> list[Row]:
         raise RowError(file, 0, f"is no YAML: {error}") from error
     except TypeError as error:
         raise RowError(file, 0, str(error)) from error
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:  # a tag on what it does not fit
+        raise RowError(file, 0, f"is no YAML that can be meant: {error}") from error
 
 
 def _row(value: object, file: str, number: int) -> Row:

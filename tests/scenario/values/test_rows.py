@@ -79,6 +79,38 @@ def test_yaml_is_read_as_suites_are(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+HOSTILE = {
+    "deep.json": f'[{{"a": {DEEP}}}]',
+    "deep.jsonl": f'{{"a": {DEEP}}}',
+    "deep.yaml": f"- a: {DEEP}",
+    "deeper than suites.yaml": "- a: " + "[" * 61 + "]" * 61,
+    "bomb.yaml": "- a0: &a0 [x, x]\n" + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+    "merges.yaml": "- m0: &m0 {k: 1, l: 2}\n" + "".join(f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 9)),
+    "itself.yaml": "- &a {a: *a}",
+    "itself, in a list.yaml": "- a: &a [*a]",
+    "itself, merged.yaml": "- &a {<<: *a}",
+    "hexadecimal.yaml": "- a: 0x" + "f" * 5_000,
+    **{f"{tag}.yaml": f"- a: !!{tag} {value}" for tag, value in {
+        "int": "x", "float": "x", "bool": "x", "binary": "eA==", "timestamp": "x", "set": "{a}", "omap": "[1]", "python/name:os.system": "''",
+    }.items()},
+}  # fmt: skip
+"""Files that are legal, or nearly, and end, hold up or fill who reads them; the tags make values that JSON has not."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_file_of_data_stops_the_program(tmp_path: Path, name: str) -> None:
+    """It is refused in words, before anything is made of it: libyaml recurses in C, where Python cannot catch it."""
+    with pytest.raises(RowError):
+        rows_of(data(tmp_path, HOSTILE[name], name.replace("/", "-")))
+
+
+def test_a_value_may_be_used_again(tmp_path: Path) -> None:
+    """Anchors are for that; many uses of a small one are no bomb."""
+    text = "- &a {city: [Oslo, Bergen]}\n" + "- *a\n" * 1_000
+    assert len(rows_of(data(tmp_path, text, "a.yaml"))) == 1_001
+
+
 def test_a_file_that_is_not_there_or_not_utf8(tmp_path: Path) -> None:
     """Both with what to do, or why."""
     with pytest.raises(RowError, match="No such file"):
