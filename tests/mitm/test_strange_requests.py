@@ -101,6 +101,17 @@ def test_a_connect_without_an_end_is_not_held(rig: Rig) -> None:
         assert b"65536" in got.body
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "9" * 5_000, "-1", "+80", "8_0", "x"])
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_a_port_that_is_none_is_refused_in_words(
+    rig: Rig, scheme: str, port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in absolute form: it is the client's mistake, no internal error."""
+    with rig.client() as c:
+        got = c.ask(request(BODY, f"{scheme}://127.0.0.1:{port}/v1/chat/completions"))
+    assert (got.status, "is no port" in got.message, caplog.text) == (400, True, "")
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "garbage": lambda data: b"garbage" * (len(data) // 7),
     "half of it": lambda data: data[: len(data) // 2],

@@ -30,6 +30,7 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 from llmproxy.core.control import table as control
 from llmproxy.core.control.table import ControlAsked
 from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
+from llmproxy.core.providers.channels import port_said
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.differences import short
@@ -64,7 +65,7 @@ LINGER = 2.0
 MICROSECONDS = 1_000_000
 
 _TAGS = re.compile(rb"<[^>]*>")
-_PORT = re.compile(r":[0-9]{1,5}$")
+_PORT = re.compile(r":[^:\]]*$")
 
 Commands = layer.CommandGenerator[None]
 
@@ -819,13 +820,20 @@ def opens_root(head: Head) -> bool:
 
 
 def absolute(head: Head) -> tuple[str, tuple[str, str, int] | None]:
-    """Split a request target in absolute form into (origin form, (scheme, host, port)); None for any other form."""
+    """Split a request target in absolute form into (origin form, (scheme, host, port)); None for any other form.
+
+    Raises:
+        FramingError: it names a port that is none.
+
+    """
     scheme, mark, rest = head.target.partition("://")
     if not mark or scheme.lower() not in ("http", "https"):
         return head.target, None
     at = next((n for n, letter in enumerate(rest) if letter in "/?"), len(rest))
     authority, path = rest[:at].rpartition("@")[2], rest[at:]
     host, _, port = authority.rpartition(":") if _PORT.search(authority) else (authority, "", "")
-    number = int(port) if port else 443 if scheme.lower() == "https" else 80
+    number = port_said(port) if port else 443 if scheme.lower() == "https" else 80
+    if number is None:
+        raise FramingError(f"llmproxy: {port[:20]!r} is no port.", hint="A port is a number from 1 to 65535.")
     origin_form = path if path.startswith("/") else "/" + path
     return origin_form, (scheme.lower(), host.strip("[]").lower(), number)

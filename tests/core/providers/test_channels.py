@@ -38,6 +38,11 @@ def test_the_channel_is_read_off_the_names(provider: str, operation: str, channe
         ("/other.com/a", ("api.x.com",), None),
         ("/http:api.x.com/a", ("*",), None),
         ("/", ("*",), None),
+        ("/127.0.0.1:0443/a", ("*",), NamedHost("http:127.0.0.1", "https://127.0.0.1", "/a")),
+        *(
+            (f"/127.0.0.1:{port}/a", ("*",), None)
+            for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")
+        ),
     ],
 )
 def test_a_path_may_name_a_host_to_be_recorded(target: str, patterns: tuple[str, ...], found: NamedHost | None) -> None:
