@@ -184,6 +184,10 @@ class RecordingError(LLMProxyError):
     exit_code = Exit.ENVIRONMENT
 
 
+_LONGEST_NAME = 200
+"""Characters of a file's name that are shown."""
+
+
 def end_with(error: Exception, *, debug: bool) -> Exit:
     """Print an error for people, after its traceback if they asked for it, and return the exit code: the one place where this is done."""
     import sys
@@ -196,6 +200,12 @@ def end_with(error: Exception, *, debug: bool) -> Exit:
         text, code = str(error), error.exit_code
     elif isinstance(error, FileNotFoundError) and error.filename is None:  # what os.getcwd says
         text, code = "the folder in which this was typed is not there any more: `cd` to one that is.", Exit.ENVIRONMENT
+    elif (
+        isinstance(error, OSError) and error.filename is not None
+    ):  # a name that is too long, a link to itself, a folder in its place
+        name = str(error.filename)
+        place = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}... ({len(name):,} characters)"
+        text, code = f"{place}: {error.strerror}.", Exit.ENVIRONMENT
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT

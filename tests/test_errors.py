@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from llmproxy import errors
+from llmproxy.cli import main
 from llmproxy.errors import Exit, LLMProxyError, MachineError, signed, without_passwords
 
 ALL = sorted(
@@ -64,3 +67,16 @@ def test_who_speaks_is_said_once() -> None:
     """What the proxy says over HTTP begins with its name already."""
     assert signed("no store") == "llmproxy: no store"
     assert signed(MachineError("llmproxy: no store", hint="x")) == "llmproxy: no store\nx"
+
+
+@pytest.mark.parametrize("command", ["test", "show", "ui", "verify", "import", "scan", "diff"])
+def test_a_name_that_no_system_takes_is_told_in_words(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads it first: the beginning of the name and what the system says, no internal error."""
+    monkeypatch.chdir(tmp_path)
+    words = ["n" * 5_000] * (1 + (command == "diff"))
+    assert main([command, *words]) in (Exit.USAGE, Exit.ENVIRONMENT)
+    said = capsys.readouterr().err
+    assert "internal error" not in said
+    assert "Traceback" not in said
