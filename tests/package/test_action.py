@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,7 @@ def test_a_changed_contract_shuts_the_gate(tmp_path: Path) -> None:
     ("told", "why"),
     [
         ("{", "the event in GITHUB_EVENT_PATH cannot be read: Expecting"),
+        ("[" * 100_000, "the event in GITHUB_EVENT_PATH cannot be read: maximum recursion"),
         ("[1]", "names no commit"),
         ('{"pull_request": 1}', "names no commit"),
         ('{"pull_request": {"base": [null]}, "before": {}}', "names no commit"),
@@ -205,6 +207,36 @@ def test_a_file_s_name_stays_a_name(tmp_path: Path) -> None:
     git(found.path, "add", ".")
     done, summary = found.act()
     assert (done.returncode, "`cassettes/a??# b.yaml`\n\nnew" in summary) == (0, True), summary
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_nothing_is_read_through_a_link(old: bool, tmp_path: Path) -> None:
+    """A pull request may commit one to any file of the runner, or to a device without an end; the gate that has to look is shut."""
+    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
+    found, link = Repository(tmp_path / "repo", ""), tmp_path / "repo" / "cassettes" / "a.yaml"
+    git(found.path, "init", "-q")
+    _export(found.path, chat("hi", "one"), "cassettes/whole.yaml")
+    if old:
+        link.symlink_to("/dev/zero")
+    git(found.path, "add", ".")
+    git(found.path, "commit", "-q", "-m", "base")
+    found.base = git(found.path, "rev-parse", "HEAD")
+    link.unlink(missing_ok=True)
+    if old:
+        _export(found.path, chat("hi", "one"), "cassettes/a.yaml")
+    else:
+        link.symlink_to("whole.yaml")
+    git(found.path, "add", ".")
+    done, summary = found.act(fail_on="any")
+    assert (done.returncode, "a.yaml is a symbolic link" in summary) == (1, True), summary
+
+
+@pytest.mark.parametrize("end", ["", " ", "\t", "\r", "x"])
+def test_no_text_of_a_miss_ends_its_fence(end: str) -> None:
+    """Whatever follows the backticks, there are more of them around."""
+    fence = runpy.run_path(str(ACTION / "gate.py"))["fence"]
+    first, *_, last = fence(f"a\n````{end}\n# heading").splitlines()
+    assert (first, last) == ("`````", "`````")
 
 
 LIMITS = "max-cost is {!r}; it takes US dollars from 0"

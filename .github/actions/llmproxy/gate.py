@@ -61,8 +61,7 @@ def dollars(amount: float) -> str:
 
 def fence(text: str, kind: str = "") -> str:
     """Put text between fences that are longer than any in it."""
-    longest = max((len(run) for run in text.replace("\n", " ").split(" ") if set(run) == {"`"}), default=0)
-    marks = "`" * max(3, longest + 1)
+    marks = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
     return f"{marks}{kind}\n{text.rstrip()}\n{marks}"
 
 
@@ -94,7 +93,7 @@ def event_of(path: str) -> object:
     """Read the event; none is an empty one."""
     try:
         return json.loads(Path(path).read_text("utf-8")) if path else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         refuse(f"the event in GITHUB_EVENT_PATH cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
@@ -142,8 +141,10 @@ def differences(base: str, patterns: list[str], folder: Path) -> tuple[list[str]
     """Return what to show of each changed cassette, whether any changed, and whether the tools' contract did."""
     shown, contract, some = [], False, False
     for number, name in enumerate(changed(base, patterns)):
-        before = call("git", "show", f"{base}:{name}")
         now = Path(name)
+        if now.is_symlink() or b"\n120000 " in b"\n" + call("git", "ls-tree", base, "--", name).stdout:
+            raise Blind(f"{named(name)} is a symbolic link, which may lead anywhere: nothing is read through it")
+        before = call("git", "show", f"{base}:{name}")
         old = cassettes(None if before.returncode else before.stdout, name, folder / f"{number}-old")
         new = cassettes(now.read_bytes() if now.is_file() else None, name, folder / f"{number}-new")
         for cassette in sorted(old.keys() | new.keys()):
