@@ -14,6 +14,7 @@ import typer
 from llmproxy.cli.parts.completing import models
 from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.files import read_text
 
 if TYPE_CHECKING:
     from llmproxy.scenario.lab.calibration import Calibration
@@ -109,7 +110,7 @@ def _text(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text("utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"--system-prompt {path} cannot be read: {getattr(error, 'strerror', None) or error}."

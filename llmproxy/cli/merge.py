@@ -85,9 +85,18 @@ def sort_inputs(given: Sequence[Path]) -> Inputs:
 
     Raises:
         SettingsError: a file is nothing that can be merged, or is not there.
+        MachineError: it cannot be read.
 
     """
     found = Inputs()
+    try:
+        _sort_all(given, found)
+    except OSError as error:
+        raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+    return found
+
+
+def _sort_all(given: Sequence[Path], found: Inputs) -> None:
     for path in given:
         if not path.exists():
             raise SettingsError(f"There is no {path}.")
@@ -101,7 +110,6 @@ def sort_inputs(given: Sequence[Path]) -> Inputs:
                 f"{path} is nothing that can be merged.",
                 hint="Reports (json, jsonl, html, junit), stores, journals (*.state.db) and folders of cassettes are.",
             )
-    return found
 
 
 def _below(folder: Path) -> Iterator[Path]:

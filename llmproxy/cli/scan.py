@@ -15,6 +15,7 @@ from llmproxy import sqlite_file
 from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.errors import Exit, LLMProxyError, MachineError
+from llmproxy.files import read_bytes
 
 if TYPE_CHECKING:
     from llmproxy.core.secrets.redact import Redactor
@@ -23,8 +24,6 @@ _BESIDE = (".state.db", "-wal")
 """What lies beside a store and is looked at with it."""
 _LINES = 5
 """Lines of a file that are named for each kind."""
-_LARGEST = 1 << 28
-"""Bytes of a file that is read whole."""
 
 _TAKE_OUT = """
 How to take them out:
@@ -106,7 +105,7 @@ def _files(given: list[Path]) -> Iterator[Path]:
 def _read(path: Path) -> bytes:
     """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
     if not path.name.endswith("-wal") and not is_database(path):
-        return path.read_bytes()
+        return read_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
         sqlite_file.copy(path, copied)
@@ -119,8 +118,6 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield from recorded
         if recorded:
             return
-    if path.stat().st_size > _LARGEST and not is_store(path):
-        raise MachineError(f"it has over {_LARGEST >> 20} MB and was not read", hint="Split it.")
     from llmproxy.core.secrets.scan import SHAPED, names_in
 
     text = _read(path).decode("utf-8", "surrogateescape")

@@ -17,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
@@ -146,12 +147,12 @@ def document_of(path: Path, known: str = "") -> dict[str, Any]:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
         if same["test"] == known:
             return same
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the report {path} cannot be read: {error}.") from error
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not (isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found):
         raise SettingsError(f"{path} is no JSON report of tests.", hint=_HINT)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from llmproxy.files import read_text
 from llmproxy.report.events import Event
 from llmproxy.report.story import Run, Story, StoryScenario, plain
 
@@ -93,7 +94,7 @@ Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] 
 
 def read_entries(path: Path) -> list[Entry]:
     """Return the runs of a report, `json` or `jsonl`, as plain values. Raises OSError; ValueError, KeyError or TypeError where it is none."""
-    text = path.read_text("utf-8")
+    text = read_text(path)
     first = text.lstrip().partition("\n")[0].rstrip()
     if not (first.startswith('{"event"') and first.endswith("}")):
         runs = [run for scenario in json.loads(text)["scenarios"] for run in scenario["runs"]]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ def answered(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
 def refused(error: LLMProxyError) -> PageAnswer:
     """Return an error as the page reads it."""
     told = {"code": error.code, "message": error.message, "hint": error.hint}
-    return json_answer(error.status, {"error": told})
+    status = 404 if isinstance(error, CassetteNotFound) else error.status
+    return json_answer(status, {"error": told})
 
 
 def to_page() -> PageAnswer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -183,3 +184,14 @@ def test_what_cannot_be_merged_is_said(
     assert main(["merge", *words]) == 2
     assert said in capsys.readouterr().err
     assert not {"a", "s.db"} & {each.name for each in tmp_path.iterdir()}
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line: nothing of ours is broken. A socket is there, and nobody can open it, root neither."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("part.json")
+        assert main(["merge", "part.json", "--report", "json=whole.json"]) == 3
+    assert "llmproxy: part.json cannot be read: " in capsys.readouterr().err

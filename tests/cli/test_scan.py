@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,14 @@ def test_files_and_folders_are_looked_through(tmp_path: Path, capsys: pytest.Cap
     assert run(capsys, tmp_path / "none.db", "scan", str(tmp_path / "cassettes"))[0] == 0
     (tmp_path / "cassettes" / "broken.db").write_bytes(b"SQLite format 3\0" + b"x" * 100)
     assert run(capsys, tmp_path / "none.db", "scan", str(tmp_path / "cassettes"))[0] == 3
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no device without an end here")
+def test_what_has_no_end_is_an_error(tmp_path: Path) -> None:
+    """Not clean, and not read until memory is full."""
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    ended = subprocess.run(
+        [sys.executable, "-m", "llmproxy", "scan", str(tmp_path / "zero")], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    assert "zero: it has over 268,435,456 bytes, and no more are read" in ended.stderr

@@ -245,6 +245,12 @@ def test_a_bad_number_is_the_askers_mistake(asker: Asker, query: str) -> None:
     assert (status, json.loads(body)["error"]["code"]) == (400, "llmproxy_question")
 
 
+def test_a_call_that_is_not_there_is_not_found(asker: Asker) -> None:
+    """It may have been replaced; nothing in the proxy is wrong."""
+    status, body = asker.ask(DATA + "call?id=987654321")
+    assert (status, json.loads(body)["error"]["code"]) == (404, "llmproxy_cassette_not_found")
+
+
 def test_it_is_for_reading(asker: Asker) -> None:
     """Nothing below it takes anything."""
     assert asker.ask(DATA + "live", method="POST")[0] == 405

@@ -19,6 +19,7 @@ from typing import Any
 from llmproxy.client.tools.configuring import ToolsConfig, make_config, put_in_command, read_config
 from llmproxy.client.tools.shells import in_shell
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 
 NONE = "none"
 """Of --mcp-config: let the agent's servers be."""
@@ -51,7 +52,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
     if asked is not None and asked != NONE:
         put_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
-            text = (cwd / asked).read_text(encoding="utf-8")
+            text = read_text(cwd / asked)
         except (OSError, ValueError) as error:
             raise SettingsError(f"--mcp-config {asked} cannot be read: {error}") from error
 

@@ -23,6 +23,7 @@ from llmproxy.core.faults.presets import PRESETS, preset_text
 from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_bytes
 from llmproxy.protocol import Channel
 from llmproxy.values import did_you_mean
 
@@ -94,11 +95,9 @@ def _from_file(asked: str, folder: Path) -> Faults:
         near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
         raise BadFaults(f"faults: {asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, LARGEST)
     except OSError as error:
         raise BadFaults(f"faults: cannot read {asked}: {error.strerror or error}", hint=_ALL) from error
-    if len(data) > LARGEST:
-        raise BadFaults(f"faults: {asked} has {len(data)} bytes; at most {LARGEST} are read.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

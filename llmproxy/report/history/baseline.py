@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
 
 __all__ = ["BaselineReport", "against", "compared", "rank", "read_baseline"]
@@ -32,10 +33,10 @@ def read_baseline(
 
     """
     try:
-        rows = {str(row["scenario"]): row for row in json.loads(path.read_text("utf-8"))["summary"]}
+        rows = {str(row["scenario"]): row for row in json.loads(read_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
         raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
     if scenarios is not None and not rows.keys() & set(scenarios):

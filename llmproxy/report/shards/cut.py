@@ -18,6 +18,7 @@ from statistics import median_low
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 
 __all__ = ["Shard", "read_shard", "read_times", "split", "told", "weights"]
 
@@ -57,7 +58,7 @@ def read_shard(text: str, flag: str = "--shard") -> Shard:
 def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
     """Return how long each scenario or test took in an earlier test, milliseconds, from its JSON report. Raises SettingsError."""
     try:
-        times = json.loads(path.read_text("utf-8"))["times"]
+        times = json.loads(read_text(path))["times"]
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error

@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.files import read_bytes
 from llmproxy.report.junit import MARK, WHOLE, finish
 from llmproxy.report.shards.merging import Advise, check_cut, ended_late, fold, missing, once, whole_notes
 
@@ -50,7 +51,7 @@ def read_junit(path: Path) -> JUnitPart:
         OSError: it cannot be read.
 
     """
-    data = path.read_bytes()
+    data = read_bytes(path)
     found = _TOLD.search(data)
     try:
         root = ET.fromstring(data)  # noqa: S314 - a report of ours; nothing outside is loaded

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_bytes, read_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT
 from llmproxy.report.revive import revived
@@ -67,9 +68,7 @@ def read_part(path: Path, kind: str) -> PartReport:
     """
     try:
         story = (
-            _lines(path)
-            if kind == "jsonl"
-            else _story(_page(path) if kind == "html" else json.loads(path.read_bytes()))
+            _lines(path) if kind == "jsonl" else _story(_page(path) if kind == "html" else json.loads(read_bytes(path)))
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
@@ -89,7 +88,7 @@ def read_part(path: Path, kind: str) -> PartReport:
 
 
 def _page(path: Path) -> Mapping[str, Any] | None:
-    found = _DATA.search(path.read_bytes())
+    found = _DATA.search(read_bytes(path))
     try:
         data = json.loads(found[1]) if found else {}
     except (ValueError, RecursionError):
@@ -99,7 +98,7 @@ def _page(path: Path) -> Mapping[str, Any] | None:
 
 def _lines(path: Path) -> Story:
     story = Story()
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_text(path).splitlines():
         story.add(revived(json.loads(line)))
     return story
 

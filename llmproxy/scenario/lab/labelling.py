@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.types import Message
 
@@ -54,7 +55,7 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
     except OSError as error:
         hint = "A run is found by its id in the report of the last `llmproxy test` only."
         raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.", hint=hint) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
     if run and not found:
@@ -70,12 +71,10 @@ def known_ids(path: Path) -> frozenset[str]:
     """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of file."""
     if not path.is_file():
         return frozenset()
-    lines = [
-        line for line in path.read_text("utf-8").splitlines() if line.strip() and not line.lstrip().startswith("#")
-    ]
+    lines = [line for line in read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     try:
         return frozenset(str(json.loads(line)["id"]) for line in lines)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
 
 
@@ -92,7 +91,7 @@ def put_label(path: Path, report: Path, run: str, criterion: str, label: str) ->
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     known_ids(path)
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    lines = read_text(path).splitlines() if path.is_file() else []
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
     for line in lines:

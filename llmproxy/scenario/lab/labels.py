@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.types import Message
 
@@ -53,7 +54,7 @@ def read_labels(path: Path) -> list[Labelled]:
 
     """
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the labels {path} cannot be read: {getattr(error, 'strerror', None) or error}."
@@ -81,7 +82,7 @@ def read_labels(path: Path) -> list[Labelled]:
 
 def _labelled(line: str, default_id: str) -> Labelled:
     try:
-        said = json.loads(line)
+        said = json.loads(line, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
         raise _Wrong(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):

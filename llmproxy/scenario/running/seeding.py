@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
 
@@ -113,7 +114,7 @@ def _named(name: str) -> tuple[str, int]:
 
 def _read(path: Path) -> list[Any]:
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the history {str(path)!r} cannot be read: {error}",
@@ -121,11 +122,11 @@ def _read(path: Path) -> list[Any]:
         ) from error
     try:
         value = (
-            [json.loads(line) for line in text.splitlines() if line.strip()]
+            [json.loads(line, object_pairs_hook=unique_members) for line in text.splitlines() if line.strip()]
             if path.suffix == ".jsonl"
-            else json.loads(text)
+            else json.loads(text, object_pairs_hook=unique_members)
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"the history {str(path)!r} is no JSON: {error}") from error
     value = value.get("messages") if isinstance(value, dict) else value
     return value if isinstance(value, list) else [value]

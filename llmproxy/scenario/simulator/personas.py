@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_text
 from llmproxy.scenario.prompts.load import data, fenced
 
 __all__ = ["Persona", "persona_of", "personas"]
@@ -85,7 +86,7 @@ def personas() -> dict[str, Persona]:
 
 def _from_file(path: Path) -> Persona:
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
     if path.suffix in {".md", ".txt"}:

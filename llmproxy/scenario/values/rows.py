@@ -21,6 +21,7 @@ from typing import Any
 
 from llmproxy.amounts import counted
 from llmproxy.errors import SettingsError
+from llmproxy.files import read_bytes, unique_members
 
 __all__ = ["KINDS", "Row", "RowError", "rows_of"]
 
@@ -57,12 +58,9 @@ def rows_of(path: str | Path) -> list[Row]:
             str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
         )
     try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size <= MAX_BYTES else b""
+        content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise RowError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
-    if size > MAX_BYTES:
-        raise RowError(str(path), 0, f"has {size:,} bytes; up to {MAX_BYTES:,} are read")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -116,7 +114,7 @@ def _jsonl(text: str, file: str) -> list[Row]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                value = json.loads(line)
+                value = json.loads(line, object_pairs_hook=unique_members)
             except (ValueError, RecursionError) as error:
                 raise RowError(file, number, _no_json(error)) from error
             found.append(_row(value, file, number))
@@ -138,13 +136,16 @@ def _json(text: str, file: str) -> list[Row]:
         raise RowError(file, getattr(error, "lineno", 0), _no_json(error)) from error
     if not isinstance(whole, list):
         raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
-    found, read = [], json.JSONDecoder().raw_decode
+    found, read = [], json.JSONDecoder(object_pairs_hook=unique_members).raw_decode
     at = text.find("[") + 1
     line = 1 + text.count("\n", 0, at)
     for _ in whole:
         begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr] # it fits everywhere
         line += text.count("\n", at, begin)
-        value, at = read(text, begin)
+        try:
+            value, at = read(text, begin)
+        except ValueError as error:  # a member stands twice: all else is told of the whole
+            raise RowError(file, line, _no_json(error)) from error
         found.append(_row(value, file, line))
         line += text.count("\n", begin, at)
     return found

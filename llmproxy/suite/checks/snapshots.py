@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import MachineError, SuiteError
+from llmproxy.files import read_text
 
 __all__ = ["Snapshots", "in_ci", "refuse_in_ci"]
 
@@ -53,10 +54,10 @@ class Snapshots:
         """
         path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
         try:
-            tree = json.loads(path.read_text("utf-8"))
+            tree = json.loads(read_text(path))
         except FileNotFoundError:
             return cls(path, update)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
         if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
             raise SuiteError(

@@ -12,6 +12,7 @@ from datetime import date, time
 from difflib import get_close_matches
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
+from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -37,6 +38,8 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 """Keywords whose members are schemas, by names of the user's."""
 _DATA = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are no schemas, whatever they look like."""
+_STEPS = 500_000
+"""Rules of a schema that are held against parts of one value, some seconds; definitions that double need any number."""
 
 
 def _hold(text: str, rule: str) -> str:
@@ -83,6 +86,8 @@ def _schema(operand: object) -> str:
         return f"takes a JSON Schema, not {kind(operand)}"
     import jsonschema
 
+    if not isinstance(dialect := operand.get("$schema", ""), str):
+        return f"this is no JSON Schema: at $.$schema {show(dialect, 100)} is not of type 'string'"
     base = _validator(operand)
     try:
         base.check_schema(operand)
@@ -110,6 +115,75 @@ def _unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]
         elif key not in _DATA:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 yield from _unchecked(each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else ""))
+
+
+class _Names:
+    """The patterns of `patternProperties` and the names of a value that they find.
+
+    jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in every name that the
+    value holds, and the validator gets in its place one that is these names.
+    """
+
+    def __init__(self, value: object) -> None:
+        self.names = dict.fromkeys(_names(value))
+        self.written: dict[str, str] = {}
+        """What stands in the place of a pattern -> the pattern."""
+
+    def schema(self, schema: object) -> object:
+        """Return a schema in which every pattern of a name is the names that it finds. Raises StepError."""
+        if isinstance(schema, list):
+            return [self.schema(each) for each in schema]
+        if not isinstance(schema, Mapping):
+            return schema
+        return {key: self._keyword(key, value) for key, value in schema.items()}
+
+    def _keyword(self, key: str, value: object) -> object:
+        if key in _NAMED and isinstance(value, Mapping):
+            within = key == "patternProperties"
+            return {self._found(name) if within else name: self.schema(each) for name, each in value.items()}
+        return value if key in _DATA else self.schema(value)
+
+    def _found(self, pattern: str) -> str:
+        found = "|".join(re.escape(name) for name in self.names if search(pattern, name))
+        made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
+        self.written[made] = pattern
+        return made
+
+    def told(self, message: str) -> str:
+        """Return a message with the patterns as they were written."""
+        for made, pattern in self.written.items():
+            message = message.replace(repr(made), repr(pattern))
+        return message
+
+
+def _names(value: object) -> Iterator[str]:
+    """Give the names of all objects in a value."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, Mapping):
+            yield from each
+            left.extend(each.values())
+        elif isinstance(each, list):
+            left.extend(each)
+
+
+def _counted(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return a validator's rules, which together are held against something `most` times at most."""
+    steps = count(1)
+
+    def of(rule: Any) -> Any:  # noqa: ANN401 (rules of jsonschema)
+        def run(*asked: object) -> Iterator[Any]:
+            if next(steps) > most:
+                raise StepError(
+                    f"the schema did not come to an end within {most:,} steps",
+                    hint="definitions that name another one twice, level after level, cause this; write it without them",
+                )
+            yield from rule(*asked) or ()
+
+        return run
+
+    return {name: of(rule) for name, rule in rules.items()}
 
 
 @cache
@@ -153,8 +227,9 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
             yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend
-    made = extend(_validator(operand), {"pattern": pattern})
-    checker = made(operand, registry=Registry(), format_checker=_formats())
+    base, names = _validator(operand), _Names(value)
+    made = extend(base, _counted({**base.VALIDATORS, "pattern": pattern}, _STEPS))
+    checker = made(names.schema(operand), registry=Registry(), format_checker=_formats())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
-    told = [f"at {error.json_path}: {error.message:.200}" for error in errors[:5]]
+    told = [f"at {error.json_path}: {names.told(error.message):.200}" for error in errors[:5]]
     return Found.of(not errors, "; ".join(told))

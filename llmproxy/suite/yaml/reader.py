@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from llmproxy.files import read_bytes
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, meant
 from llmproxy.suite.yaml.text import decoded, explain, too_large
 
@@ -54,7 +55,7 @@ def read_file(
     shown = name or str(path)
     try:
         size = path.stat().st_size
-        content = path.read_bytes() if size <= MAX_BYTES else b""
+        content = read_bytes(path, MAX_BYTES) if size <= MAX_BYTES else b""
     except OSError as error:
         problems.add(None, f"cannot read {shown}: {error.strerror or error}")
         return []

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
+from llmproxy.files import read_text
 from llmproxy.trace.values.problems import TraceNotJSON
 
 
 def read[T](path: Path, make: Callable[[Any], T]) -> T:
     """Read a JSON file and make something of it; errors name the file. Raises as `Cassette.load`."""
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path)
     except FileNotFoundError as error:
         raise CassetteNotFound(f"There is no trace file {path}.", hint="`export --format spans` writes one.") from error
     except UnicodeDecodeError as error:

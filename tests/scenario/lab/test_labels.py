@@ -60,6 +60,7 @@ def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ("{", "this is not JSON"),
+        ('{"id": "a", "id": "b"}', "'id' stands twice in one object"),
         ("[1]", "no JSON object"),
         ({**GOOD, "mesages": []}, "unknown member mesages"),
         ({**GOOD, "transcript": MESSAGES}, "one of them"),

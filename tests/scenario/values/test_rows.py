@@ -58,6 +58,8 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
         ("a.yaml", "# nothing\n", 0, "has no rows"),
         ("a.json", '[{"id": "a"},\n\n {"n": 1}]', 3, "this case has no `id`"),
         ("a.json", '[\n{"id": "a"}, [1]]', 2, "a row is a mapping"),
+        ("a.jsonl", '{"n": 1}\n{"n": 1, "n": 2}\n', 2, "'n' stands twice in one object"),
+        ("a.json", '[{"n": 1},\n {"n": {"a": 1, "a": 2}}]', 2, "'a' stands twice in one object"),
         ("a.xlsx", "x", 0, "data is read from .csv"),
     ],
 )  # fmt: skip

@@ -47,3 +47,66 @@ def test_names_of_a_user_are_no_misspelt_keywords(schema: dict[str, object]) -> 
     """Of properties, in values, and what other tools write beside."""
     assert REGISTRY["jsonSchema"].rule is json_schema
     assert REGISTRY["jsonSchema"].objection(schema) == ""
+
+
+_FOR_EVER = "^(a|aa)+$"
+_KEYS = {"a" * 60 + "!": 1}
+_FALSE: dict[str, object] = {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"patternProperties": {_FOR_EVER: {"type": "string"}}},
+        {"patternProperties": {_FOR_EVER: True}, "additionalProperties": False},
+        {"allOf": [{"patternProperties": {_FOR_EVER: True}}], "unevaluatedProperties": False},
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema",
+            "allOf": [{"patternProperties": {_FOR_EVER: True}}],
+            "unevaluatedProperties": False,
+        },
+        {"propertyNames": {"pattern": _FOR_EVER}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"b": {"patternProperties": {_FOR_EVER: True}}}}}},
+    ],
+)
+def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
+    """Wherever jsonschema searches one by itself."""
+    (found,) = check("x", _KEYS, {"jsonSchema": schema}, Scope())
+    assert found.status is Status.ENVIRONMENT_ERROR
+    assert "did not come to an end within 1 s" in found.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "told"),
+    [
+        ({"patternProperties": {"^x-": {"type": "string"}}}, {"x-a": "", "y": 1}, {"x-a": 1}, "$['x-a']: 1 is not"),
+        ({"patternProperties": {"^x-": True}, **_FALSE}, {"x-a": 1}, {"y": 1}, "match any of the regexes: '^x-'"),
+        ({"patternProperties": {"^x": True, "(?i)Y": True}, **_FALSE}, {"x": 1, "y": 1}, {"z": 1}, "'z' does not match"),
+        ({"properties": {"patternProperties": {"type": "string"}}}, {"patternProperties": ""}, {"patternProperties": 1}, "1 is not"),
+        ({"const": {"patternProperties": {"a": 1}}}, {"patternProperties": {"a": 1}}, {"patternProperties": {"b": 1}}, "was expected"),
+        ({"patternProperties": {"^a.b$": True, "^c": True}, "unevaluatedProperties": False}, {"a.b": 1, "axb": 1}, {"a": {"a.b": 1}}, "'a' was"),
+    ],
+)  # fmt: skip
+def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: object, bad: object, told: str) -> None:
+    """Also where one has flags of its own, and where the word is a name of the user's."""
+    (held,) = check("x", good, {"jsonSchema": schema}, Scope())
+    (failed,) = check("x", bad, {"jsonSchema": schema}, Scope())
+    assert (held.status, failed.status) == (Status.PASSED, Status.FAILED)
+    assert told in failed.message
+
+
+def test_definitions_that_double_end() -> None:
+    """Forty levels, each of which names the next one twice, are a million million steps."""
+    doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {"type": "object"}}}
+    (found,) = check("x", {}, {"jsonSchema": schema}, Scope())
+    assert found.status is Status.ENVIRONMENT_ERROR
+    assert "did not come to an end within 500,000 steps" in found.message
+
+
+@pytest.mark.parametrize("value", [3, [], {}, None, True, 1.5])
+@pytest.mark.parametrize("keyword", ["$schema", "$id", "$ref", "$defs", "$anchor", "$vocabulary", "$dynamicRef"])
+def test_an_odd_value_of_a_keyword_is_refused_in_words(keyword: str, value: object) -> None:
+    """Never a traceback of the library that reads it."""
+    objection = REGISTRY["jsonSchema"].objection({keyword: value, "type": "object"})
+    assert objection.startswith("this is no JSON Schema: at $") or value == {}

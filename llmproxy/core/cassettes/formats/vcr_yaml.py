@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmproxy import files
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind, recorded_of
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
@@ -95,7 +96,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE:
             raise CassetteCorrupt(f"{path}: larger than {MAX_FILE >> 20} MiB.")
-        return path.read_bytes()
+        return files.read_bytes(path, MAX_FILE)
     except FileNotFoundError as error:
         raise CassetteNotFound(f"There is no cassette file {path}.") from error
     except OSError as error:

@@ -1,0 +1,38 @@
+"""Files that somebody names, read whole up to a bound, so that `/dev/zero` is refused as a file that is too large."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+LARGEST = 1 << 28
+"""Bytes of a file that is read whole."""
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """Return a file's bytes. Raises OSError, also for one of more than `most` bytes or without an end."""
+    with path.open("rb") as file:
+        found = path.stat()
+        regular = stat.S_ISREG(found.st_mode)
+        data = file.read(most + 1) if not regular or found.st_size <= most else None
+    if data is None or len(data) > most:
+        raise OSError(errno.EFBIG, f"it has over {most:,} bytes, and no more are read", str(path))
+    return data
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """Return a file's text, of UTF-8 with or without a byte order mark. Raises OSError, UnicodeDecodeError."""
+    return read_bytes(path, most).decode("utf-8-sig")
+
+
+def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError where a name stands twice: the last one would win unseen."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"{name!r:.80} stands twice in one object")
+        made[name] = value
+    return made

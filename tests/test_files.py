@@ -1,0 +1,40 @@
+"""Files that somebody names: whole, bounded, and no member of JSON unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from llmproxy.files import read_bytes, read_text, unique_members
+
+
+def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
+    """And not a byte beyond."""
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbf12345")
+    assert read_bytes(path, 8) == b"\xef\xbb\xbf12345"
+    assert read_text(path) == "12345"
+    with pytest.raises(OSError, match="it has over 7 bytes, and no more are read"):
+        read_bytes(path, 7)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_what_has_no_size_is_read_up_to_the_same_bound(tmp_path: Path) -> None:
+    """A shell's `<(...)` is a file like others; a device has no end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(b"[1]",)).start()
+    assert read_bytes(pipe) == b"[1]"
+    with pytest.raises(OSError, match="over 1,000 bytes"):
+        read_bytes(Path("/dev/zero"), 1000)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 1}}]'])
+def test_a_member_that_stands_twice_is_refused(text: str) -> None:
+    """The last one would win, and nobody would see it."""
+    with pytest.raises(ValueError, match="'a' stands twice in one object"):
+        json.loads(text, object_pairs_hook=unique_members)
