@@ -192,6 +192,10 @@ class Flow:
                     f"{name} stands where a tool is named, which no variable can be",
                     "write the tool's name",
                 )
+        for wanted in given.values() if isinstance(given, Mapping) else ():
+            if isinstance(wanted, Mapping):
+                others = {key: wanted[key] for key in ("before", "after") if key in wanted}
+                self.tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
 
     def expected(self, value: object, at: YamlPlace | None) -> None:
         """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
@@ -110,12 +111,35 @@ class Talk(StepBase):
     def _named(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             complain(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
+        if circle := _circle(self.tools or {}):
+            what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
+            complain(
+                info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
+            )
         return self
 
     @property
     def about_wire(self) -> tuple[str, ...]:
         """The assertions that need the agent's traffic, as the file names them."""
         return tuple(key for key in ABOUT_WIRE if key in self.given)
+
+
+def _circle(tools: Mapping[str, ToolExpect]) -> list[str]:
+    """Return tools each of which is to come before the next one, up to the first again; empty where there are none.
+
+    Where one call is enough (`every: false`) a tool may come before and after another one, and after itself.
+    """
+    earlier: dict[str, set[str]] = {}
+    for name, wanted in tools.items():
+        if isinstance(wanted, ToolExpect) and wanted.every is not False and wanted.count != 0:
+            earlier.setdefault(name, set()).update({wanted.after} - {None})
+            if wanted.before is not None:
+                earlier.setdefault(wanted.before, set()).add(name)
+    try:
+        TopologicalSorter(earlier).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 class ChatStep(Talk):

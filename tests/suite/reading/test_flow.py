@@ -95,6 +95,7 @@ BAD = [
     ("vars: {x: book}\nsteps: [{chat: a, tools: {$x: {count: 0}}}]", "$x stands where a tool is named"),
     ("steps: [{chat: a, serverTools: {'${x}': 0}}]", "${x} stands where a tool is named"),
     ("steps: [{chat: a, toolOrder: [a, $x]}]", "$x stands where a tool is named"),
+    ("vars: {x: a}\nsteps: [{chat: a, tools: {b: {after: $x}}}]", "$x stands where a tool is named"),
     ("mock: {get: $tsk}\nsteps: [{chat: x}]", "$tsk: nothing is called $tsk"),
     ("usage: {callCount: {lt: $tsk}}\nsteps: [{chat: x}]", "$tsk: nothing is called $tsk"),
     ("steps: [{chat: x}, {judge: names no $tsk}]", "$tsk: nothing is called $tsk"),

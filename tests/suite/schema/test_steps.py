@@ -47,6 +47,19 @@ def test_a_step_says_what_it_asserts_about_the_wire() -> None:
     assert load_fragment("step", "{chat: hi, response: {contains: x}}").about_wire == ()
 
 
+@pytest.mark.parametrize(
+    "tools",
+    [
+        "{book: {every: false, status: executed, after: book}}",
+        "{a: {before: b}, b: {before: c}, c: {after: a}}",
+        "{a: {count: 0, before: a}}",
+    ],
+)
+def test_an_order_that_can_hold_is_taken(tools: str) -> None:
+    """One call of a tool may come after another call of it."""
+    assert load_fragment("step", f"{{chat: hi, tools: {tools}}}").kind == "chat"
+
+
 def test_snapshots_are_asked_for_by_names() -> None:
     """All of a call, or its name only."""
     made = [
@@ -65,6 +78,11 @@ def test_snapshots_are_asked_for_by_names() -> None:
         ("{chat: hi, wait: {ms: 1}}", "this is `chat` and `wait` (make it several steps)"),
         ("{chat: ''}", "`chat` takes a text that is not empty"),
         ("{chat: hi, label: 5}", "`label` takes a text"),
+        ("{chat: hi, tools: {a: {before: a}}}", "cannot all hold: a before a"),
+        ("{chat: hi, tools: {a: {after: a}}}", "cannot all hold: a before a"),
+        ("{chat: hi, tools: {a: {before: b}, b: {before: a}}}", "cannot all hold: "),
+        ("{chat: hi, tools: {a: {before: b, after: b}}}", "cannot all hold: "),
+        ("{chat: hi, tools: {a: {before: b}, b: {before: c}, a2: 1, c: {before: a}}}", "cannot all hold: "),
         ("{chat: hi, onlyTools: true}", "`onlyTools` needs `tools`"),
         ("{chat: hi, observe: no}", "takes one of 'wire' or 'none'"),
         ("{chat: hi, created: []}", "`created` takes at least one item, not an empty list"),
