@@ -131,8 +131,9 @@ def _circle(tools: Mapping[str, ToolExpect]) -> list[str]:
     """
     earlier: dict[str, set[str]] = {}
     for name, wanted in tools.items():
-        if isinstance(wanted, ToolExpect) and wanted.every is not False and wanted.count != 0:
-            earlier.setdefault(name, set()).update({wanted.after} - {None})
+        if wanted.every is not False and wanted.count != 0:
+            if wanted.after is not None:
+                earlier.setdefault(name, set()).add(wanted.after)
             if wanted.before is not None:
                 earlier.setdefault(wanted.before, set()).add(name)
     try:
