@@ -180,6 +180,16 @@ def list_alike(made: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield same[0], same[1]
 
 
+def swap_ids(made: Sequence[str], recorded: World, present: World) -> World:
+    """Return this run with the recorded run's ids, each where another of its kind was: tools side by side that count from one seed."""
+    values = dict(present.values)
+    for kind in ("run", "mint", "commit"):
+        same = [name for name in made if name.startswith(kind)]
+        if len(same) > 1:
+            values |= {name: recorded.values[other] for name, other in zip(same, [*same[1:], same[0]], strict=True)}
+    return World(values, present.shuffled)
+
+
 def is_named_again(run: Run, name: str) -> bool:
     """Tell whether a later turn names an id that a tool made."""
     texts = (text for turn in run.turns for text in turn.arguments.values())

@@ -8,7 +8,7 @@ its own. Ids, signatures and what only its maker can read are left out: they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -159,15 +159,15 @@ def _index(event: object, path: Path) -> object:
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 
 
-def rename(value: Any, path: Path, new: str) -> bool:  # noqa: ANN401 - JSON
-    """Call the member at a path otherwise, in place and in its order; False where another is called so already."""
-    for step in path[:-1]:
+def rename(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
+    """Call members of the object at a path otherwise, all at once, in place and in their order; False where two would be called alike."""
+    for step in path:
         value = value[step]
-    members = list(value.items())
-    if new in value:
+    members = {names.get(name, name): each for name, each in value.items()}
+    if len(members) < len(value):
         return False
     value.clear()
-    value.update((new if name == path[-1] else name, each) for name, each in members)
+    value.update(members)
     return True
 
 

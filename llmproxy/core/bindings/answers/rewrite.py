@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
-from llmproxy.core.bindings.answers.channels import ChannelForm, Piece, list_arguments, list_pieces, put, rename
+from llmproxy.core.bindings.answers.channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
 from llmproxy.core.bindings.answers.quoting import is_in_fence, may_stand
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.values.forms import Spot
@@ -46,6 +46,8 @@ _COMMANDS = re.compile(
 _WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
 """Members that hold what is written into a file."""
 _WHOLE_ID = 8
+_GAP = "\0"
+"""Stands for what was exchanged: it is of no id and of no word."""
 
 
 class RewrittenPart(NamedTuple):
@@ -129,6 +131,8 @@ class Rewriter:
         self._tokens = IdentityTokens(each for each in whole if each.recorded != each.present)
         self._shorts = list_shorts(bindings.pairs, whole)
         self._changed: Mapping[str, Identity] = list_changed(whole)
+        self._members: dict[tuple[int, Path], dict[str, str]] = {}
+        """What members of objects are called in this run, by value and place of the object."""
         self.names: set[str] = set()
         """Bindings whose values were written."""
 
@@ -180,12 +184,13 @@ class Rewriter:
                 _note_tools(each, tools)
         for channel, pieces in channels.items():
             edited |= self._channel(values, pieces, tools.get(channel) or tools.get(_block(channel)) or "")
+        self._rename(values)
         return edited
 
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
-        place = f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in piece.path)}"
+        place = _written(piece.path)
         if piece.is_name:
-            return self._named(values[n], piece, place)
+            return self._called(n, piece, place)
         node = _get(values[n], piece.path)
         if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -199,15 +204,22 @@ class Rewriter:
         put(values[n], piece.path, new)
         return True
 
-    def _named(self, value: object, piece: Piece, place: str) -> bool:
-        """Rewrite what a member is called."""
+    def _called(self, n: int, piece: Piece, place: str) -> bool:
+        """Note what a member is called in this run."""
         changes = list(self._changes(piece.text, place, None))
         self._left(piece.text, changes, place)
         if (new := apply_changes(piece.text, changes)) == piece.text:
             return False
-        if not rename(value, piece.path, new):
-            raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, piece.text, new, " and ".join(sorted(self.names))))
+        self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
         return True
+
+    def _rename(self, values: list[object]) -> None:
+        """Rename members, the innermost first, those of one object at once: two may have changed places."""
+        for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
+            if not rename(values[n], path, names):
+                place, (old, new) = _written(path), next(iter(names.items()))
+                raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+        self._members.clear()
 
     def _channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
         """Rewrite a text that comes in pieces: what is new goes where the old began."""
@@ -351,15 +363,22 @@ class Rewriter:
             raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
 
     def _left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
-        """Refuse a text in which a recorded identity is left."""
+        """Refuse a text in which a recorded identity is left.
+
+        Only what stays of the recorded text can leave one: in what this run's values say, four digits are somebody's only by chance.
+        """
         if not self._changed:
             return
-        after = apply_changes(text, list(changes))
+        stays = apply_changes(text, [each._replace(new=_GAP) for each in changes])
         for value, identity in self._changed.items():
-            if len(value) >= _WHOLE_ID and is_left(identity, after):
+            if len(value) >= _WHOLE_ID and is_left(identity, stays):
                 raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
-        if (begun := find_begun(self._changed.values(), after)) is not None:
+        if (begun := find_begun(self._changed.values(), stays)) is not None:
             raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
+
+
+def _written(path: Path) -> str:
+    return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
 
 
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:

@@ -82,12 +82,14 @@ def _says(name: str, before: str) -> bool:
     )
 
 
+_UUID = re.compile(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![^\W_])")
+"""Four digits between its dashes begin no other id."""
 _BEGUN = re.compile(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
 
 
 def find_begun(changed: Iterable[Identity], text: str) -> tuple[Identity, str] | None:
     """Return the recorded value of which a text names fewer digits than are told from other words, and these digits."""
-    begun = {found[0]: found[0] for found in _BEGUN.finditer(text)}
+    begun = {found[0]: found[0] for found in _BEGUN.finditer(_UUID.sub("", text))}
     for each in changed if begun else ():
         if each.kind in PREFIXED and len(each.recorded) > SHORTEST_PREFIX:
             for word in begun:

@@ -126,6 +126,31 @@ def test_a_recorded_id_that_is_left_is_a_leak() -> None:
     assert result.why is Why.LEAKED
 
 
+@pytest.mark.parametrize("text", ["{made}", "{other}", "see /tmp/a/x and {made}.txt", "{made} {other}"])
+def test_what_this_run_made_leaks_nothing(text: str) -> None:
+    """Four digits of a new id, or of another uuid, or a folder's name, begin a recorded id by chance."""
+    other, folder = "99999999-9999-4999-8999-99993f2b9999", "/srv/3f2b/w"
+    new = NEW.replace("-1111-", "-3f2b-")
+    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", folder)])
+    said, wanted = (text.format(made=made, other=other.replace("-9999-", "-3f2b-")) for made in (OLD, new))
+    result = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": said}))
+    assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
+    left = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": f"{said}, in short 3f2b"}))
+    assert isinstance(left, Mismatch)
+    assert left.why is Why.LEAKED
+
+
+def test_two_ids_may_have_changed_places() -> None:
+    """Two tools side by side that count from one seed: what the one made is what the other made before."""
+    swapped = Fit((), (Identity("one", "uuid", OLD, NEW), Identity("other", "uuid", NEW, OLD)))
+    result = rewrite_answer(BINDINGS, swapped, _message({"type": "text", "text": f"{OLD}, then {NEW}"}))
+    assert _blocks(result)[0]["text"] == f"{NEW}, then {OLD}"
+    old, new = ({OLD: 1, "x": {NEW: OLD}, NEW: 2}, {NEW: 1, "x": {OLD: NEW}, OLD: 2})
+    call = {"type": "tool_use", "id": "t", "name": "edit", "input": old}
+    (block,) = _blocks(rewrite_answer(BINDINGS, swapped, _message(call)))
+    assert list(block["input"].items()) == list(new.items())
+
+
 @pytest.mark.parametrize(("length", "written"), [(40, 40), (10, 10), (7, 7)])
 def test_a_model_may_name_the_beginning_of_a_commit(length: int, written: int) -> None:
     """From seven digits on a prefix means the whole."""

@@ -22,6 +22,7 @@ from tests.support.renamings import (
     make_run,
     make_world,
     said,
+    swap_ids,
     write_answer,
 )
 
@@ -41,7 +42,9 @@ def test_a_renamed_run_gets_the_renamed_answer(operation: str) -> None:
     """Whatever the folders, days and ids: what the tools made this time stands in the answer, and nothing of the recorded run."""
     differed = 0
     for seed in SEEDS:
-        run, _, recorded, present, bindings = _worlds(seed)
+        run, made, recorded, present, bindings = _worlds(seed)
+        if seed % 4 == 0:
+            present = swap_ids(made, recorded, present)
         fit = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, present))
         assert isinstance(fit, Fit), (seed, str(fit))
         for stream in (False, True):
