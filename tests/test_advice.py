@@ -55,7 +55,7 @@ BY_HAND = {
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
-    "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
+    "cli/parts/demo/tools.py": "how one goes on, with an agent of one's own",
     "core/cassettes/uniting.py": "several stores, of which the text names the one that is meant, or the user chooses",
     "core/store/server/schema.py": "the store stands in the text, without its password",
     "core/store/server/store.py": "where the server is was said with its password, which no text repeats",

@@ -33,7 +33,7 @@ def audit(
     """Say which recordings count as one request, what served answers differed in from theirs, and why that is sound."""
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.sessions.journal import read_asked
+    from llmproxy.core.sessions.outcomes.journal import read_asked
     from llmproxy.core.store.audit import merged, served
 
     settings = gather({"store": store}).settings

@@ -262,7 +262,7 @@ def _chosen(database: Store, rows: Collection[RowSummary], *, superseded: bool, 
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
-        from llmproxy.core.sessions.journal import read_served
+        from llmproxy.core.sessions.outcomes.journal import read_served
 
         journal = Path(f"{database.path}.state.db")
         served = read_served(journal)

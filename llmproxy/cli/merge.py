@@ -155,7 +155,7 @@ def _folders(folders: Sequence[Path], target: Path) -> None:
 
 def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> None:
     from llmproxy.core.cassettes.uniting import unite_stores
-    from llmproxy.core.sessions.journals import merge_journals
+    from llmproxy.core.sessions.outcomes.journals import merge_journals
 
     if target.exists():
         raise SettingsError(

@@ -622,7 +622,7 @@ class RunEnding:
 
     def _doubts(self, report: Report, line: str, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""
-        from llmproxy.core.sessions.certify import Came, find_doubts
+        from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
 
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)

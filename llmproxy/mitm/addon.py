@@ -20,7 +20,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.providers.routing import PROVIDERS, REST
 from llmproxy.core.providers.upstreams import from_environment
-from llmproxy.core.sessions.outcome import Outcome, Summary, Totals
+from llmproxy.core.sessions.outcomes.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError, SettingsError, signed
 from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice

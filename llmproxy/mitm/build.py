@@ -17,8 +17,8 @@ from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.opening import open_store
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError

@@ -23,8 +23,8 @@ from pathlib import Path
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.sessions.certify import Came, find_doubts
-from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
+from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
+from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
 from llmproxy.core.store.file.ignored import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import build

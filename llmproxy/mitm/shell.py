@@ -24,7 +24,7 @@ from llmproxy.core.mcp.refusals import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
 from llmproxy.core.traffic.response_bytes import head_bytes

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.base.elsewhere import NAMES_ELSEWHERE
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
 from llmproxy.scenario.cases import Case, cases
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
-from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
 from llmproxy.scenario.running.connected import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
@@ -40,16 +40,16 @@ from llmproxy.scenario.types import (
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
-    from llmproxy.scenario.attacks.strategies import (
+    from llmproxy.scenario.judge_agent import JudgeAgent
+    from llmproxy.scenario.red_team_agent import RedTeamAgent
+    from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
+    from llmproxy.scenario.simulator.attacks.strategies import (
         DEFAULT_GOAT_TECHNIQUES,
         CrescendoStrategy,
         GoatStrategy,
         RedTeamStrategy,
         Technique,
     )
-    from llmproxy.scenario.judge_agent import JudgeAgent
-    from llmproxy.scenario.red_team_agent import RedTeamAgent
     from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 
 __all__ = [
@@ -110,10 +110,10 @@ default_config = ScenarioConfig.default_config
 """As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
 
 _LATE = {
-    **dict.fromkeys(("AttackTechnique", "DEFAULT_TECHNIQUES"), "attacks.encodings"),
+    **dict.fromkeys(("AttackTechnique", "DEFAULT_TECHNIQUES"), "simulator.attacks.encodings"),
     **dict.fromkeys(
         ("DEFAULT_GOAT_TECHNIQUES", "CrescendoStrategy", "GoatStrategy", "RedTeamStrategy", "Technique"),
-        "attacks.strategies",
+        "simulator.attacks.strategies",
     ),
     "JudgeAgent": "judge_agent",
     "RedTeamAgent": "red_team_agent",

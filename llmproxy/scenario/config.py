@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmproxy.scenario.plain import Plain, names_of
+from llmproxy.scenario.base.plain import Plain, names_of
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
@@ -209,7 +209,7 @@ class ScenarioConfig(Plain):
 
 
 def _refused(where: str, given: Mapping[str, Any]) -> None:
-    from llmproxy.scenario.elsewhere import refuse_elsewhere
+    from llmproxy.scenario.base.elsewhere import refuse_elsewhere
 
     for name in refuse_elsewhere(where, given):
         raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Criterion
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
-from llmproxy.scenario.elsewhere import refuse_slips
 from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
 from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
 from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of

@@ -19,21 +19,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique, looks_encoded
-from llmproxy.scenario.attacks.strategies import (
+from llmproxy.scenario.base.elsewhere import refuse_slips
+from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.errors import ModelError, ModelUnset
+from llmproxy.scenario.models.models import complete, configured
+from llmproxy.scenario.prompts.load import fenced, prompt
+from llmproxy.scenario.prompts.surroundings import description_of, session_of
+from llmproxy.scenario.script import agent, judge, user
+from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique, looks_encoded
+from llmproxy.scenario.simulator.attacks.strategies import (
     CrescendoStrategy,
     GoatStrategy,
     RedTeamStrategy,
     Technique,
     unfenced,
 )
-from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.elsewhere import refuse_slips
-from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import complete, configured
-from llmproxy.scenario.prompts.load import fenced, prompt
-from llmproxy.scenario.prompts.surroundings import description_of, session_of
-from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.messages import text_of
 

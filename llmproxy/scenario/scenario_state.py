@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.amounts import counted
 from llmproxy.errors import MachineError
+from llmproxy.scenario.base.elsewhere import NOT_OF_A_STATE
+from llmproxy.scenario.base.plain import Plain
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.elsewhere import NOT_OF_A_STATE
-from llmproxy.scenario.plain import Plain
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said, served
 from llmproxy.scenario.values.executor import Executor

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.scenario.elsewhere import refuse_elsewhere
+from llmproxy.scenario.base.elsewhere import refuse_elsewhere
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.executor import Executor

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.scenario.llm import LLM
-from llmproxy.scenario.plain import Plain
+from llmproxy.scenario.base.llm import LLM
+from llmproxy.scenario.base.plain import Plain
 
 __all__ = [
     "AgentInput",

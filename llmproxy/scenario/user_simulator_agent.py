@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
-from llmproxy.scenario.elsewhere import refuse_slips
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
 from llmproxy.scenario.prompts.load import prompt

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.channels import channel_of
-from llmproxy.core.sessions.journal import Missed
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.journal import Missed
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.protocol import Decision
 from llmproxy.ui.watch import Watch
 

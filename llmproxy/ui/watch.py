@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 
 KEPT = 5000
 """Outcomes; about 400 bytes each."""

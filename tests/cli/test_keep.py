@@ -17,8 +17,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.forks.table import forks
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision

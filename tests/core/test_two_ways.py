@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Place
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.response_bytes import ClientHttp

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.build import config_of, guard_of

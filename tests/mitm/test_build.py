@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.mitm.build import build, check_store, config_of, from_files
 from llmproxy.protocol import Exhausted, Mode

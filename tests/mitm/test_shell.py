@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.writing import Writing
+from llmproxy.core.engine.storing.writing import Writing
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError

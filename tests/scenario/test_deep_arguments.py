@@ -15,7 +15,7 @@ from llmproxy.report.shards.reading import read_part
 from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
-from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.scenario.values.data.rows import RowError, rows_of
 from llmproxy.suite.matchers.compare import parsed
 from llmproxy.suite.reading.files import found_in
 from llmproxy.suite.stores.plain import plain

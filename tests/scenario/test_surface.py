@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE, NOT_OF_A_STATE, refuses
+from llmproxy.scenario.base.elsewhere import NAMES_ELSEWHERE, NOT_OF_A_STATE, refuses
 from tests.scenario import today
 from tests.scenario.surface import surface
 

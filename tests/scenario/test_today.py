@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.scenario.elsewhere import NAMES_ELSEWHERE
+from llmproxy.scenario.base.elsewhere import NAMES_ELSEWHERE
 from tests.scenario.today import CASES, EVERY, played
 
 THERE: dict[str, Any] = {

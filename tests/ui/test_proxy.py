@@ -15,7 +15,7 @@ from llmproxy.core.control.table import ControlAsked, answer, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.following import reporting

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.questions import summary
 from llmproxy.core.store.store import Store

@@ -24,16 +24,16 @@ from llmproxy.core.engine.deciding.keying import Keying
 from llmproxy.core.engine.deciding.overriding import Overriding
 from llmproxy.core.engine.deciding.refusing import Misses
 from llmproxy.core.engine.hits import Hits
-from llmproxy.core.engine.keeping import Keeping
 from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
 from llmproxy.core.engine.questions import Questions
 from llmproxy.core.engine.state import State
-from llmproxy.core.engine.stores import Stores
+from llmproxy.core.engine.storing.keeping import Keeping
+from llmproxy.core.engine.storing.stores import Stores
+from llmproxy.core.engine.storing.writing import Writing
 from llmproxy.core.engine.telling import Telling
-from llmproxy.core.engine.writing import Writing
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, Place
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
 from llmproxy.core.store.store import Store

@@ -15,9 +15,9 @@ from llmproxy.core.engine.state import State
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.keys.memory import Known
 from llmproxy.core.providers.channels import MCP_PREFIX
-from llmproxy.core.sessions.alike import Alike
 from llmproxy.core.sessions.exchange import Place
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.alike import Alike
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.frames import SWITCHING

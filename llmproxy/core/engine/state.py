@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from llmproxy.core.engine.accounts import Prices
 from llmproxy.core.engine.deciding.binding import Binder
-from llmproxy.core.engine.stores import Stores
-from llmproxy.core.engine.under_way import UnderWay
+from llmproxy.core.engine.storing.stores import Stores
+from llmproxy.core.engine.storing.under_way import UnderWay
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.response_bytes import Plans
 

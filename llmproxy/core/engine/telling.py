@@ -11,7 +11,7 @@ from llmproxy.core.engine.deciding.refusing import REPEATED
 from llmproxy.core.engine.state import State
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import LLMProxyError, unsigned
 from llmproxy.protocol import Decision

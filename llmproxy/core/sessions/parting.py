@@ -13,9 +13,9 @@ from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.forks.swap_results import ResultPlace
 from llmproxy.core.forks.table import make
 from llmproxy.core.misses.explain import ExplainedMiss
-from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
+from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.encoding import decode

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.sessions.bound import Bound
-from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.compact import Counts, Ids
-from llmproxy.core.sessions.tally import Tally
+from llmproxy.core.sessions.outcomes.calls import Calls
+from llmproxy.core.sessions.outcomes.tally import Tally
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays

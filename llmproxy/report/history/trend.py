@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.amounts import counted, dollars, duration
-from llmproxy.core.sessions.journal import open_state
+from llmproxy.core.sessions.outcomes.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.history.baseline import rank

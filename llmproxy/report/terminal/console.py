@@ -15,7 +15,7 @@ from shlex import quote
 from typing import TextIO
 
 from llmproxy.amounts import counted, dollars
-from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Summary
+from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Summary
 from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps

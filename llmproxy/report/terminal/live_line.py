@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import NamedTuple
 
 from llmproxy.amounts import clock, duration, in_and_out
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.report.terminal.cells import cut, cut_middle, fill, width

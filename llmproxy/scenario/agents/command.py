@@ -32,7 +32,7 @@ from llmproxy.scenario.values.replies import answer, shown, spoken, tail
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.llm import LLM
+    from llmproxy.scenario.base.llm import LLM
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 

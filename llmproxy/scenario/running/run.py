@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
+from llmproxy.scenario.base.elsewhere import NotHere, refuse_elsewhere
 from llmproxy.scenario.config import UNSET
-from llmproxy.scenario.elsewhere import NotHere, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.running.recorded import recorded_as

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.trace.observing.processing import Processing, ProcessingFinding
+from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
 __all__ = ["said_by", "with_agent"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.table import Unknown, check_number, show
-from llmproxy.trace.observing.processing import EVIDENCE
+from llmproxy.trace.observing.histories.processing import EVIDENCE
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
     from llmproxy.suite.schema.expect import MessageProcessing, Processor
-    from llmproxy.trace.observing.processing import Processing, ProcessingFinding
+    from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
 __all__ = ["check_processing"]
 

@@ -19,7 +19,7 @@ from llmproxy.suite.checks.update import check_tools_snapshot
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.table import evaluate
-from llmproxy.trace.observing.processing import processing
+from llmproxy.trace.observing.histories.processing import processing
 
 if TYPE_CHECKING:
     from llmproxy.suite.checks.stage import CheckedStage

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.rows import ID, Row, RowError, rows_of
+from llmproxy.scenario.values.data.rows import ID, Row, RowError, rows_of
 from llmproxy.suite.reading.files import shown
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 

@@ -17,7 +17,7 @@ from llmproxy.core.control.table import TABLE, ControlAsked, about, answer
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from tests.support.chats import NOW, chat, fill

@@ -15,7 +15,7 @@ from llmproxy.core.control.walk import number, report, spans, walk
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import Decision, Mode

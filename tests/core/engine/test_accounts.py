@@ -8,7 +8,7 @@ from pathlib import Path
 from llmproxy.core.engine.accounts import Priced, Prices, outcome_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage

@@ -15,7 +15,7 @@ from llmproxy.core.providers.aws_signature import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.compact import Counts
 from llmproxy.core.sessions.exchange import Config, Exchange, Place
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.exchange import Place
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.calls import Calls
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.traffic.interaction import Key

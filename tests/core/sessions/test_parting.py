@@ -11,10 +11,10 @@ import pytest
 from llmproxy.core.forks.overrides import typed
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.providers.routing import route
-from llmproxy.core.sessions.calls import CallEnded
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.calls import CallEnded
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.parting import part, swapped
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore

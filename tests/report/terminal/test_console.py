@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcome import Outcome, ProxyStarted, Reporter, Summary
+from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.terminal.console import Console, room_of, summary_lines, wants_colour

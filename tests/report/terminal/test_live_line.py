@@ -6,7 +6,7 @@ from datetime import UTC
 
 import pytest
 
-from llmproxy.core.sessions.outcome import Outcome
+from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.protocol import Decision
 from llmproxy.report.terminal.cells import width
 from llmproxy.report.terminal.live_line import heads, line, steps

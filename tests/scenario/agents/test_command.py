@@ -16,7 +16,7 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.types import AgentInput
 from llmproxy.trace.observing.wire import read_tools

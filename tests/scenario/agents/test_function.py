@@ -14,7 +14,7 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.function import FunctionAgent
-from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 from tests.scenario.agents_fixtures import given
 

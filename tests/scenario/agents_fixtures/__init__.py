@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.types import AgentInput, Message
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env

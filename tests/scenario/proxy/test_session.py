@@ -18,7 +18,7 @@ import pytest
 from llmproxy.client.control.client import Control, ControlError, Report
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.llm import LLM
+from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.binding import process_session
 from llmproxy.scenario.proxy.session import RunSession, end_own_proxy, proxy_of
 from llmproxy.scenario.running.run import run_sync

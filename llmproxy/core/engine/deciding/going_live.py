@@ -9,9 +9,9 @@ from llmproxy.core.bindings.answers.bodies import list_parts
 from llmproxy.core.dialects.conversation import answered
 from llmproxy.core.engine.deciding.decide import Decided, MissReason
 from llmproxy.core.engine.deciding.refusing import Misses
-from llmproxy.core.engine.keeping import Keeping
 from llmproxy.core.engine.placing import check_upstream
 from llmproxy.core.engine.state import State
+from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.living.channels import asks_a_model, name_of_call
 from llmproxy.core.living.living import AskedCall, Living
 from llmproxy.core.living.path import (

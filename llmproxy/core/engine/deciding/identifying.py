@@ -22,15 +22,15 @@ from llmproxy.core.engine.deciding.keying import Keying
 from llmproxy.core.engine.deciding.overriding import Overriding
 from llmproxy.core.engine.deciding.refusing import Misses
 from llmproxy.core.engine.deciding.talking import hear_reply, say_harmless
-from llmproxy.core.engine.keeping import Keeping
 from llmproxy.core.engine.placing import check_upstream
 from llmproxy.core.engine.state import State
+from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
-from llmproxy.core.sessions.journal import Asked
+from llmproxy.core.sessions.outcomes.journal import Asked
 from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.interaction import Key, Response
 from llmproxy.protocol import AGENT, Channel, Decision

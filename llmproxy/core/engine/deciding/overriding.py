@@ -5,8 +5,8 @@ from __future__ import annotations
 from llmproxy.core.engine.deciding.decide import Decided, MissReason
 from llmproxy.core.engine.deciding.keying import Keying
 from llmproxy.core.engine.deciding.refusing import Misses
-from llmproxy.core.engine.keeping import Keeping
 from llmproxy.core.engine.state import State
+from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.forks.overrides import UnknownArguments
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking

@@ -1,0 +1,1 @@
+"""What `llmproxy demo` shows: its agents, and who asks for them."""

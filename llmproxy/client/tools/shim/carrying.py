@@ -1,0 +1,268 @@
+"""The shim: a client of tools on our stdin and stdout, a host that decides, and the real server, if it is needed at all.
+
+    client -> line -> host.hear -> out                    a recording, or a miss, told to the client; no server runs
+                                -> forward -> server      its lines go to the client as they come, and to the host
+
+What is no message (a server that logs to its stdout) goes through and is not kept. A server that ends is an error to whoever waits, as is a
+host that is gone: then nothing more is served, and the server is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from llmproxy.client.tools.shim.hosts import ToolHost
+from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
+from llmproxy.client.tools.shim.server import Server, lines
+from llmproxy.errors import Exit, LLMProxyError, unsigned
+
+GREETING = 30.0
+"""Seconds that a server may take to answer a greeting that its client sent long ago."""
+MOST_UNASKED = 64 << 20
+"""Bytes of what a server says unasked that are kept."""
+MICROSECONDS = 1_000_000
+PARSE_ERROR = -32700
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A forwarded request."""
+
+    number: int
+    message: dict[str, Any]
+    token: str | None
+    since: float
+    lines: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class Shim:
+    """One client and its server."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], host: ToolHost, write: Callable[[bytes], None]
+    ) -> None:
+        """Stand before the server that `command` starts in `env`; `write` sends to the client, from any thread."""
+        self._command, self._env, self._host = command, env, host
+        self._write_whole = write
+        self._guard, self._asking = threading.Lock(), threading.Lock()
+        self._server: Server | None = None
+        self._reader: threading.Thread | None = None
+        self._pending: dict[str, _Pending] = {}
+        self._unasked: list[tuple[int, bytes]] = []
+        self._unasked_bytes = 0
+        self._last = 0
+        self._greeting: list[bytes] = []
+        self._swallowed: str | None = None
+        self._greeted = threading.Event()
+        self._dead = ""
+        self._gone = False
+        self._late: list[threading.Timer] = []
+        self.failed = ""
+        """Why nothing more is served: the host is gone."""
+
+    # --- the client ------------------------------------------------------------------------------------------------
+
+    def serve(self, read: Callable[[int], bytes]) -> int:
+        """Serve until the client goes; return the exit code."""
+        code = 0
+        try:
+            for line in lines(read):
+                self.client_said(line)
+                if self.failed or self._gone:
+                    break
+        finally:
+            code = self._end()
+        return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
+
+    def client_said(self, line: bytes) -> None:
+        """Do what is to be done with a line of the client's."""
+        bare = line.rstrip(b"\r\n")
+        if not bare.strip():
+            return
+        message = parse(bare)
+        if message is None:
+            if self._server is not None and not self._dead:
+                self._server.write(line)
+            else:
+                self._write_whole(error({"id": None}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR))
+            return
+        if message.get("method") in ("initialize", "notifications/initialized"):
+            self._greeting.append(bare)
+        if message.get("method") == "notifications/cancelled":
+            self._cancelled(message)
+        try:
+            with self._asking:
+                heard = self._host.hear(bare)
+        except LLMProxyError as why:
+            self._fail(why, message)
+            return
+        if heard.gone:
+            self._gone = True
+            return
+        if heard.late:
+            later = threading.Timer(heard.late, self._write_whole, (heard.out,))
+            later.daemon = True
+            self._late.append(later)
+            later.start()
+        elif heard.out:
+            self._write_whole(heard.out)
+        if heard.forward is not None:
+            self._forward(heard.forward, message, bare)
+
+    def _forward(self, number: int, message: dict[str, Any], line: bytes) -> None:
+        asked = id_of(message) if "method" in message else None
+        self._last = number
+        if asked is not None:
+            with self._guard:
+                self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
+        sent = self._started(message) and self._server is not None and self._server.write(line + b"\n")
+        if asked is None:
+            self._tell(lambda: self._host.told(number, []) if sent else self._host.lost(number, self._dead))
+        elif not sent:
+            if self._reader is not None:
+                self._reader.join(2.0)  # it knows how the server ended
+            self._give_up(self._dead or "the server reads no more")
+
+    def _cancelled(self, message: dict[str, Any]) -> None:
+        """Keep what a call has heard until its client cancelled it: no answer of the server's will come."""
+        params = message.get("params")
+        with self._guard:
+            pending = (
+                self._pending.pop(id_of({"id": params.get("requestId")}) or "", None)
+                if isinstance(params, dict)
+                else None
+            )
+        if pending is not None:
+            self._tell(lambda: self._host.told(pending.number, pending.lines, left=True))
+
+    def _started(self, message: dict[str, Any]) -> bool:
+        """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
+        if self._dead:
+            return False
+        if self._server is not None:
+            return True
+        try:
+            self._server = Server(self._command, self._env)
+        except LLMProxyError as why:
+            self._dead = str(why)
+            return False
+        self._reader = threading.Thread(target=self._listen, args=(self._server,), daemon=True)
+        greeting = self._greeting if message.get("method") != "initialize" else []
+        if greeting:
+            self._swallowed = id_of(parse(greeting[0]) or {})
+        self._reader.start()
+        for n, line in enumerate(greeting):
+            if self._is(message, line):
+                break
+            self._server.write(line + b"\n")
+            if n == 0 and not self._greeted.wait(GREETING):
+                self._dead = f"the server did not answer its greeting in {GREETING:g} s"
+        return not self._dead
+
+    @staticmethod
+    def _is(message: dict[str, Any], line: bytes) -> bool:
+        return message == parse(line)
+
+    # --- the server ------------------------------------------------------------------------------------------------
+
+    def _listen(self, server: Server) -> None:
+        """Pass on what the server says, and keep it, until it ends."""
+        try:
+            for line in server.lines():
+                self._server_said(line)
+        except LLMProxyError as why:
+            self._dead = f"the server said {why}"
+        except OSError as why:
+            self._dead = f"the server cannot be read: {why.strerror}"
+        code = server.wait(1.0)
+        self._dead = self._dead or (
+            "the server closed its output" if code is None else f"the server ended (exit code {code})"
+        )
+        self._greeted.set()
+        self._give_up(self._dead)
+
+    def _server_said(self, line: bytes) -> None:
+        bare = line.rstrip(b"\r\n")
+        message = parse(bare)
+        if message is None:
+            self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
+            return
+        answered = id_of(message) if "method" not in message else None
+        if answered is not None and answered == self._swallowed:
+            self._swallowed = None
+            self._greeted.set()
+            return
+        with self._guard:
+            pending = self._note(message, bare, answered)
+        if pending is not None:  # kept first: what the client has read is not lost by whatever happens next
+            self._tell(lambda: self._host.told(pending.number, pending.lines))
+        self._write_whole(bare + b"\n")
+
+    def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
+        """Put a message to the request that it belongs to; return that request if it is answered now."""
+        if answered is not None:
+            pending = self._pending.pop(answered, None)
+            if pending is not None:
+                pending.lines.append((self._since(pending), line))
+            return pending
+        if "method" not in message:
+            return None
+        token = token_of(message) if message["method"] == "notifications/progress" else None
+        mine = (each for each in self._pending.values() if token is not None and each.token == token)
+        place = next(mine, None) or next(reversed(self._pending.values()), None)
+        if place is not None:
+            place.lines.append((self._since(place), line))
+        elif self._unasked_bytes + len(line) <= MOST_UNASKED:
+            self._unasked_bytes += len(line)
+            self._unasked.append((self._last, line))
+        return None
+
+    @staticmethod
+    def _since(pending: _Pending) -> int:
+        return int((monotonic() - pending.since) * MICROSECONDS)
+
+    # --- what goes wrong -------------------------------------------------------------------------------------------
+
+    def _give_up(self, why: str) -> None:
+        """Tell everybody who waits that no answer will come."""
+        with self._guard:
+            waiting, self._pending = list(self._pending.values()), {}
+        for each in waiting:
+            if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
+                self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
+            self._tell(lambda each=each: self._host.lost(each.number, why))  # type: ignore[misc]
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            with self._asking:
+                tell()
+        except LLMProxyError as why:
+            self._fail(why, None)
+
+    def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
+        """Serve nothing more."""
+        self.failed = unsigned(why)
+        sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
+        if message is not None and "method" in message and id_of(message) is not None:
+            self._write_whole(error(message, f"llmproxy: {self.failed}"))
+
+    def _end(self) -> int:
+        """End the server, and tell the host."""
+        code = 0
+        for each in self._late:
+            each.cancel()
+        if self._server is not None:
+            code = self._server.end(at_once=bool(self.failed) or self._gone)
+            if self._reader is not None:
+                self._reader.join(2.0)
+                if not self._reader.is_alive():
+                    self._server.close()
+        self._tell(lambda: self._host.end(self._unasked))
+        return max(code, 0)

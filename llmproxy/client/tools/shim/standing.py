@@ -1,0 +1,102 @@
+"""The shim as a command: its words read, who decides found, its client served.
+
+A client of tools waits for every server that it starts. So these words are read here, without the command line's library and the settings, which
+take longer to import than all that the shim does; what is not plainly right is left to the command line, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmproxy.errors import SettingsError
+from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
+
+if TYPE_CHECKING:
+    from llmproxy.client.tools.shim.hosts import ToolHost
+
+_SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
+SHORTEST_SECRET = 8
+"""Characters of a value that is worth hiding."""
+
+
+class ShimAsked(NamedTuple):
+    """What was typed."""
+
+    command: tuple[str, ...]
+    """The server's."""
+    name: str = ""
+    proxy: str = ""
+    session: str = ""
+    mode: str | None = None
+    cassette: str | None = None
+    store: str | None = None
+    faults: str | None = None
+
+
+_OPTIONS = {f"--{name}": name for name in ShimAsked._fields[1:]}
+
+
+def read_words(words: Sequence[str]) -> ShimAsked | None:
+    """Read the words behind ``llmproxy mcp``; None where anything is not plainly an option of ours with its value, ``--`` and a command."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words) and words[at] != "--":
+        flag, has_value, value = words[at].partition("=")
+        if not has_value:
+            at += 1
+            value = words[at] if at < len(words) else "--"
+        if flag not in _OPTIONS or (value.startswith("-") and not has_value):
+            return None
+        found[_OPTIONS[flag]] = value
+        at += 1
+    command = tuple(words[at + 1 :])
+    return ShimAsked(command, **found) if command else None
+
+
+def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
+    """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
+    from llmproxy.client.tools.naming import server_name
+    from llmproxy.client.tools.shim.carrying import Shim
+    from llmproxy.client.tools.shim.stdout import to_stdout
+
+    places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": env.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
+    signal.signal(signal.SIGTERM, _interrupt)
+    host = _host(asked, asked.name or server_name(asked.command, places), env)
+    own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
+    shim = Shim(asked.command, own, host, to_stdout())
+    try:
+        return shim.serve(lambda size: os.read(0, size))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
+    secrets = [
+        value
+        for name, value in env.items()
+        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET and not value.startswith(("/", "~"))
+    ]
+    flags = {
+        name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
+    }
+    if url := asked.proxy or env.get(URL_VARIABLE, ""):
+        from llmproxy.client.tools.shim.hosts import ProxyHost
+
+        if flags:
+            raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
+        named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
+        return ProxyHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+    from llmproxy.client.tools.shim.alone import OwnHost
+    from llmproxy.core.providers.upstreams import from_environment
+    from llmproxy.settings import load
+
+    return OwnHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)

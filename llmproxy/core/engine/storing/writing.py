@@ -1,0 +1,121 @@
+"""The answer of a provider is here: into the store with it, before its client sees its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.engine.accounts import TEXT
+from llmproxy.core.engine.deciding.breaking import break_passed
+from llmproxy.core.engine.deciding.going_live import announce
+from llmproxy.core.engine.deciding.keying import Keying
+from llmproxy.core.engine.deciding.talking import as_kept
+from llmproxy.core.engine.state import State
+from llmproxy.core.engine.storing.keeping import Keeping
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.contents.rows import describe
+from llmproxy.core.store.store import Addition, RecordingSlot
+from llmproxy.core.traffic.interaction import Interaction, Usage, header
+from llmproxy.errors import RecordingError
+from llmproxy.protocol import Decision, Plays
+
+STALE = (
+    "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
+)
+
+
+class Writing:
+    """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
+
+    def __init__(self, state: State, keying: Keying, keeping: Keeping) -> None:
+        """Share the engine's state."""
+        self._state, self._keying, self._keeping = state, keying, keeping
+
+    def stored(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
+
+        Raises:
+            RecordingError: the store could not take it.
+            CassetteError: the store cannot be written.
+
+        """
+        return self.stored_together([(exchange, proper)])[0]
+
+    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+        """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
+        made = [self._made(exchange, proper=proper) for exchange, proper in ended]
+        kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
+        first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
+        if (store := self._state.stores.opened) is not None and kept:
+            livings = {id(each): each for exchange, _ in kept if (each := exchange.session.living) is not None}
+            waiting = [one for each in livings.values() for one in each.take()]
+            try:
+                ids = store.add_all(
+                    [
+                        *map(Addition, waiting),
+                        *(
+                            Addition(one, supersede=supersede, healing=exchange.session.failed)
+                            for (exchange, one), supersede in zip(kept, first, strict=True)
+                        ),
+                    ]
+                )
+            except BaseException:
+                for one in waiting:
+                    next(each for each in livings.values() if each.child == one.cassette).waiting.append(one)
+                for (exchange, _), supersede in zip(kept, first, strict=True):
+                    if supersede:
+                        exchange.session.superseded.discard(exchange.walker)
+                raise
+            for (exchange, one), stored in zip(kept, ids[len(waiting) :], strict=True):
+                self._noted(exchange, one, stored)
+        return [Usage() if one is None else one.usage for one in made]
+
+    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
+        """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
+        if self._state.stores.opened is None or exchange.key is None or exchange.body is None:
+            raise RecordingError("the request's body never came to its end")
+        if exchange.recording.damaged:
+            raise RecordingError("a piece of the answer was lost")
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        if 400 <= response.status < 500 and self._stale(exchange):
+            exchange.decision = Decision.PASS
+            exchange.note = STALE
+            return None
+        response, redacted = self._state.redactor.response(as_kept(exchange, response))
+        kind, body = header(response.headers, "content-type") or "", response.body
+        usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
+        return self._keeping.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
+
+    def _noted(self, exchange: Exchange, made: Interaction, stored: int) -> None:
+        """Note that an exchange is stored, as interaction `stored`."""
+        exchange.interaction, exchange.model = stored, made.model
+        if exchange.session.living is not None:
+            announce(exchange, exchange.session.living, made.response)
+        exchange.session.served.add(stored)
+        if not RecordingSlot(stored, 0, made.response.status, made.response.ending).good:
+            exchange.session.failed.add(stored)
+        # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
+        said, replied, _ = describe(made)
+        exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
+        self._state.sessions.stored(exchange.session)
+        how = made.response.ending
+        exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
+
+    def _stale(self, exchange: Exchange) -> bool:
+        """Tell whether a request names an id that was served from a recording: the provider may have forgotten it by now."""
+        if exchange.session.policy.plays is Plays.NOTHING or not exchange.refs:
+            return False
+        origins = map(self._keying.made_by(exchange.session), exchange.refs)
+        return any(origin is not None and not exchange.session.records(origin.key) for origin in origins)
+
+    def passed(self, exchange: Exchange, *, proper: bool) -> Usage:
+        """Read what an answer used that is not stored."""
+        where = exchange.route
+        if where.not_llm:
+            return Usage()
+        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        if exchange.struck is not None:
+            break_passed(exchange, exchange.struck, response)
+            self._keeping.keep_struck(exchange)
+        kind = header(response.headers, "content-type") or ""
+        return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)

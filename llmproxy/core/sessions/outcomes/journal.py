@@ -1,0 +1,389 @@
+"""The journal: decisions and misses of each run, in ``<store>.state.db`` beside the store.
+
+Written behind the answer by a thread of its own, at most half a second late, so that serving never waits for a disk.
+It may be lost in a crash, and never stands in anybody's way: a file that cannot be opened is done without (`note` says
+so, the last misses are kept in memory), one that is damaged is put aside. All text that comes here is redacted already.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sqlite3
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, cast
+
+from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.store.contents.rows import from_sql, to_sql
+from llmproxy.core.traffic.interaction import Request
+from llmproxy.sqlite_file import FileState, connect, immediate, peek
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+BEHIND_SECONDS = 0.25
+"""How long entries are collected before they are written; with the write itself well under half a second."""
+BUSY_SECONDS = 2.0
+KEPT_DECISIONS = 100_000
+KEPT_MISSES = 1_000
+KEPT_ASKED = 20_000
+ASKED_OF_A_RUN = 2_000
+"""Questions that one run keeps."""
+IN_MEMORY = 100
+
+_SCHEMA = f"""
+CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, started_at REAL NOT NULL, ended_at REAL);
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, decision TEXT NOT NULL, session TEXT, party TEXT,
+    provider TEXT, operation TEXT, model TEXT, method TEXT, target TEXT, status INTEGER, ms REAL, first_ms REAL,
+    input_tokens INTEGER, output_tokens INTEGER, key TEXT, interaction INTEGER, occurrence INTEGER, nearest INTEGER,
+    miss INTEGER, lost INTEGER, note TEXT
+);
+CREATE INDEX served ON decisions(run, interaction);
+CREATE TABLE misses (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, text TEXT, data TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """One miss as it was told to the client."""
+
+    at: float
+    """Unix time."""
+    text: str
+    data: Mapping[str, Any]
+    """`explain.Miss.to_dict()`."""
+    places: Sequence[Mapping[str, Any]] = ()
+    """Of the nearest recording, with their values (`misses.places`); in memory only."""
+    steps: Sequence[str] = ()
+    """What to do; in memory only."""
+
+
+class Asked(NamedTuple):
+    """A question that a recording answered, redacted; for `llmproxy audit`."""
+
+    at: float
+    """Unix time."""
+    interaction: int
+    request: Request
+    same_body: bool
+    """Its body is the recorded one's, byte for byte, and not kept again."""
+
+
+class Noted(NamedTuple):
+    """What the row of an outcome says but for when: its columns before the milliseconds, and those after them but for the occurrence."""
+
+    before: tuple[object, ...]
+    after: tuple[object, ...]
+    note: str | bytes
+
+
+_Entry = Outcome | Asked | tuple[Noted, float, float, int] | tuple[object, ...]
+"""What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
+_COLUMNS = 22
+_AT_ONCE = 64
+"""Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
+
+
+def _decisions(count: int) -> str:
+    row = f"(NULL{', ?' * _COLUMNS})"
+    return f"INSERT INTO decisions VALUES {', '.join([row] * count)}"  # noqa: S608 - constants
+
+
+_MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
+_ASKED_TABLE = """
+CREATE TABLE IF NOT EXISTS asked (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, interaction INTEGER NOT NULL, method TEXT, target TEXT,
+    headers TEXT NOT NULL, body BLOB
+)
+"""
+_ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def noted(outcome: Outcome) -> Noted:
+    """Return what the row of an outcome says but for when, ready for SQLite."""
+    o = outcome
+    said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
+    texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
+    before = (o.decision.value, *texts[:4], None if o.model is None else texts[4], *texts[5:], o.status)
+    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction), to_sql(o.note))
+
+
+def _row(run: int, entry: _Entry) -> tuple[object, ...]:
+    """Return the row of decisions that an entry stands for."""
+    if isinstance(entry, Outcome):
+        before, after, note = noted(entry)
+        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, note)
+        return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
+    (before, after, note), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
+    return (run, at, *before, ms, None, *after, occurrence, None, False, False, note)
+
+
+def _asked_row(run: int, asked: Asked) -> tuple[object, ...]:
+    request = asked.request
+    body = None if asked.same_body else zlib.compress(request.body, 1)
+    head = (to_sql(request.method), to_sql(request.target), json.dumps(request.headers))
+    return (run, asked.at, asked.interaction, *head, body)
+
+
+class Journal:
+    """The writing side, one per proxy run. `decision` and `miss` only put into a queue; call them from any thread."""
+
+    def __init__(self, conn: sqlite3.Connection | None, now: Callable[[], float], note: str) -> None:
+        """Use :meth:`open`."""
+        self.note = note
+        """What the user should know about the journal, in one line; empty if all is well."""
+        self._conn, self._now = conn, now
+        self._last: deque[Missed] = deque(maxlen=IN_MEMORY)
+        self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._run = 0
+        self.asks = 0 if conn is None else ASKED_OF_A_RUN
+        """How many more questions it keeps."""
+        if conn is not None:
+            self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
+            self._thread = threading.Thread(target=self._work, name="llmproxy-journal", daemon=True)
+            self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path, now: Callable[[], float]) -> Journal:
+        """Open or make the journal; never raises for what the file is or where it lies. `now` gives Unix time."""
+        note = ""
+        for _ in range(2):
+            try:
+                return cls(_prepare(path), now, note)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError) or not (moved := _put_aside(path)):
+                    return cls(None, now, f"The journal {path} cannot be used ({error}): kept in memory only.")
+                note = f"The journal {path} was damaged ({error}); it was moved to {moved}, a new one is begun."
+            except OSError as error:
+                return cls(None, now, f"The journal {path} cannot be used ({error.strerror}): kept in memory only.")
+        return cls(None, now, f"The journal {path} cannot be used: kept in memory only.")
+
+    def decision(self, outcome: Outcome) -> None:
+        """Note what became of a request."""
+        if self._conn is None:
+            return
+        self._queue.put(outcome)
+
+    def hit(self, noted: Noted, at: float, ms: float, occurrence: int) -> None:
+        """Note a hit: what all that are alike have in common, when it came (Unix time), how long it took and which it was."""
+        if self._conn is not None:
+            self._queue.put((noted, at, ms, occurrence))
+
+    def asked(self, asked: Asked) -> None:
+        """Note a question that a recording answered."""
+        if self._conn is not None:
+            self.asks -= 1
+            self._queue.put(asked)
+
+    def miss(
+        self,
+        data: Mapping[str, object],
+        *,
+        at: float,
+        places: Sequence[Mapping[str, Any]] = (),
+        steps: Sequence[str] = (),
+    ) -> None:
+        """Note a refused request: `explain.Miss.to_dict()`, when it came (Unix time), and what is told of it until we end."""
+        text = str(data.get("text", ""))
+        self._last.append(Missed(at, text, data, places, steps))
+        if self._conn is not None:
+            self._queue.put((self._run, at, to_sql(text), json.dumps(data, default=str)))
+
+    def misses(self, limit: int = IN_MEMORY) -> list[Missed]:
+        """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
+        return list(self._last)[-limit:] if limit > 0 else []
+
+    def close(self) -> None:
+        """Write what is waiting, and end. May be called twice."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._conn is None:
+            return
+        self._stop.set()
+        self._queue.put(None)
+        thread.join()
+        try:
+            self._conn.execute("UPDATE runs SET ended_at = ? WHERE id = ?", (self._now(), self._run))
+        except sqlite3.Error:
+            log.debug("journal.close.failed", exc_info=True)
+        self._conn.close()
+        self._conn = None
+
+    def _work(self) -> None:
+        """Write batch after batch, until told to stop."""
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """Wait for an entry, let others gather, write them together; false when it was told to stop.
+
+        A function of its own, so that nothing of a batch is held while the thread waits for the next one, perhaps for hours.
+        """
+        first = self._queue.get()
+        self._stop.wait(BEHIND_SECONDS)
+        batch = [] if first is None else [first]
+        try:
+            while True:
+                entry = self._queue.get_nowait()
+                if entry is not None:
+                    batch.append(entry)
+        except Empty:
+            pass
+        self._write(batch)
+        return first is not None and not (self._stop.is_set() and self._queue.empty())
+
+    def _write(self, batch: list[_Entry]) -> None:
+        if not batch or self._conn is None:
+            return
+        try:
+            with immediate(self._conn):
+                asked = [each for each in batch if isinstance(each, Asked)]
+                batch = [each for each in batch if not isinstance(each, Asked)] if asked else batch
+                outcomes = [
+                    _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
+                ]
+                for at in range(0, len(outcomes), _AT_ONCE):
+                    some = outcomes[at : at + _AT_ONCE]
+                    self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
+                misses = [each for each in batch if not (isinstance(each, Outcome) or isinstance(each[0], Noted))]
+                self._conn.executemany(_MISS, misses)
+                self._conn.executemany(_ASKED, [_asked_row(self._run, each) for each in asked])
+        except (sqlite3.Error, OverflowError) as error:
+            self.note = f"{len(batch)} entries of the journal were lost: {error}."
+            log.warning(self.note)
+
+
+def open_state(path: Path) -> sqlite3.Connection:
+    """Open the state database at `path`, made where there is none, for who keeps something beside the journal. Raises sqlite3.Error, OSError."""
+    return _prepare(path)
+
+
+def _prepare(path: Path) -> sqlite3.Connection:
+    """Open the file, make or check its tables, drop what is old."""
+    _check_writable(path)
+    conn = connect(path, "mode=rwc", timeout=BUSY_SECONDS)
+    try:
+        conn.execute("PRAGMA synchronous=OFF")  # it may be lost
+        with immediate(conn):
+            version = conn.execute("PRAGMA user_version").fetchone()[0]
+            if version != VERSION:
+                _check_empty(conn, version)
+                for statement in _SCHEMA.split(";\n"):
+                    if statement.strip():
+                        conn.execute(statement)
+            conn.execute(_ASKED_TABLE)  # younger than the rest; an older llmproxy leaves it alone
+            for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES), ("asked", KEPT_ASKED)):
+                conn.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {kept}")  # noqa: S608
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _check_writable(path: Path) -> None:
+    """Say why a file cannot be written, where SQLite only says "unable to open". Raises OSError."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _check_empty(conn: sqlite3.Connection, version: int) -> None:
+    if version or conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"it is of another version, {version}")
+
+
+def _put_aside(path: Path) -> Path | None:
+    moved = path.with_name(f"{path.name}.broken")
+    try:
+        path.replace(moved)
+    except OSError:
+        return None
+    return moved
+
+
+def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
+    try:
+        if peek(path) is not FileState.ROLLBACK:
+            return []
+        with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+            return conn.execute(sql, values).fetchall()
+    except (OSError, sqlite3.Error):
+        log.debug("journal.read.failed", exc_info=True)
+        return []
+
+
+def read_misses(path: Path, limit: int) -> list[Missed]:
+    """Return the last misses of the journal at `path`, oldest first."""
+    found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+    return [Missed(at, from_sql(text), json.loads(data)) for at, text, data in reversed(found)]
+
+
+class StruckCall(NamedTuple):
+    """A call of the last run that a fault on purpose struck."""
+
+    at: float
+    """Unix time."""
+    session: str
+    provider: str
+    operation: str
+    model: str
+    note: str
+    """Which fault, and of which rule."""
+    status: int
+
+
+def read_struck(path: Path, limit: int) -> list[StruckCall]:
+    """Return the last calls of the journal's last run that faults on purpose struck, oldest first."""
+    sql = (
+        "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
+        " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
+    )
+    found = []
+    for at, status, *texts in reversed(_rows(path, sql, (limit,))):
+        session, provider, operation, model, note = (from_sql(text or "") for text in texts)
+        found.append(StruckCall(at, session, provider, operation, model, note, status))
+    return found
+
+
+def read_served(path: Path) -> frozenset[int] | None:
+    """Return the interactions that the last run of the journal served or recorded; None if it knows of no run."""
+    last = "SELECT max(run) FROM decisions"
+    if not (found := _rows(path, last, ())) or found[0][0] is None:
+        return None
+    sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
+    return frozenset(row[0] for row in _rows(path, sql, found[0]))
+
+
+def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
+    """Return the questions of the last run that recordings answered: interaction, request, and whether its body is the recorded one's."""
+    sql = "SELECT interaction, method, target, headers, body FROM asked WHERE run = (SELECT max(id) FROM runs) ORDER BY id"
+    return [
+        (
+            id_,
+            Request(
+                from_sql(method),
+                from_sql(target),
+                tuple((name, value) for name, value in json.loads(headers)),
+                b"" if body is None else zlib.decompress(body),
+            ),
+            body is None,
+        )
+        for id_, method, target, headers, body in _rows(path, sql, ())
+    ]

@@ -1,0 +1,206 @@
+"""Cases from a file of data: one row, one case.
+
+    cases.csv, .tsv     texts, always; the first line names the columns (``;`` separates where it has no comma)
+    cases.jsonl         an object a line, with its types
+    cases.json, .yaml   a list of mappings, with their types
+
+The column `id` names a case, and so its recording: either every row has one, or none has. What cannot be meant is refused with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmproxy.amounts import counted
+from llmproxy.errors import SettingsError
+from llmproxy.files import read_bytes, unique_members
+
+__all__ = ["KINDS", "Row", "RowError", "rows_of"]
+
+ID = "id"
+_BETWEEN = re.compile(r"[\s,]*")
+MAX_BYTES = 50_000_000
+"""Of one file: a hundred thousand cases, and no dump of a database by mistake."""
+
+
+class RowError(SettingsError):
+    """A file of data that cannot be meant; `line` is where, 0 for the file as a whole."""
+
+    def __init__(self, file: str, line: int, problem: str, hint: str = "") -> None:
+        """Tell what is wrong, and where."""
+        super().__init__(f"{file}{f':{line}' if line else ''}: {problem}", hint=hint)
+        self.line, self.problem = line, problem
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row."""
+
+    values: dict[str, Any]
+    line: int
+    """Where it begins."""
+
+
+def rows_of(path: str | Path) -> list[Row]:
+    """Return the rows of a file. Raises RowError for one that is not there, empty, or wrong somewhere."""
+    path = Path(path)
+    read = KINDS.get(path.suffix.lower())
+    if read is None:
+        raise RowError(
+            str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
+        )
+    try:
+        content = read_bytes(path, MAX_BYTES)
+    except OSError as error:
+        raise RowError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        odd = f"is not UTF-8 (byte {error.start}, 0x{content[error.start]:02x})"
+        raise RowError(str(path), line, odd, "Save it as UTF-8.") from error
+    found = read(text, str(path))
+    if not found:
+        raise RowError(str(path), 0, "has no rows, so there is nothing to run")
+    _named(found, str(path))
+    return found
+
+
+def _csv(text: str, file: str) -> list[Row]:
+    head = text.partition("\n")[0]
+    separator = "\t" if file.lower().endswith(".tsv") else ";" if ";" in head and "," not in head else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    found: list[Row] = []
+    columns: list[str] = []
+    line = 1
+    try:
+        for cells in reader:
+            if cells and not columns:
+                columns = _columns(cells, file, line)
+            elif cells:
+                if len(cells) != len(columns):
+                    raise RowError(
+                        file,
+                        line,
+                        f"has {counted(len(cells), 'cell')}, and there are {counted(len(columns), 'column')}",
+                    )
+                found.append(Row(dict(zip(columns, cells, strict=True)), line))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise RowError(file, line, f"is no CSV: {error}") from error
+    return found
+
+
+def _columns(cells: Sequence[str], file: str, line: int) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if "" in names:
+        raise RowError(file, line, f"column {names.index('') + 1} has no name")
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise RowError(file, line, f"two columns are called {twice!r}")
+    return names
+
+
+def _jsonl(text: str, file: str) -> list[Row]:
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                value = json.loads(line, object_pairs_hook=unique_members)
+            except (ValueError, RecursionError) as error:
+                raise RowError(file, number, _no_json(error)) from error
+            found.append(_row(value, file, number))
+    return found
+
+
+def _no_json(error: ValueError | RecursionError) -> str:
+    """Say why, without the line, which stands before it: a line of JSONL is the first to its reader."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"is no JSON: {error.msg} (column {error.colno})"
+    return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
+
+
+def _json(text: str, file: str) -> list[Row]:
+    """Read a list; a decoder that is asked for one element after the other tells where each begins."""
+    try:
+        whole = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        raise RowError(file, getattr(error, "lineno", 0), _no_json(error)) from error
+    if not isinstance(whole, list):
+        raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
+    found, read = [], json.JSONDecoder(object_pairs_hook=unique_members).raw_decode
+    at = text.find("[") + 1
+    line = 1 + text.count("\n", 0, at)
+    for _ in whole:
+        begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr] # it fits everywhere
+        line += text.count("\n", at, begin)
+        try:
+            value, at = read(text, begin)
+        except ValueError as error:  # a member stands twice: all else is told of the whole
+            raise RowError(file, line, _no_json(error)) from error
+        found.append(_row(value, file, line))
+        line += text.count("\n", begin, at)
+    return found
+
+
+def _yaml(text: str, file: str) -> list[Row]:
+    import yaml
+
+    from llmproxy.scenario.values.data.core_yaml import listed
+
+    try:
+        return [_row(value, file, line) for value, line in listed(text)]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {error.problem or error}") from error
+    except yaml.YAMLError as error:
+        raise RowError(file, 0, f"is no YAML: {error}") from error
+    except TypeError as error:
+        raise RowError(file, 0, str(error)) from error
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:  # a tag on what it does not fit
+        raise RowError(file, 0, f"is no YAML that can be meant: {error}") from error
+
+
+def _row(value: object, file: str, number: int) -> Row:
+    if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
+        raise RowError(
+            file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"
+        )
+    return Row(value, number)
+
+
+def _named(rows: Sequence[Row], file: str) -> None:
+    """Refuse rows of which some have no id, and ids that two rows have."""
+    seen: dict[str, int] = {}
+    if not any(ID in row.values for row in rows):
+        return
+    for row in rows:
+        name = row.values.get(ID)
+        if name is None or not str(name).strip():
+            raise RowError(
+                file, row.line, "this case has no `id`, and others have one", "Give it one, or leave the column out."
+            )
+        if isinstance(name, dict | list):
+            raise RowError(file, row.line, f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}")
+        if (first := seen.setdefault(str(name), row.line)) != row.line:
+            raise RowError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
+
+
+KINDS: dict[str, Callable[[str, str], list[Row]]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+"""How a file is read, by its ending."""

@@ -1,0 +1,302 @@
+"""The shim before real processes that misbehave: whoever waits gets an answer or an error, and only whole answers are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.client.tools.shim import server as servers
+from llmproxy.client.tools.shim.carrying import Shim
+from llmproxy.client.tools.shim.hosts import HeardLine
+from llmproxy.errors import Exit, MachineError
+
+
+class Forwarding:
+    """A host that forwards everything and remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, list[bytes]] = {}
+        self.lost_ones: dict[int, str] = {}
+        self.left: list[int] = []
+        self.unasked: list[tuple[int, bytes]] = []
+        self.ended = False
+        self.gone = False
+        self.faults: list[HeardLine] = []
+        self._number = 0
+
+    def hear(self, line: bytes) -> HeardLine:
+        """Forward."""
+        if self.gone:
+            raise MachineError("the proxy at http://x does not answer: gone")
+        if self.faults:
+            return self.faults.pop(0)
+        self._number += 1
+        return HeardLine(b"", self._number)
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Keep."""
+        self.kept[number] = [line for _, line in lines]
+        if left:
+            self.left.append(number)
+
+    def lost(self, number: int, why: str) -> None:
+        """Note."""
+        self.lost_ones[number] = why
+
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+        """Note."""
+        self.unasked, self.ended = list(unasked), True
+
+
+class Client:
+    """A shim with a client's ends of its pipes."""
+
+    def __init__(self, command: Sequence[str], host: Forwarding) -> None:
+        self.written: list[bytes] = []
+        self._said = threading.Condition()
+        self.host = host
+        self.shim = Shim(command, os.environ, host, self._write)
+        read, self._input = os.pipe()
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._serve, args=(read,))
+        self._thread.start()
+
+    def _serve(self, read: int) -> None:
+        self.code = self.shim.serve(lambda size: os.read(read, size))
+        os.close(read)
+
+    def _write(self, data: bytes) -> None:
+        with self._said:
+            self.written.append(data)
+            self._said.notify_all()
+
+    def say(self, **message: Any) -> None:  # noqa: ANN401 - JSON
+        """Send a message."""
+        os.write(self._input, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def wait(self, done: Callable[[bytes], bool]) -> bytes:
+        """Wait until all that was said satisfies; return it."""
+        with self._said:
+            assert self._said.wait_for(lambda: done(b"".join(self.written)), 20), self.written
+            return b"".join(self.written)
+
+    def answer(self, id_: object) -> dict[str, Any]:
+        """Wait for the answer to a request."""
+
+        def found(said: bytes) -> list[dict[str, Any]]:
+            messages = [json.loads(line) for line in said.splitlines() if line.startswith(b"{") and line.endswith(b"}")]
+            return [each for each in messages if each.get("id") == id_ and "method" not in each]
+
+        return found(self.wait(lambda said: bool(found(said))))[0]
+
+    def close(self) -> None:
+        """Go away."""
+        os.close(self._input)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        assert self.host.ended or self.shim.failed
+
+
+def shell(script: str) -> list[str]:
+    """Make a server of a few words."""
+    return ["sh", "-c", script]
+
+
+RESULT = '{"jsonrpc":"2.0","id":1,"result":{}}'
+
+
+@pytest.mark.parametrize(
+    ("script", "through"),
+    [
+        (f"read l; echo 'listening on 1'; echo '{RESULT}'; cat > /dev/null", b"listening on 1\n"),
+        (f"read l; printf 'no \\377 text\\n'; echo '{RESULT}'; cat > /dev/null", b"no \xff text\n"),
+        (f"read l; echo '{RESULT}'; echo '{RESULT}'; cat > /dev/null", RESULT.encode() + b"\n"),
+        (f"read l; echo '{RESULT.replace('1', '9')}'; echo '{RESULT}'; cat > /dev/null", b'"id":9'),
+        (f"read l; printf '%s' '{RESULT}'", RESULT.encode() + b"\n"),
+        (f"read l; echo; echo '{RESULT}'; cat > /dev/null", b"\n"),
+    ],
+    ids=["log line", "no UTF-8", "an id twice", "an answer to nobody", "no newline at the end", "an empty line"],
+)
+def test_what_is_no_answer_goes_through_and_is_not_kept(script: str, through: bytes) -> None:
+    """The client sees what it would have seen; kept is the one answer to what was asked."""
+    client = Client(shell(script), Forwarding())
+    client.say(id=1, method="tools/list")
+    assert client.answer(1)["result"] == {}
+    client.wait(lambda said: through in said)
+    client.close()
+    assert client.host.kept == {1: [RESULT.encode()]}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (shell("exit 7"), "exit code 7"),
+        (shell("""read l; printf '{"jsonrpc":"2.0","id":1,"res'"""), "exit code 0"),
+        (shell("read l; kill -9 $$"), "exit code -9"),
+        (["/no/such/server"], "/no/such/server cannot be started: No such file or directory"),
+    ],
+    ids=["exits at once", "half a line", "killed", "not there"],
+)
+def test_a_server_that_is_gone_is_an_error_to_who_waits(command: list[str], why: str) -> None:
+    """Of a tool's call one that its model reads, of anything else one of JSON-RPC; nothing half is kept, and the next one hears it too."""
+    client = Client(command, Forwarding())
+    client.say(id=1, method="tools/call", params={"name": "x"})
+    called = client.answer(1)["result"]
+    assert called["isError"] is True
+    assert why in called["content"][0]["text"]
+    client.say(id=2, method="tools/list")
+    assert why in client.answer(2)["error"]["message"]
+    client.close()
+    assert client.host.kept == {}
+    assert sorted(client.host.lost_ones) == [1, 2]
+
+
+def test_a_server_that_never_answers_is_ended_with_its_client() -> None:
+    """It gets its time, then it is ended; what it did not answer is not kept."""
+    client = Client([sys.executable, "-c", "import time; time.sleep(600)"], Forwarding())
+    client.say(id=1, method="tools/list")
+    client.close()
+    assert (client.host.kept, list(client.host.lost_ones)) == ({}, [1])
+
+
+def test_a_host_that_is_gone_ends_everything() -> None:
+    """Nothing goes to a server of which nobody knows whether it may: an error to the client, and exit code 3."""
+    host = Forwarding()
+    client = Client(shell(f"read l; echo '{RESULT}'; cat > /dev/null"), host)
+    client.say(id=1, method="tools/list")
+    client.answer(1)
+    host.gone = True
+    client.say(id=2, method="tools/call", params={"name": "x"})
+    assert "does not answer" in client.answer(2)["result"]["content"][0]["text"]
+    client.close()
+    assert client.code == Exit.ENVIRONMENT
+
+
+def test_messages_are_kept_with_the_request_that_they_belong_to() -> None:
+    """Progress by its token, whatever else is said by the last request that waits; the rest with the message that it followed."""
+    token = {"_meta": {"progressToken": "p"}}
+    progress = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}'
+    log, late = '{"jsonrpc":"2.0","method":"notifications/message"}', '{"jsonrpc":"2.0","method":"notifications/late"}'
+    second = RESULT.replace("1", "2")
+    script = f"read a; read b; for l in '{progress}' '{log}' '{second}' '{RESULT}' '{late}'; do echo $l; done; cat > /dev/null"
+    client = Client(shell(script), Forwarding())
+    client.say(id=1, method="tools/call", params=token)
+    client.say(id=2, method="tools/call", params={})
+    client.wait(lambda said: b"late" in said)
+    client.close()
+    assert client.host.kept == {1: [progress.encode(), RESULT.encode()], 2: [log.encode(), second.encode()]}
+    assert client.host.unasked == [(2, late.encode())]
+
+
+def test_a_cancelled_call_is_kept_as_far_as_it_came() -> None:
+    """Its progress, and that nobody waited for its end; what its server says afterwards goes through."""
+    progress = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}'
+    client = Client(shell(f"read a; echo '{progress}'; read b; echo '{RESULT}'; cat > /dev/null"), Forwarding())
+    client.say(id=1, method="tools/call", params={"_meta": {"progressToken": "p"}})
+    client.wait(lambda said: b"progress" in said)
+    client.say(method="notifications/cancelled", params={"requestId": 1})
+    client.answer(1)
+    client.close()
+    assert (client.host.kept, client.host.left) == ({1: [progress.encode()], 2: []}, [1])
+
+
+class Watching(Forwarding):
+    """A host that looks at what its client has read when it is told an answer."""
+
+    client: Client
+    read_before: bytes | None = None
+
+    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Look."""
+        super().told(number, lines, left=left)
+        self.read_before = b"".join(self.client.written)
+
+
+def test_an_answer_is_kept_before_its_client_reads_it() -> None:
+    """What somebody has read is not lost by whatever happens next."""
+    host = Watching()
+    host.client = client = Client(shell(f"read l; echo '{RESULT}'; cat > /dev/null"), host)
+    client.say(id=1, method="tools/list")
+    client.answer(1)
+    client.close()
+    assert (host.read_before, host.kept) == (b"", {1: [RESULT.encode()]})
+
+
+def test_a_line_is_put_together_however_it_came() -> None:
+    """Borders of reads are none of lines; an endless line is refused."""
+    reads = iter([b"a", b"b\nc\n\nd", b"", b""])
+    assert list(servers.lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+
+
+def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:  # noqa: ANN401 - a path
+    """Kill -9 of the shim ends the server, though that sleeps and reads nothing."""
+    if sys.platform != "linux":
+        pytest.skip("Linux tells children that their parent died")
+    note = tmp_path / "pid"
+    nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = (
+        "import os, sys; from llmproxy.client.tools.shim.server import Server; import time;"
+        f"Server([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
+    )
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
+    until = time.monotonic() + 30
+    while not (note.exists() and note.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    while _lives(int(note.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:  # noqa: PTH123 - a file of the system's
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: Path) -> None:
+    """A fault: the real server is ended too, whoever still waits hears nothing, and the shim's exit code says that it failed."""
+    pid = tmp_path / "pid"
+    client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
+    client.say(id=1, method="tools/list")
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    client.host.faults = [HeardLine(b"", None, gone=True)]
+    client.say(id=2, method="tools/call", params={"name": "x"})
+    client._thread.join(60)
+    assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
+    assert list(client.host.lost_ones) == [1]
+    assert not Path(f"/proc/{int(pid.read_text())}").exists()
+    client.close()
+
+
+def test_a_late_answer_lets_others_pass() -> None:
+    """A fault: what is asked meanwhile is answered; what would come after the client's end does not come."""
+    client = Client(shell("exit 7"), Forwarding())
+    answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
+    client.host.faults = [
+        HeardLine(answers[0], None, 3600),
+        HeardLine(answers[1], None, 0.01),
+        HeardLine(answers[2], None),
+    ]
+    for id_ in (8, 9, 1):
+        client.say(id=id_, method="tools/call", params={"name": "x"})
+    client.answer(1)
+    client.answer(9)
+    client.close()
+    assert answers[0] not in client.written

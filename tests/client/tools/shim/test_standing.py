@@ -1,0 +1,67 @@
+"""The words of `llmproxy mcp`, read without the command line's library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli.commands import load
+from llmproxy.client.tools.shim.standing import ShimAsked, read_words
+from tests.support.process import clean_env
+from tests.test_architecture import HEAVY, imported
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("-- npx -y x", ShimAsked(("npx", "-y", "x"))),
+        ("--mode record --store=a.db -- x -- y", ShimAsked(("x", "--", "y"), mode="record", store="a.db")),
+        (
+            "--proxy http://x:1 --session s --name n --cassette c -- x",
+            ShimAsked(("x",), "n", "http://x:1", "s", None, "c"),
+        ),
+        ("--store=-a -- x", ShimAsked(("x",), store="-a")),
+    ],
+)
+def test_plain_words_are_read(words: str, asked: ShimAsked) -> None:
+    """Options with a value, two dashes, the server's command."""
+    assert read_words(words.split()) == asked
+
+
+@pytest.mark.parametrize(
+    "words", ["", "--", "x", "--help", "--moed record -- x", "--mode -- x", "--mode", "serve", "--mode --store -- x"]
+)
+def test_what_is_not_plain_is_the_command_line_s(words: str) -> None:
+    """It has the help, and says what is wrong."""
+    assert read_words(words.split()) is None
+
+
+def test_both_readers_know_the_same_options() -> None:
+    """What the command line offers is read here too."""
+    options = {each for one in load("mcp").params for each in getattr(one, "opts", ())} - {"--help"}
+    assert options == {f"--{name}" for name in ShimAsked._fields[1:]}
+
+
+def test_nothing_heavy_is_imported_before_a_proxy() -> None:
+    """The client waits for the start of each of its servers."""
+    code = (
+        "import sys; sys.argv = ['llmproxy', 'mcp', '--proxy', 'http://127.0.0.1:9', '--', 'x'];"
+        "sys.stdin = open('/dev/null'); from llmproxy.__main__ import run; run()"
+    )
+    assert not imported(code) & {*HEAVY, "typer", "asyncio", "email", "sqlite3"}
+
+
+def test_mistakes_are_said_without_a_traceback(tmp_path: Path) -> None:
+    """By the short way too: a mode that is none, and options that are the proxy's."""
+    for words, said in (
+        (["--mode", "recrod", "--", "x"], "recrod"),
+        (["--proxy", "http://127.0.0.1:9", "--mode", "record", "--", "x"], "options of its own"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "llmproxy", "mcp", *words], cwd=tmp_path, env=clean_env(), text=True,
+            capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

@@ -1,0 +1,47 @@
+"""One connection to our own proxy, against a socket that says what it likes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from llmproxy.client.tools.shim.wire import ControlWire
+
+
+def peer(*connections: Sequence[bytes]) -> int:
+    """Serve connections one after the other, answering each request with the next bytes, byte by byte; the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener:
+            for answers in connections:
+                client, _ = listener.accept()
+                with client:
+                    for answer in answers:
+                        client.recv(65536)
+                        for at in range(len(answer)):
+                            client.send(answer[at : at + 1])
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+def test_answers_are_put_together_and_the_connection_stays() -> None:
+    """However they come; one that ends the connection opens the next with the next call."""
+    first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    last = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    wire = ControlWire("127.0.0.1", peer([first, first, last], [first]), 20)
+    assert [wire.post("/x", b"{}") for _ in range(4)] == [(200, b"ok"), (200, b"ok"), (404, b""), (200, b"ok")]
+    wire.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"]
+)
+def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
+    """It ended in the middle, or never was HTTP."""
+    with pytest.raises(OSError, match=r"closed|speak|reset"):
+        ControlWire("127.0.0.1", peer([answer]), 20).post("/x", b"{}")

@@ -1,0 +1,165 @@
+"""The journal: soon on disk, never in the way."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, Journal, read_misses, read_served
+from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.traffic.interaction import Key, Usage
+from llmproxy.protocol import Decision
+
+
+def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Outcome:
+    """Return what became of a request."""
+    return Outcome(
+        decision=decision,
+        method="POST",
+        target="/v1/chat/completions",
+        status=200,
+        provider="openai",
+        usage=Usage(10, 3),
+        cost=Decimal("0.01"),
+        key=Key("v1:0"),
+        interaction=n,
+        at=float(n),
+    )
+
+
+def rows(path: Path, table: str) -> list[tuple[object, ...]]:
+    """Return a table of the journal."""
+    with closing(sqlite3.connect(path)) as conn:
+        return conn.execute(f"SELECT * FROM {table}").fetchall()
+
+
+def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
+    """Decisions and misses are written behind the answer, without waiting for the end of the run."""
+    path = tmp_path / "llmproxy.db.state.db"
+    journal = Journal.open(path, lambda: 5.0)
+    journal.decision(outcome())
+    journal.miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not rows(path, "misses"):
+        time.sleep(0.02)
+    assert len(rows(path, "decisions")) == 1
+    assert [(missed.at, missed.text, missed.data["key"]) for missed in read_misses(path, 10)] == [
+        (7.0, "no recorded response", "v1:1")
+    ]
+    journal.close()
+    assert rows(path, "runs") == [(1, 5.0, 5.0)]
+
+
+def test_nothing_that_was_written_is_kept(tmp_path: Path) -> None:
+    """While the journal waits for the next entry, perhaps for hours, it holds none of the last ones."""
+    journal = Journal.open(tmp_path / "j.db", lambda: 0.0)
+    many = [outcome(n) for n in range(100)]
+    counts = [sys.getrefcount(each) for each in many]
+    for each in many:
+        journal.decision(each)
+    del each
+    until = time.monotonic() + 120
+    while [sys.getrefcount(each) for each in many] != counts:
+        assert time.monotonic() < until, "the last batch is still held"
+        time.sleep(0.02)
+    assert len(rows(tmp_path / "j.db", "decisions")) == 100
+    journal.close()
+
+
+def test_closing_writes_what_waits(tmp_path: Path) -> None:
+    """Nothing put in before close is lost; closing twice is fine, and so is a late entry."""
+    path = tmp_path / "j.db"
+    journal = Journal.open(path, lambda: 0.0)
+    for n in range(500):
+        journal.decision(outcome(n))
+    journal.close()
+    journal.close()
+    journal.decision(outcome(501))
+    assert len(rows(path, "decisions")) == 500
+    assert [file.name for file in tmp_path.iterdir()] == ["j.db"]
+
+
+def test_the_last_run_tells_what_was_used(tmp_path: Path) -> None:
+    """Served and recorded rows of the last run only; no run is not the same as nothing used."""
+    path = tmp_path / "j.db"
+    assert read_served(path) is None
+    for ids in ((1, 2), (2, 3, 3)):
+        journal = Journal.open(path, lambda: 0.0)
+        for n in ids:
+            journal.decision(outcome(n))
+        journal.close()
+    assert read_served(path) == frozenset({2, 3})
+
+
+def test_misses_are_known_at_once(tmp_path: Path) -> None:
+    """The control API lists misses of this run before they are on disk, the last so many."""
+    journal = Journal.open(tmp_path / "j.db", lambda: 0.0)
+    for n in range(IN_MEMORY + 5):
+        journal.miss({"text": str(n)}, at=float(n))
+    assert [missed.text for missed in journal.misses(2)] == [str(IN_MEMORY + 3), str(IN_MEMORY + 4)]
+    assert len(journal.misses()) == IN_MEMORY
+    assert journal.misses(0) == []
+    journal.close()
+
+
+def test_odd_text_is_kept(tmp_path: Path) -> None:
+    """Lone surrogates and control characters in what a client sent do not stop the journal."""
+    path = tmp_path / "j.db"
+    journal = Journal.open(path, lambda: 0.0)
+    journal.miss({"text": "a\udc80\x1b[31m", "list": ("x",)}, at=0.0)
+    journal.close()
+    (missed,) = read_misses(path, 1)
+    assert (missed.text, missed.data["list"]) == ("a\udc80\x1b[31m", ["x"])
+
+
+def test_a_place_that_takes_no_file_costs_only_the_journal() -> None:
+    """In a folder that cannot be written to the run goes on; the note says that it is in memory only."""
+    journal = Journal.open(Path("/proc/nothing.state.db"), lambda: 0.0)
+    assert "in memory only" in journal.note
+    journal.decision(outcome())
+    journal.miss({"text": "m"}, at=1.0)
+    assert [missed.text for missed in journal.misses(5)] == ["m"]
+    journal.close()
+
+
+@pytest.mark.parametrize("content", [b"not sqlite at all", b"SQLite format 3\0" + b"\xff" * 200])
+def test_a_damaged_journal_is_put_aside(tmp_path: Path, content: bytes) -> None:
+    """The old file is kept under another name, a new one begun, the note says so."""
+    path = tmp_path / "j.db"
+    path.write_bytes(content)
+    assert read_misses(path, 5) == []
+    journal = Journal.open(path, lambda: 0.0)
+    assert "j.db.broken" in journal.note
+    journal.decision(outcome())
+    journal.close()
+    assert len(rows(path, "decisions")) == 1
+    assert (tmp_path / "j.db.broken").read_bytes() == content
+
+
+def test_a_journal_of_another_version_is_put_aside(tmp_path: Path) -> None:
+    """A file that another version, or another program, made is not written into."""
+    path = tmp_path / "j.db"
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("PRAGMA user_version = 77")
+    journal = Journal.open(path, lambda: 0.0)
+    assert "version, 77" in journal.note
+    journal.close()
+
+
+def test_two_runs_share_a_journal(tmp_path: Path) -> None:
+    """Two proxies on one store write side by side."""
+    path = tmp_path / "j.db"
+    both = [Journal.open(path, lambda: 0.0) for _ in range(2)]
+    for n in range(50):
+        for journal in both:
+            journal.decision(outcome(n))
+    for journal in both:
+        journal.close()
+        assert journal.note == ""
+    assert len(rows(path, "decisions")) == 100

@@ -1,0 +1,122 @@
+"""Files of data: what they mean, and what is refused with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.scenario.values.data.rows import RowError, rows_of
+from llmproxy.suite.yaml.places import Problems
+from llmproxy.suite.yaml.reader import read
+
+
+def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
+    """Write a file."""
+    path = folder / name
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "want"),
+    [
+        ("a.csv", 'id,city\r\na,"Rome, Italy"\r\n\r\nb,007\r\n', [{"id": "a", "city": "Rome, Italy"}, {"id": "b", "city": "007"}]),
+        ("a.csv", "\ufeffid;city\na;Köln\n", [{"id": "a", "city": "Köln"}]),
+        ("a.tsv", "id\tcity\na\tx,y\n", [{"id": "a", "city": "x,y"}]),
+        ("a.jsonl", '{"n": 1}\n\n{"n": [2]}\n', [{"n": 1}, {"n": [2]}]),
+        ("a.json", '[{"n": null}]', [{"n": None}]),
+        ("a.yaml", "- {n: 1, who: {name: Ann}}\n- n: 2\n", [{"n": 1, "who": {"name": "Ann"}}, {"n": 2}]),
+    ],
+)  # fmt: skip
+def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object]) -> None:
+    """Cells of CSV are texts, always; the others keep their types."""
+    assert [row.values for row in rows_of(data(tmp_path, text, name))] == want
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line", "words"),
+    [
+        ("a.csv", "", 0, "has no rows"),
+        ("a.csv", "id,city\n", 0, "has no rows"),
+        ("a.csv", "id,city\na,Rome\nb\n", 3, "has 1 cell, and there are 2 columns"),
+        ("a.csv", "id,\na,b\n", 1, "column 2 has no name"),
+        ("a.csv", "id,id\na,b\n", 1, "two columns are called 'id'"),
+        ("a.csv", "id,city\na,Rome\n,Paris\n", 3, "this case has no `id`"),
+        ("a.csv", "id,city\na,Rome\na,Paris\n", 3, "the id 'a' stands here twice, first in line 2"),
+        ("a.csv", 'id,city\na,"Rome\n', 2, "is no CSV"),
+        ("a.jsonl", '{"id": "a"}\n{"n": 1}\n', 2, "this case has no `id`"),
+        ("a.jsonl", '{"n": 1}\nn: 2\n', 2, "is no JSON: Expecting value (column 1)"),
+        ("a.jsonl", "[1]\n", 1, "a row is a mapping"),
+        ("a.yaml", "n: 1\n", 0, "is to be a list of mappings"),
+        ("a.yaml", "- n: [1\n", 2, "is no YAML"),
+        ("a.yaml", "- id: a\n  n: 1\n\n- n: 2\n", 4, "this case has no `id`"),
+        ("a.yaml", "- id: a\n  id: b\n", 2, "`id` stands here twice"),
+        ("a.yaml", "- !!python/name:os.system x\n", 1, "is no YAML"),
+        ("a.yaml", "- n: " + 5000 * "1" + "\n", 1, "is no number"),
+        ("a.yaml", "x\n", 0, "is to be a list of mappings, and is a single value"),
+        ("a.yaml", "# nothing\n", 0, "has no rows"),
+        ("a.json", '[{"id": "a"},\n\n {"n": 1}]', 3, "this case has no `id`"),
+        ("a.json", '[\n{"id": "a"}, [1]]', 2, "a row is a mapping"),
+        ("a.jsonl", '{"n": 1}\n{"n": 1, "n": 2}\n', 2, "'n' stands twice in one object"),
+        ("a.json", '[{"n": 1},\n {"n": {"a": 1, "a": 2}}]', 2, "'a' stands twice in one object"),
+        ("a.xlsx", "x", 0, "data is read from .csv"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant(tmp_path: Path, name: str, text: str, line: int, words: str) -> None:
+    """With the line."""
+    with pytest.raises(RowError) as caught:
+        rows_of(data(tmp_path, text, name))
+    assert (caught.value.line, words in str(caught.value)) == (line, True)
+
+
+def test_yaml_is_read_as_suites_are(tmp_path: Path) -> None:
+    """Version 1.2: what a suite's own list would be, a file is; PyYAML alone would make 8, False, 750 and a date of these."""
+    said = "[{a: 010, b: no, c: 12:30, d: 2026-01-02, e: 1_000, f: 0x1F, g: 1e3, h: ~, i: true, j: '7', <<: &m {k: 1}}, *m]"
+    (first, second) = rows_of(data(tmp_path, said, "a.yaml"))
+    (suite, _), *_ = read(said, "s.yaml", Problems())
+    assert [first.values, second.values] == suite
+    assert first.values == {
+        "a": 10, "b": "no", "c": "12:30", "d": "2026-01-02", "e": "1_000", "f": 31, "g": 1000.0, "h": None, "i": True, "j": "7", "k": 1,
+    }  # fmt: skip
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+HOSTILE = {
+    "deep.json": f'[{{"a": {DEEP}}}]',
+    "deep.jsonl": f'{{"a": {DEEP}}}',
+    "deep.yaml": f"- a: {DEEP}",
+    "deeper than suites.yaml": "- a: " + "[" * 61 + "]" * 61,
+    "bomb.yaml": "- a0: &a0 [x, x]\n" + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+    "merges.yaml": "- m0: &m0 {k: 1, l: 2}\n" + "".join(f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 9)),
+    "itself.yaml": "- &a {a: *a}",
+    "itself, in a list.yaml": "- a: &a [*a]",
+    "itself, merged.yaml": "- &a {<<: *a}",
+    "hexadecimal.yaml": "- a: 0x" + "f" * 5_000,
+    **{f"{tag}.yaml": f"- a: !!{tag} {value}" for tag, value in {
+        "int": "x", "float": "x", "bool": "x", "binary": "eA==", "timestamp": "x", "set": "{a}", "omap": "[1]", "python/name:os.system": "''",
+    }.items()},
+}  # fmt: skip
+"""Files that are legal, or nearly, and end, hold up or fill who reads them; the tags make values that JSON has not."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_file_of_data_stops_the_program(tmp_path: Path, name: str) -> None:
+    """It is refused in words, before anything is made of it: libyaml recurses in C, where Python cannot catch it."""
+    with pytest.raises(RowError):
+        rows_of(data(tmp_path, HOSTILE[name], name.replace("/", "-")))
+
+
+def test_a_value_may_be_used_again(tmp_path: Path) -> None:
+    """Anchors are for that; many uses of a small one are no bomb."""
+    text = "- &a {city: [Oslo, Bergen]}\n" + "- *a\n" * 1_000
+    assert len(rows_of(data(tmp_path, text, "a.yaml"))) == 1_001
+
+
+def test_a_file_that_is_not_there_or_not_utf8(tmp_path: Path) -> None:
+    """Both with what to do, or why."""
+    with pytest.raises(RowError, match="No such file"):
+        rows_of(tmp_path / "none.csv")
+    (tmp_path / "latin.csv").write_bytes(b"id,city\na,K\xf6ln\n")
+    with pytest.raises(RowError, match=r"latin.csv:2: is not UTF-8 \(byte 11, 0xf6\)"):
+        rows_of(tmp_path / "latin.csv")
