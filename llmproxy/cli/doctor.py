@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -119,7 +120,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         traffic,
         variables,
     )
-    from llmproxy.client.doctor.lookups import past_by_name, read_lookups, watching
+    from llmproxy.client.doctor.lookups import TRACER, past_by_name, read_lookups, traced, watching
     from llmproxy.client.doctor.witness import Witness, WitnessedCall
     from llmproxy.client.environment.build import upstreams_of
     from llmproxy.client.process import child
@@ -127,7 +128,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
-    witness = Witness()
+    witness = Witness(helper=TRACER)
     found = [] if witness.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
@@ -143,9 +144,10 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         if asked.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
         given |= watching(given, Path(folder))
-        code = child.run(asked.command, given, witness.start if witness.able else lambda _pid: None)
+        command = traced(asked.command, Path(folder))
+        code = child.run(command, given, witness.start if witness.able else lambda _pid: None)
         witness.stop()
-        by_name = past_by_name(read_lookups(Path(folder)))
+        by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
     upstreams = addresses_of(upstreams_of(env, proxy.url).values())

@@ -73,6 +73,22 @@ def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, 
 
 
 @linux
+def test_a_client_in_any_language_is_named_by_what_it_looks_up(tmp_path: Path) -> None:
+    """Nothing of ours runs inside it: the kernel tells."""
+    getent = shutil.which("getent")
+    if getent is None:
+        pytest.skip("NOT RUN: no getent here")
+    done = doctor("--store", str(tmp_path / "x.db"), "--", getent, "ahosts", "no.api.openai.invalid")
+    assert done.returncode == 1
+    said = bad(done.stdout)
+    assert any(
+        line.endswith(("looked up no.api.openai.invalid itself, past the proxy", ":53 itself, past the proxy"))
+        or "asked the name server" in line
+        for line in said
+    ), done
+
+
+@linux
 def test_a_child_that_lost_its_environment_is_named(tmp_path: Path) -> None:
     """As under sudo, or in a container."""
     done = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "3")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.client.control.client import Report
 from llmproxy.client.control.summary import add, one_line
+from llmproxy.client.doctor.lookups import NAME_SERVER
 from llmproxy.client.doctor.witness import Address, WitnessedCall
 from llmproxy.client.environment.build import is_ours
 from llmproxy.client.environment.certificates import trouble
@@ -156,11 +157,10 @@ def processes(
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
-        places = ", ".join(f"{host}:{port}" for host, port in addresses[:5])
         found.append(
             Diagnosis(
                 DoctorVerdict.BAD,
-                f"{who.program} ({pid}) went to {places} itself, past the proxy",
+                f"{who.program} ({pid}) {_deeds(addresses)} itself, past the proxy",
                 _advice([who], intercepted=intercepted),
             )
         )
@@ -179,6 +179,17 @@ def processes(
             )
         )
     return found
+
+
+def _deeds(addresses: Sequence[Address]) -> str:
+    """Say where it went, and which names it looked up without going anywhere."""
+    deeds: dict[str, list[str]] = {}
+    for host, port in addresses[:5]:
+        deed, what = {0: ("looked up", host), NAME_SERVER: ("asked the name server", host)}.get(
+            port, ("went to", f"{host}:{port}")
+        )
+        deeds.setdefault(deed, []).append(what)
+    return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
 
 def _has_ours(env: Mapping[str, str], url: str) -> bool:

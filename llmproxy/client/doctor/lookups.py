@@ -1,7 +1,8 @@
-"""Who asked for a host by name? Told by Python and Node programs themselves, so that it is known where no name can be resolved.
+"""Who asked for a host by name? Told by the programs themselves and, on Linux, by the kernel, so that it is known where no name can be resolved.
 
 On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a connection, so nothing of
-it is to be seen in /proc. `data/watch_lookups.*` run inside the child, and write a line for each host that it asks for.
+it is to be seen in /proc. `data/watch_lookups.*` run inside a child in Python or Node, and write a line for each host that it asks for;
+`data/trace_lookups.py` runs around it, and reads the system calls of all others (curl, Go, Java).
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import ipaddress
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 from llmproxy.client.doctor.witness import WEB, Address
 
-__all__ = ["HostLookup", "past_by_name", "read_lookups", "watching"]
+__all__ = ["NAME_SERVER", "TRACER", "HostLookup", "past_by_name", "read_lookups", "traced", "watching"]
 
 VARIABLE = "LLMPROXY_DOCTOR"
+NAME_SERVER = 53
+"""Its port."""
+_DATA = Path(str(files("llmproxy"))) / "data"
+TRACER = _DATA / "trace_lookups.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,22 @@ class HostLookup:
 
 def watching(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
-    data = Path(str(files("llmproxy"))) / "data"
     path = folder / "python"
     path.mkdir(exist_ok=True)
-    shutil.copy(data / "watch_lookups.py", path / "sitecustomize.py")
-    required = f"--require {json.dumps(str(data / 'watch_lookups.cjs'))}"  # Node unquotes as JSON does
+    shutil.copy(_DATA / "watch_lookups.py", path / "sitecustomize.py")
+    required = f"--require {json.dumps(str(_DATA / 'watch_lookups.cjs'))}"  # Node unquotes as JSON does
     return {
         VARIABLE: str(log_in(folder)),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH", "")])),
         "NODE_OPTIONS": " ".join(filter(None, [env.get("NODE_OPTIONS", ""), required])),
     }
+
+
+def traced(command: Sequence[str], folder: Path, system: str = sys.platform) -> tuple[str, ...]:
+    """Return the command that runs `command` and tells into the log of `folder` what it asks for; itself where nothing can."""
+    if system != "linux":
+        return tuple(command)
+    return (sys.executable, "-I", str(TRACER), str(log_in(folder)), *command)
 
 
 def log_in(folder: Path) -> Path:
@@ -61,22 +73,57 @@ def read_lookups(folder: Path) -> Iterator[HostLookup]:
             yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def past_by_name(lookups: Iterator[HostLookup]) -> dict[int, tuple[str, list[Address]]]:
-    """Return, by process, its program and the web hosts, or providers' hosts, that it asked for itself."""
+@dataclass(slots=True)
+class _Asked:
+    """What one process asked for."""
+
+    program: str
+    names: dict[str, int] = field(default_factory=dict)
+    """Hosts, and the port where somebody told it."""
+    addresses: list[Address] = field(default_factory=list)
+    """What it connected to."""
+
+
+def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+    """Return, by process, its program and the web hosts, or providers' hosts, that it asked for itself; `machine` is our own name.
+
+    Port 0: a name that was looked up by a process that then connected nowhere. Who has no name for where it went is told by addresses;
+    who has neither, since its name server cannot be reached, by that (port 53).
+    """
+    found: dict[int, _Asked] = {}
+    for each in lookups:
+        asked = found.setdefault(each.pid, _Asked(each.program))
+        at = (each.host, each.port)
+        if _is_address(each.host) and not _local(each.host):
+            asked.addresses += [at] if at not in asked.addresses else []
+        elif not _local(each.host) and each.host.partition(".")[0] != machine:
+            asked.names[each.host] = asked.names.get(each.host) or each.port
+    return {pid: (asked.program, past) for pid, asked in found.items() if (past := _past(asked))}
+
+
+def _past(asked: _Asked) -> list[Address]:
     from llmproxy.core.providers.hosts import provider_of_host
 
-    found: dict[int, tuple[str, list[Address]]] = {}
-    for each in lookups:
-        at = (each.host, each.port or 443)
-        past = not _local(each.host) and (each.port in WEB or provider_of_host(each.host, None) is not None)
-        known = found.setdefault(each.pid, (each.program, []))[1]
-        if past and at not in known:
-            known.append(at)
-    return {pid: told for pid, told in found.items() if told[1]}
+    past: list[Address] = []
+    for host, port in asked.names.items():
+        if port in WEB or provider_of_host(host, None) is not None:
+            past.append((host, port or 443))
+        elif not port and all(at[1] == NAME_SERVER for at in asked.addresses):
+            past.append((host, 0))
+    went = [at for at in asked.addresses if at[1] in WEB]
+    servers = [] if asked.names else [at for at in asked.addresses if at[1] == NAME_SERVER]
+    return past or went or servers
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _local(host: str) -> bool:
-    try:
+    if _is_address(host):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return host == "localhost" or host.endswith(".localhost")

@@ -40,10 +40,11 @@ class WitnessedCall:
 class Witness:
     """Watches a process until it is told to stop."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Look into `proc`."""
+    def __init__(self, proc: Path = Path("/proc"), helper: Path | None = None) -> None:
+        """Look into `proc`; processes that run the script `helper` are ours, and nobody's business."""
         self.seen: dict[int, WitnessedCall] = {}
         self._proc = proc
+        self._helper = None if helper is None else str(helper).encode()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -89,7 +90,7 @@ class Witness:
         folder = self._proc / str(pid)
         words = (folder / "cmdline").read_bytes().split(b"\0")
         program = words[0].decode(errors="replace")
-        if not program:  # it has ended, and nobody waited for it yet
+        if not program or self._helper in words[1:4]:  # it has ended, and nobody waited for it yet; or is ours
             return
         seen = self.seen.get(pid)
         if seen is None or seen.program != program:  # a shell became what it executes

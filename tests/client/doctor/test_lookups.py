@@ -21,9 +21,36 @@ def test_hosts_of_providers_and_of_the_web_count() -> None:
         HostLookup(2, "node", "127.0.0.1", 80),
         HostLookup(3, "node", "gateway.example.com", 80),
     ]
-    assert past_by_name(iter(told)) == {
+    assert past_by_name(told) == {
         1: ("python", [("api.openai.com", 443)]),
         3: ("node", [("gateway.example.com", 80)]),
+    }
+
+
+def test_what_was_looked_up_and_led_nowhere_counts() -> None:
+    """No name can be resolved, so nobody connects: the name alone is left, or the name server where that cannot be reached."""
+    told = [
+        HostLookup(1, "curl", "llm.corp.test", 0),
+        HostLookup(2, "java", "api.openai.com", 0),
+        HostLookup(2, "java", "10.9.9.9", 443),
+        HostLookup(3, "go", "10.9.9.9", 443),
+        HostLookup(3, "go", "10.9.9.9", 5432),
+        HostLookup(4, "psql", "db.corp.test", 0),
+        HostLookup(4, "psql", "10.0.0.7", 5432),
+        HostLookup(5, "python", "db.corp.test", 5432),
+        HostLookup(5, "python", "db.corp.test", 0),
+        HostLookup(5, "python", "10.0.0.53", 53),
+        HostLookup(6, "curl", "10.0.0.53", 53),
+        HostLookup(7, "java", "laptop.corp.test", 0),
+        HostLookup(8, "curl", "llm.corp.test", 0),
+        HostLookup(8, "curl", "10.0.0.53", 53),
+    ]
+    assert past_by_name(told, "laptop") == {
+        1: ("curl", [("llm.corp.test", 0)]),
+        2: ("java", [("api.openai.com", 443)]),
+        3: ("go", [("10.9.9.9", 443)]),
+        6: ("curl", [("10.0.0.53", 53)]),
+        8: ("curl", [("llm.corp.test", 0)]),
     }
 
 
