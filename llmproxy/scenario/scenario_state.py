@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said, served
 from llmproxy.scenario.values.executor import Executor
-from llmproxy.trace.observing.servers import Served, find_differences
+from llmproxy.trace.observing.servers import Served, find_differences, find_misread
+from llmproxy.trace.observing.tools import ToolUse
 
 __all__ = ["ScenarioState"]
 
@@ -110,10 +112,20 @@ class ScenarioState(Plain):
 
         Raises MachineError where it is not known what either was.
         """
-        found = self._served("whether servers got what models asked for")
+        return self._compared(find_differences, "whether servers got what models asked for")
+
+    def misread_results(self) -> list[str]:
+        """Say where a model read something else than its server returned; empty where each result held what came.
+
+        What the agent puts around a result is no difference. Raises MachineError where it is not known what either was.
+        """
+        return self._compared(find_misread, "whether models read what servers returned")
+
+    def _compared(self, find: Callable[[Sequence[ToolUse], Served], list[str]], what: str) -> list[str]:
+        found = self._served(what)
         executor = self.executor
-        self._sure(executor, "whether servers got what models asked for")
-        return find_differences(executor.wire_calls or (), found)
+        self._sure(executor, what)
+        return find(executor.wire_calls or (), found)
 
     def _served(self, what: str) -> Served:
         found = None if self._executor is None else self._executor.wire_served

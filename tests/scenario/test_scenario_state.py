@@ -121,6 +121,19 @@ def test_what_servers_of_tools_got() -> None:
     assert found.server_differences() == [
         'a model asked for mcp__shop__look({"n": 8}), and its server got look({"n": 9})'
     ]
+    assert found.misread_results() == []
+
+
+def test_what_a_model_read_of_what_a_server_returned() -> None:
+    """The agent may put something around it; what it leaves out is told."""
+    got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output="found 3")
+    there = Served([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    read = ToolUse("mcp__shop__look", '{"n": 9}', "w1", 1, 1, executed=True, output="Output: found 3")
+    assert state(wire=[read], served=there).misread_results() == []
+    read.output = "found"
+    assert state(wire=[read], served=there).misread_results() == [
+        'a model read "found" as the result of mcp__shop__look({"n": 9}), and its server had returned "found 3"'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,3 +152,5 @@ def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], 
         state(**given).server_calls()
     with pytest.raises(MachineError, match=said):
         state(**given).server_differences()
+    with pytest.raises(MachineError, match=said):
+        state(**given).misread_results()

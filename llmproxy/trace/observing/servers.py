@@ -8,7 +8,8 @@ A call that a fault struck, or that replay refused, no server got. One of which 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from llmproxy.trace.reading.mcp import tool_endings
 if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import WireCall
 
-__all__ = ["NO_SERVER", "Served", "find_differences", "read_served"]
+__all__ = ["NO_SERVER", "Served", "find_differences", "find_misread", "read_served"]
 
 NO_SERVER = (
     "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the proxy "
@@ -31,7 +32,10 @@ NO_SERVER = (
 )
 _LIST = "mcp:tools/list"
 _SHOWN = 200
-"""Characters of arguments."""
+"""Characters of arguments, and of a result."""
+_NO_TEXT = re.compile(r"\[(?:image|audio|resource|resource_link)\]")
+"""What stands in a result's text for content that is none."""
+_ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,60 @@ def find_differences(asked: Sequence[ToolUse], served: Served) -> list[str]:
     return found
 
 
+def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
+    """Say where a model read something else than its server returned: the agent cut it, changed it, or put something in its place.
+
+    What an agent adds, how it escapes and breaks lines, and content that is no text, are no difference.
+    """
+    left = [each for each in served.tools if each.output is not None]
+    unsure: list[ToolUse] = []
+    for use in asked:
+        if use.output is None or use.hosted or use.denied:
+            continue
+        twin = next((each for each in _twins(use, left, served.names) if _holds(use.output, each.output or "")), None)
+        if twin is None:
+            unsure.append(use)
+        else:
+            left.remove(twin)
+    found: list[str] = []
+    for use in unsure:
+        if (twin := next(_twins(use, left, served.names), None)) is not None:
+            left.remove(twin)
+            found.append(
+                f"a model read {_clipped(use.output)} as the result of {_shown(use)}, and its server had returned {_clipped(twin.output)}"
+            )
+    return found
+
+
+def _twins(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
+    """Yield the calls of servers that a model's call may have become."""
+    name = server_name(use.name, names)
+    return (each for each in servers if each.name == name and _same(each.arguments, use.arguments))
+
+
+def _holds(read: str, returned: str) -> bool:
+    """Tell whether what a model read holds what a server returned: line for line, or as the same JSON."""
+    there = _bare(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
+    if all(_bare(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
+        return True
+    return any(_same(value, wanted) for wanted in _values(returned) for value in _values(read))
+
+
+def _bare(text: str) -> str:
+    """Return a text without white space, and without the marks of escapes."""
+    return re.sub(r"[\s\\]", "", text)
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Yield the JSON objects and lists that lines of a text begin with."""
+    decoder = json.JSONDecoder()
+    for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
+        try:
+            yield decoder.raw_decode(text, match.end())[0]
+        except (ValueError, RecursionError):
+            continue
+
+
 def server_name(name: str, known: frozenset[str]) -> str:
     """Return the name that a server has for a tool which a model calls `name`; empty for one that no server has."""
     return next((each for each in tool_endings(name) if each in known), "")
@@ -166,3 +224,8 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
 def _shown(use: ToolUse) -> str:
     raw = json.dumps(use.arguments, ensure_ascii=False) if use.parsed else " ".join(use.raw.split())
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
+
+
+def _clipped(text: str | None) -> str:
+    said = json.dumps(text or "", ensure_ascii=False)
+    return said if len(said) <= _SHOWN else said[:_SHOWN] + '..."'

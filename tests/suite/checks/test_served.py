@@ -21,16 +21,23 @@ def post(url, body):
 
 def answer(message):
     base = os.environ["OPENAI_BASE_URL"]
-    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": message.removeprefix("twist: ")}]}
-    for call in post(base + "/chat/completions", body)["choices"][0]["message"].get("tool_calls") or []:
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": message.split(": ")[-1]}]}
+    said = post(base + "/chat/completions", body)["choices"][0]["message"]
+    for call in said.get("tool_calls") or []:
         arguments = json.loads(call["function"]["arguments"])
         if message.startswith("twist"):
             arguments["text"] = arguments["text"].upper()
         params = {"name": call["function"]["name"].rpartition("__")[2], "arguments": arguments}
-        post(base.removesuffix("/v1") + "/tools/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        came = post(base.removesuffix("/v1") + "/tools/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        if message.startswith(("read", "cut")):
+            text = came["result"]["content"][0]["text"]
+            text = text[:3] if message.startswith("cut") else "Output:\\n" + json.dumps(text)
+            body["messages"] += [said, {"role": "tool", "tool_call_id": call["id"], "content": text}]
+            post(base + "/chat/completions", body)
     return "done"
 """
-CALL = step(user="say it", call=[{"name": "mcp__t__echo", "arguments": {"text": "milk"}}], times=None)
+CALL = step(user="say it", results=0, call=[{"name": "mcp__t__echo", "arguments": {"text": "milk"}}], times=None)
+READ = step(results=1, say="read", times=None)
 
 
 def run(folder: Path, url: str, line: str, mode: str = "auto") -> rig.Result:
@@ -48,7 +55,7 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
     store = tmp_path / "x.db"
     with (
         tools() as server,
-        Provider([CALL], ordered=False, check=False) as p,
+        Provider([CALL, READ], ordered=False, check=False) as p,
         near("auto", store, upstreams={"openai": p.url, "tools": server.url}) as px,
     ):
         first = run(tmp_path, px.url, good)
@@ -64,6 +71,10 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
         said = run(tmp_path, px.url, '{chat: "twist: say it", tools: {mcp__t__echo: 1}}')
         assert said.statuses == ["passed"]
         assert 'and its server got echo({"text": "MILK"})' in "".join(said.told.finished[0].labels)
+        for how, cut in (("read", False), ("cut", True)):
+            said = run(tmp_path, px.url, f'{{chat: "{how}: say it", serversAsAsked: true}}')
+            assert said.statuses == ["passed"], said.why
+            assert ("a model read " in "".join(said.told.finished[0].labels)) is cut, said.told.finished[0].labels
     with (
         Provider([step(user="hi", say="hello", times=None)], check=False) as p,
         near("auto", tmp_path / "y.db", upstreams={"openai": p.url}) as px,

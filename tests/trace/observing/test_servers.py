@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.servers import NO_SERVER, find_differences
-from tests.trace.observing.chats import Chats, asks, call, said, user
+from llmproxy.trace.observing.kept import find_kept_differences
+from llmproxy.trace.observing.servers import NO_SERVER, find_differences, find_misread
+from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 
 class Tools(Chats):
@@ -69,7 +71,8 @@ def test_what_no_server_got_is_left_out_and_what_nobody_recorded_is_not_known() 
     assert Chats().wire.served().unknown == NO_SERVER
 
 
-ECHO = call("mcp__t__echo", {"text": "a", "n": 1})
+ECHO_ARGUMENTS = {"text": "a", "n": 1}
+ECHO = call("mcp__t__echo", ECHO_ARGUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +106,45 @@ def test_a_conversation_without_servers_has_no_differences() -> None:
     chats = Tools()
     chats.chat([user("x")], said("hi"))
     assert chats.differences() == []
+
+
+@pytest.mark.parametrize(
+    ("returned", "read", "same"),
+    [
+        ("echo: a", "echo: a", True),
+        ("two\nlines", "Wall time: 0.1 s\nOutput:\ntwo\r\n  lines\n", True),
+        ('say "é"\nnow', json.dumps([{"type": "text", "text": 'say "é"\nnow'}]), True),
+        ('{"b": [1, 2.0], "a": true}', 'Output:\n{"a":true,"b":[1,2]}', True),
+        ("[image]\nbelow", "below", True),
+        ("", "(no output)", True),
+        ("one\ntwo\nthree", "one\ntwo\n... (1 line more)", False),
+        ("42", "41", False),
+        ('{"a": 1}', '{"a": true}', False),
+        ("the file", "permission denied", False),
+    ],
+)
+def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, read: str, same: bool) -> None:
+    """What an agent puts around it, how it escapes and breaks it, is none; what it cuts or changes is."""
+    chats = asked(ECHO)
+    chats.serve("echo", ECHO_ARGUMENTS, returned)
+    chats.chat([user("x"), asks(ECHO), result(read)], said("ok"))
+    told = find_misread(chats.wire.tools(), chats.wire.served())
+    assert len(told) == (not same), told
+    if not same:
+        assert all(json.dumps(each, ensure_ascii=False) in told[0] for each in (read, returned))
+        assert told[0].startswith("a model read ")
+    assert chats.differences() == []
+    kept = [each for _, each in chats.calls if each is not None]
+    assert find_kept_differences(kept) == told
+
+
+def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_difference() -> None:
+    """Two calls alike got 1 and 2, in whatever order a model reads them; a third was asked for and its result came to no model."""
+    chats = asked(call("mcp__t__echo", {}, "c1"), call("mcp__t__echo", {}, "c2"))
+    for text in ("1", "2"):
+        chats.serve("echo", {}, text)
+    third = call("mcp__t__echo", {}, "c3")
+    chats.chat([user("x"), asks(), result("2", "c1"), result("1", "c2")], asks(third), tools=("mcp__t__echo",))
+    chats.serve("echo", {}, "3")
+    assert find_misread(chats.wire.tools(), chats.wire.served()) == []
+    assert find_misread(chats.wire.tools(), Chats().wire.served()) == []

@@ -15,6 +15,7 @@ from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
+    from llmproxy.core.traffic.interaction import Interaction
 
 _HEADS = {"user": "asked", "answer": "answered", "says": "said", "failed": "failed", "call": "called", "tool": "did"}
 _INDENT = 17
@@ -47,19 +48,27 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 say(line(fork.describe()))
             for text in conversation(told["steps"], cells):
                 say(text)
+            for each in told["differences"]:
+                say("\n".join(["", *wrapped(paragraphs(f"differs: {each}"), cells)]))
 
 
 def _plain(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
+    from llmproxy.core.providers.channels import MCP_PREFIX
+    from llmproxy.trace.observing.kept import find_kept_differences
     from llmproxy.ui.recordings.rows import WantedCalls, sums
     from llmproxy.ui.recordings.story import story
 
+    of_tools = False
+
+    def made() -> Iterator[Interaction]:
+        nonlocal of_tools
+        for each in store.interactions(cassette, sample):
+            of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
+            yield each
+
     wanted = WantedCalls(cassette, sample)
-    return {
-        "cassette": cassette,
-        "sample": sample,
-        **sums(store, wanted),
-        "steps": story(store.interactions(cassette, sample)),
-    }
+    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": story(made())}
+    return told | {"differences": find_kept_differences(made()) if of_tools else []}
 
 
 def _sums(told: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ from llmproxy.suite.schema.steps import (
     VerifyStep,
     WaitStep,
 )
-from llmproxy.trace.observing.servers import find_differences
+from llmproxy.trace.observing.servers import find_differences, find_misread
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion
@@ -136,11 +136,12 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
 
 
 def _differing(stage: Stage, window: Window) -> list[str]:
-    """Say where servers of tools got something else than models asked for; the first few."""
+    """Say where servers of tools got something else than models asked for, or models read something else than came; the first few of each."""
     served = stage.wire.served(window.after)
     if served.unknown or (measured := stage.wire.step(window.after)).unread:
         return []
-    return find_differences(measured.tools, served)[:_TOLD]
+    asked = measured.tools
+    return [*find_differences(asked, served)[:_TOLD], *find_misread(asked, served)[:_TOLD]]
 
 
 _TOLD = 3

@@ -1,0 +1,56 @@
+"""A recorded cassette read as the wire that it was: what models asked for and read, and what servers of tools got and returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.protocol import Decision
+from llmproxy.trace.observing.servers import find_differences, find_misread
+from llmproxy.trace.observing.wire import Wire
+
+if TYPE_CHECKING:
+    from llmproxy.core.traffic.interaction import Interaction
+
+__all__ = ["find_kept_differences"]
+
+_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptCall:
+    """A recording, as `observing.seen.WireCall`."""
+
+    seq: int
+    at: float
+    ms: float
+    party: str
+    status: int
+    key: str
+    operation: str
+    occurrence: int
+    interaction: int | None
+    decision: str = Decision.RECORD
+    attempt: int | None = None
+    recording: Mapping[str, Any] | None = None
+
+
+def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
+    """Say where servers got something else than models asked for, and where models read something else than servers returned.
+
+    `made`: a cassette's interactions, in order. Empty also where no server was seen, and where an answer of a model cannot be read.
+    """
+    wire = Wire()
+    wire.feed((_call(number, each), each) for number, each in enumerate(made, 1))
+    served = wire.served()
+    if served.unknown or wire.step(0).unread:
+        return []
+    return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
+
+
+def _call(number: int, made: Interaction) -> _KeptCall:
+    chunks = made.response.chunks
+    ms = chunks[-1].offset / _MS if chunks else 0.0
+    at, status = made.started_at, made.response.status
+    return _KeptCall(number, at, ms, made.party, status, made.key, made.operation, made.occurrence, made.id)
