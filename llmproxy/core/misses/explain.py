@@ -259,7 +259,10 @@ def _adapt(case: _Case) -> list[str]:
     again = "" if case.context.again.runs else ", and start the proxy again"
     step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: {_look(case, 'verify --rekey')}{again}{rest}"
     # A rule that does not do it alone is not the first thing to try.
-    steps = [step, *([_declared(case)] if '"days"' in rule or '"dates"' in rule else [])]
+    unaware = (
+        not case.context.unbound
+    )  # else the recording knows its day already, and this is another difference of days
+    steps = [step, *([_declared(case)] if unaware and ('"days"' in rule or '"dates"' in rule) else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 
