@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.again import Again
-from llmproxy.core.misses.nearest import COUNTED, Nearest, RestatedCandidate, Restating, nearest
+from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
@@ -126,10 +126,10 @@ def explain(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
-    restating: Restating = lambda _, best: RestatedCandidate(best),
+    wording: Wording = AS_RECORDED,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
-    near = nearest(wanted, candidates, restating)
+    near = nearest(wanted, candidates, wording)
     return ExplainedMiss(context, near, miss_text(context, near))
 
 

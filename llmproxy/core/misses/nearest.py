@@ -2,13 +2,14 @@
 
     (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
 
-All candidates are ranked by comparisons that run in C; the few best are compared in full. Everything is bounded, so that
+All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full. Everything is bounded, so that
 a refusal stays quick however large the cassette and its bodies are. What really differs comes first, whatever looks volatile after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
 from llmproxy.core.traffic.common_ends import common_prefix
-from llmproxy.core.traffic.differences import Difference, changed, count, differences
+from llmproxy.core.traffic.differences import Difference, changed, count, differences, looks, raw
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -33,6 +34,8 @@ _VARYING = 3
 """Places of one message that may look volatile where it still counts as the same."""
 _MOST_VARYING = 100
 """Messages of a candidate that are looked at in this way."""
+_MOST_LOOKED_AT = 200
+"""Messages of all candidates that are looked at in this way: each costs as much as a thousand that are equal."""
 _RAW = 100_000
 """Bytes of a body that is not JSON which are compared as text."""
 
@@ -78,26 +81,46 @@ class RestatedCandidate(NamedTuple):
     """What varies from run to run beside what is left different in `canonical`."""
 
 
-Restating = Callable[[int, "Canonical"], RestatedCandidate]
+class Wording:
+    """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
+
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002
+        """Return one message of a recording's conversation; the same object for the same one."""
+        return conversation(recorded.tree)[1][n]
+
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002
+        """Return a recording with whatever it names as this run names it."""
+        return recorded
+
+    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002
+        """Return the nearest recording as this run would have sent it."""
+        return RestatedCandidate(whole)
+
+
+AS_RECORDED = Wording()
 
 
 def nearest(
-    wanted: Canonical,
-    candidates: Sequence[tuple[int, Canonical]],
-    restating: Restating = lambda _, best: RestatedCandidate(best),
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording = AS_RECORDED
 ) -> Nearest | None:
-    """Return the candidate most like `wanted`, or None without candidates; `restating` gives it in this run's words.
+    """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
 
     Order: same provider and operation, messages from the start that are equal but for what looks volatile, same model, fewest differing
     places, likest last text; of equals the first. Bounded: only candidates from the first 32 MiB of bodies are looked at, all of these are
-    ranked by comparisons in C, 8 are compared in full, each within the bounds of `core.traffic.differences`.
+    ranked by comparisons in C, of those that are equally good 8 are compared in full, each within the bounds of `core.traffic.differences`.
     """
-    ranked = [(_rank(wanted, item[1]), item) for item in _affordable(candidates)]
-    ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)[:_CLOSE]
-    if not ranked:
+    taken = _affordable(candidates)
+    if not taken:
         return None
-    _, (id_, best) = max(ranked, key=lambda pair: _score(wanted, *pair))
-    best, bound, varying = restating(id_, best)
+    common = _count_common(wanted, taken, wording)
+    ranked = [(_rank(wanted, *item, common[item[0]], wording), item) for item in taken]
+    ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
+    alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
+    told = [(id_, recorded, wording.whole(id_, recorded)) for id_, recorded in alike]
+    id_, recorded, best = told[0]
+    if len(told) > 1:
+        id_, recorded, best = max(told, key=lambda each: (-_count(each[2], wanted), _similarity(each[2], wanted)))
+    best, bound, varying = wording.restated(id_, recorded, best)
     found = sorted(_differences(best, wanted), key=lambda each: each.looks is not None)
     return Nearest(
         id_,
@@ -129,16 +152,43 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
     return wanted.provider == candidate.provider and wanted.operation == candidate.operation
 
 
-def _rank(wanted: Canonical, candidate: Canonical) -> _Rank:
+def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording) -> dict[int, int]:
+    """Return how many messages from the start say the same, by candidate.
+
+    All are asked for their first message, then for their second: so what is left unlooked at is so for all of them, and a message that many
+    share is looked at once.
+    """
+    common = dict.fromkeys((id_ for id_, _ in candidates), 0)
+    varying = Counter[int]()
+    alive, looked_at = list(candidates), 0
+    for n, new in enumerate(conversation(wanted.tree)[1]):
+        alive = [each for each in alive if n < len(conversation(each[1].tree)[1])]
+        if not alive or looked_at > _MOST_LOOKED_AT:
+            break
+        verdicts: dict[int, tuple[object, bool]] = {}
+        still = []
+        for id_, recorded in alive:
+            old = wording.message(id_, recorded, n)
+            if old != new:
+                varying[id_] += 1
+                if varying[id_] > _MOST_VARYING:
+                    continue
+                if id(old) not in verdicts:
+                    looked_at += 1
+                    verdicts[id(old)] = old, _varies(old, new)
+                if not verdicts[id(old)][1]:
+                    continue
+            common[id_] += 1
+            still.append((id_, recorded))
+        alive = still
+    return common
+
+
+def _rank(wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: Wording) -> _Rank:
     """Judge a candidate by what costs next to nothing."""
-    common = varying = 0
-    for old, new in zip(_conversation(candidate.tree), _conversation(wanted.tree), strict=False):
-        if old != new:
-            varying += 1
-            if varying > _MOST_VARYING or not _varies(old, new):
-                break
-        common += 1
-    matcher = SequenceMatcher(None, *_last_texts(candidate, wanted), autojunk=False)
+    said = conversation(candidate.tree)[1]
+    last = wording.message(id_, candidate, len(said) - 1) if said else candidate.tree
+    matcher = SequenceMatcher(None, _text_of(last)[-_SIMILAR:], _last_text(wanted.tree)[-_SIMILAR:], autojunk=False)
     return _same_operation(wanted, candidate), common, _model(wanted) == _model(candidate), matcher.quick_ratio()
 
 
@@ -146,23 +196,20 @@ def _varies(old: object, new: object) -> bool:
     """Tell whether two messages differ in nothing but what looks volatile."""
     if type(old) is not type(new):
         return False
-    found = differences(old, new, _VARYING + 1)
-    return len(found) <= _VARYING and all(each.looks for each in found)
+    found = raw(old, new, _VARYING + 1)
+    return len(found) <= _VARYING and all(looks(*each) for each in found)
 
 
-def _score(wanted: Canonical, rank: _Rank, item: tuple[int, Canonical]) -> tuple[object, ...]:
-    return *rank[:3], -_count(item[1], wanted), _similarity(item[1], wanted)
-
-
-def _conversation(tree: object) -> list[object]:
+def conversation(tree: object) -> tuple[str, list[object]]:
+    """Return the messages of a request, and the member that holds them."""
     if isinstance(tree, dict):
         for name in _CONVERSATIONS:
             value = tree.get(name)
             if isinstance(value, list):
-                return value
+                return name, value
             if isinstance(value, str):
-                return [value]
-    return []
+                return name, [value]
+    return "", []
 
 
 def _model(canonical: Canonical) -> object:
@@ -184,7 +231,10 @@ def _similarity(old: Canonical, new: Canonical) -> float:
 
 
 def _last_text(tree: object) -> str:
-    value: object = (_conversation(tree) or [tree])[-1]
+    return _text_of((conversation(tree)[1] or [tree])[-1])
+
+
+def _text_of(value: object) -> str:
     for _ in range(8):
         if isinstance(value, str):
             return value

@@ -378,14 +378,14 @@ class Reading:
         named = derived.names.get(row[2]) if derived else None
         return from_sql(row[0]), named[0] if named else Key(row[1])
 
-    def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[Interaction]:
-        """Return the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""
+    def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
+        """Return the ids of the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""
         found = self._all(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS NULL"
             " ORDER BY id DESC LIMIT ?",
             (to_sql(cassette), to_sql(provider), to_sql(operation), limit),
         )
-        return [self.load(id_) for (id_,) in reversed(found)]
+        return [id_ for (id_,) in reversed(found)]
 
     def unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
         """Return the live recordings whose ids are not among `served`, in order."""

@@ -132,10 +132,16 @@ def changed(path: str, old: object, new: object) -> Difference:
     """Return the difference of two values, long texts shown around their first differing place."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, common_prefix(old, new) - _BEFORE)
-        looks = None if path.endswith(_CHOSEN) else volatile(old, new)
-        return Difference(path, _quoted(old, start), _quoted(new, start), looks)
+        return Difference(path, _quoted(old, start), _quoted(new, start), looks(path, old, new))
     left, right = ("" if value is ABSENT else shown(value) for value in (old, new))
-    return Difference(path, left, right, volatile(old, new))
+    return Difference(path, left, right, looks(path, old, new))
+
+
+def looks(path: str, old: object, new: object) -> str | None:
+    """Name what the difference of two values looks like; nothing where a choice stands there."""
+    if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
+        return None
+    return volatile(old, new)
 
 
 def _same(old: object, new: object) -> bool:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
-from llmproxy.core.misses.nearest import COUNTED, nearest
+from llmproxy.core.misses.nearest import COUNTED, Wording, nearest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 
@@ -95,6 +95,50 @@ def test_suggests_a_rule_that_helps() -> None:
     assert found.suggestion is not None
     assert found.suggestion.toml == 'packs = ["days"]'
     assert found.suggestion.left == 1
+
+
+class Counting(Wording):
+    """Counts the messages that somebody wanted in this run's words."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, int]] = []
+        self.wholes: list[int] = []
+
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:
+        self.messages.append((id_, n))
+        return super().message(id_, recorded, n)
+
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:
+        self.wholes.append(id_)
+        return super().whole(id_, recorded)
+
+
+def test_only_what_decides_is_told_in_this_runs_words() -> None:
+    """A conversation that parts in its second message is not read to its end, and only the best are read whole."""
+    turns = [("user" if n % 2 else "assistant", f"some words, {n}") for n in range(100)]
+    others = [(n, canonical(SYSTEM, ("user", f"question {'x' * n}"), *turns)) for n in range(49)]
+    wanted = canonical(SYSTEM, *turns[:80], ("user", "and now?"))
+    wording = Counting()
+    found = nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording)
+    assert found is not None
+    assert found.id == 99
+    assert len([n for id_, n in wording.messages if id_ != 99]) == 3 * 49  # two messages, and the last one
+    assert wording.wholes == [99]
+
+
+def test_what_varies_in_every_message_is_not_looked_at_without_end() -> None:
+    """Fifty conversations with a number of their own in each message: the likest of those that agree so far is taken."""
+
+    def numbered(seed: int, last: str) -> Canonical:
+        return canonical(*(("user", f"row {seed} of {n}") for n in range(90)), ("user", last))
+
+    wording = Counting()
+    recorded = [(n, numbered(n, f"the {n}th end of all")) for n in range(50)]
+    found = nearest(numbered(1000, "the 31st end of all"), recorded, wording)
+    assert found is not None
+    assert found.id == 31
+    assert len(wording.messages) < 50 * 20
+    assert len(wording.wholes) == 8
 
 
 @pytest.mark.slow

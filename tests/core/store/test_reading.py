@@ -77,7 +77,11 @@ def test_candidates_are_the_last_of_the_operation(store: Store) -> None:
         store.add(interaction(n), supersede=False)
     store.add(interaction(6, operation="embeddings"), supersede=False)
     store.add(interaction(5), supersede=True)
-    assert [c.key for c in store.candidates("default", "openai", "chat.completions", 3)] == [key(3), key(4), key(5)]
+    assert [store.load(id_).key for id_ in store.candidates("default", "openai", "chat.completions", 3)] == [
+        key(3),
+        key(4),
+        key(5),
+    ]
 
 
 def test_cassettes_are_counted(store: Store) -> None:

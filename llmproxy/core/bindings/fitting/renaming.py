@@ -9,7 +9,7 @@ rows of ``ls -l``. Slots are none of its business.
 from __future__ import annotations
 
 from llmproxy.core.bindings.fitting.fits import Comparing
-from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, iterate
+from llmproxy.core.bindings.fitting.places import LeafPlace, PlaceReader, Zone, begin, iterate
 from llmproxy.core.bindings.values.identities import Identities
 from llmproxy.core.bindings.values.listings import find_listed
 from llmproxy.core.bindings.values.table import Bindings
@@ -17,34 +17,47 @@ from llmproxy.core.bindings.values.table import Bindings
 
 def rename_request(bindings: Bindings, tree: object) -> object:
     """Return a request's tree, as it was sent or canonical, with present values for recorded ones."""
-    if not isinstance(tree, dict):
-        return tree
-    renamer = _Renamer(bindings)
-    renamed = {name: renamer.node(value, place) for name, value, place in iterate(tree)}
-    wrapped = {name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)}
-    whole = renamed | ({"request": wrapped} if wrapped else {})
-    return {name: whole[name] for name in tree}
+    return Renamer(bindings).request(tree)
 
 
 _WRAPPED = "request."
 
 
-class _Renamer:
+class Renamer:
+    """Tells recorded requests in the words of one other run, whole or message by message."""
+
     def __init__(self, bindings: Bindings) -> None:
-        self._reader = PlaceReader()
+        """Take what stands for what."""
         self._comparing = Comparing(bindings, Identities(), None)
         users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.differs), None)
         self._users = (users.recorded.value, users.present.value) if users is not None else None
 
-    def node(self, node: object, place: LeafPlace) -> object:
+    def request(self, tree: object) -> object:
+        """Return a whole tree."""
+        if not isinstance(tree, dict):
+            return tree
+        reader = PlaceReader()
+        renamed = {name: self._node(reader, value, place) for name, value, place in iterate(tree)}
+        wrapped = {
+            name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)
+        }
+        whole = renamed | ({"request": wrapped} if wrapped else {})
+        return {name: whole[name] for name in tree}
+
+    def message(self, member: str, message: object) -> object:
+        """Return one element of a member of a body, as in the whole: who speaks, and in what, stands in the message itself."""
+        return self._node(PlaceReader(), message, begin({}, member).at(0))
+
+    def _node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
-            place = self._reader.enter(node, place)
+            place = reader.enter(node, place)
             called = (lambda name: self._text(name, place)) if place.json else str
             return {
-                called(name): self.node(value, self._reader.member(node, name, place)) for name, value in node.items()
+                called(name): self._node(reader, value, reader.member(node, name, place))
+                for name, value in node.items()
             }
         if isinstance(node, list):
-            return [self.node(each, place.at(n)) for n, each in enumerate(node)]
+            return [self._node(reader, each, place.at(n)) for n, each in enumerate(node)]
         return self._text(node, place) if isinstance(node, str) else node
 
     def _text(self, text: str, place: LeafPlace) -> str:

@@ -263,6 +263,10 @@ class Binder:
             self._bytes -= len(gone.body) + 1000
         return made
 
+    def known(self, id_: int) -> Canonical | None:
+        """Return the canonical request of a recording that was compared not long ago."""
+        return self._requests.get(id_)
+
     def _share(self, tree: object) -> None:
         """Let a conversation's requests hold the same objects for the messages that they have in common, so that these are compared once."""
         for name, messages in tree.items() if isinstance(tree, dict) else ():

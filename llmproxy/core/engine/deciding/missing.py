@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.bindings import Bindings, rename_request
+from llmproxy.core.bindings import Bindings
+from llmproxy.core.bindings.fitting.renaming import Renamer
 from llmproxy.core.bindings.learning.restating import restate
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.deciding.decide import MissReason
@@ -12,7 +14,7 @@ from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, MissPlace, explain
-from llmproxy.core.misses.nearest import RestatedCandidate
+from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
@@ -29,6 +31,8 @@ PLACES = 3
 RESTATED = 4 << 20
 """Bytes of a canonical body above which it is not told in this run's words."""
 
+Known = Callable[[int], Canonical | None]
+
 
 def explain_miss(
     exchange: Exchange,
@@ -39,8 +43,9 @@ def explain_miss(
     wanted: Canonical,
     config: Config,
     store: Store | None,
+    known: Known = lambda _: None,
 ) -> ExplainedMiss:
-    """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted."""
+    """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted, `known` are recordings read before."""
     session, where = exchange.session, exchange.route
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
@@ -79,50 +84,80 @@ def explain_miss(
     )
     if store is None:
         return explain(context, wanted, ())
-    recorded = _candidates(exchange, config, store)
-    renamed = [(id_, _rename(exchange, store, id_, each, wanted)) for id_, each in recorded.items()]
-    return explain(
-        context, wanted, renamed, lambda id_, best: _restate(exchange, store, id_, recorded[id_], best, wanted)
-    )
+    wording = _InThisRunsWords(exchange, store, wanted)
+    return explain(context, wanted, _candidates(exchange, config, store, known), wording)
 
 
-def _candidates(exchange: Exchange, config: Config, store: Store) -> dict[int, Canonical]:
+def _candidates(exchange: Exchange, config: Config, store: Store, known: Known) -> list[tuple[int, Canonical]]:
     """Return recordings that the request could have meant, as they are seen under today's rules."""
-    found: dict[int, Canonical] = {}
-    for each in store.candidates(
-        exchange.session.cassette, exchange.route.provider.name, exchange.operation, CANDIDATES
-    ):
-        try:
-            found[each.id or 0] = canonical_of(store, each, config.rules, config.upstreams)
-        except RefusedError:  # recorded under a provider that has no route today
-            continue
+    where, found = exchange.route, list[tuple[int, Canonical]]()
+    for id_ in store.candidates(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
+        if (recorded := known(id_)) is None:
+            try:
+                recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)
+            except RefusedError:  # recorded under a provider that has no route today
+                continue
+        found.append((id_, recorded))
     return found
 
 
-def _table(exchange: Exchange, store: Store, id_: int) -> Bindings | None:
-    """Return what binds a recording in this session; None if nothing does."""
-    bound = exchange.session.bound
-    return bound.table(store.declared([id_]).get(id_, "")) if bound is not None else None
+class _InThisRunsWords(Wording):
+    """Recordings with this run's circumstances for their own, which are no difference."""
 
+    def __init__(self, exchange: Exchange, store: Store, wanted: Canonical) -> None:
+        self._bound, self._store, self._wanted = exchange.session.bound, store, wanted
+        self._declared: dict[int, str] = {}
+        """What was declared, by recording."""
+        self._renamers: dict[int, Renamer] = {}
+        """By table: recordings of one run share theirs."""
+        self._messages: dict[tuple[int, int], tuple[object, object]] = {}
+        """By table and message, which recordings of one conversation share: that message, which so stays in memory, and how it is told."""
 
-def _rename(exchange: Exchange, store: Store, id_: int, recorded: Canonical, wanted: Canonical) -> Canonical:
-    """Return a recording with this run's circumstances for its own, which are no difference; as it is where nothing else would differ."""
-    table = _table(exchange, store, id_)
-    if table is None or not table.changed or recorded.tree is None:
-        return recorded
-    renamed = rename_request(table, recorded.tree)
-    return recorded if renamed == wanted.tree else replace(recorded, tree=renamed)
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:
+        member, said = conversation(recorded.tree)
+        table = self._table(id_)
+        if table is None or not table.changed:
+            return said[n]
+        which = id(table), id(said[n])
+        if which not in self._messages:
+            self._messages[which] = said[n], self._renamer(table).message(member, said[n])
+        return self._messages[which][1]
 
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:
+        """As it is where nothing else would differ."""
+        table = self._table(id_)
+        if table is None or not table.changed or recorded.tree is None:
+            return recorded
+        renamed = self._renamed(id_, recorded, table)
+        return recorded if renamed == self._wanted.tree else replace(recorded, tree=renamed)
 
-def _restate(
-    exchange: Exchange, store: Store, id_: int, recorded: Canonical, renamed: Canonical, wanted: Canonical
-) -> RestatedCandidate:
-    """Return the nearest recording in this run's words: what fits is no difference, and what varies is not the first that is told."""
-    table, bound = _table(exchange, store, id_), exchange.session.bound
-    if not table or bound is None or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
-        return RestatedCandidate(renamed)
-    said = restate(table, recorded.tree, wanted.tree, bound.known)
-    if said.tree is None or said.tree == wanted.tree:
-        return RestatedCandidate(renamed)
-    varying = tuple(Difference(x.path, shown(x.recorded), shown(x.present), x.slot.kind) for x in said.varying)
-    return RestatedCandidate(replace(renamed, tree=said.tree), said.bound, varying)
+    def _renamed(self, id_: int, recorded: Canonical, table: Bindings) -> object:
+        """Return the whole of a recording, its messages as they were told already."""
+        member, said = conversation(recorded.tree)
+        if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
+            return self._renamer(table).request(recorded.tree)
+        rest = self._renamer(table).request({**recorded.tree, member: []})
+        messages = [self.message(id_, recorded, n) for n in range(len(said))]
+        return {**rest, member: messages} if isinstance(rest, dict) else rest
+
+    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
+        """What fits is no difference, and what varies is not the first that is told."""
+        table, bound, wanted = self._table(id_), self._bound, self._wanted
+        if not table or bound is None or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
+            return RestatedCandidate(whole)
+        said = restate(table, recorded.tree, wanted.tree, bound.known)
+        if said.tree is None or said.tree == wanted.tree:
+            return RestatedCandidate(whole)
+        varying = tuple(Difference(x.path, shown(x.recorded), shown(x.present), x.slot.kind) for x in said.varying)
+        return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
+
+    def _table(self, id_: int) -> Bindings | None:
+        """Return what binds a recording in this session; None if nothing does."""
+        if self._bound is None:
+            return None
+        if id_ not in self._declared:
+            self._declared[id_] = self._store.declared([id_]).get(id_, "")
+        return self._bound.table(self._declared[id_])
+
+    def _renamer(self, table: Bindings) -> Renamer:
+        return self._renamers.setdefault(id(table), Renamer(table))

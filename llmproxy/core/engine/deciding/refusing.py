@@ -50,4 +50,5 @@ class Misses:
             wanted=wanted,
             config=self._state.config,
             store=self._state.stores.current,
+            known=self._state.binder.known,
         )
