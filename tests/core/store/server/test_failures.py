@@ -14,7 +14,7 @@ from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.server.link import Lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
-from llmproxy.errors import CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
+from llmproxy.errors import CassetteBusy, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
 from llmproxy.store_server import place
 from tests.support.cut_network import CutNetwork, cut_network
 from tests.support.postgres import GUARDED, Postgres
@@ -143,15 +143,47 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
         assert store.load(kept).request.body == long * 3
 
 
-def test_a_recording_costs_two_ways_to_the_server(server: Postgres, team_url: str, tmp_path: Path) -> None:
-    """One that locks and asks, one that writes and commits: what a network costs is counted in these."""
-    with cut_network(server.socket) as network, opened(through(network, team_url), tmp_path) as store:
-        for n in range(10):  # until the server has all statements prepared
-            store.add(interaction(n), supersede=False)
-        before = network.ways
-        for n in range(10, 20):
-            store.add(interaction(n), supersede=False)
-        assert network.ways - before == 20
+def test_a_recording_costs_one_way_to_the_server(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """Where the copy knows the cassette it is told with what is to be stored; beside another recorder the server is asked first: two."""
+    with (
+        cut_network(server.socket) as network,
+        opened(through(network, team_url), tmp_path) as store,
+        opened(team_url, tmp_path) as other,
+    ):
+        numbers = count()
+
+        def ways(*, beside: bool) -> int:
+            for _ in range(10):  # until the server has all statements prepared
+                store.add(interaction(next(numbers)), supersede=False)
+            before = network.ways
+            for _ in range(10):
+                store.add(interaction(next(numbers)), supersede=False)
+                if beside:
+                    other.add(interaction(next(numbers)), supersede=False)
+            return network.ways - before
+
+        assert ways(beside=False) == 10
+        ways(beside=True)
+        assert ways(beside=False) == 10
+        assert [row.position for row in store.summaries()] == list(range(1, 71))
+
+
+def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path: Path) -> None:
+    """Another one took the slot that is free by our copy, or holds the cassette by now: the next slot, or an error, never the same one."""
+    with opened(team_url, tmp_path) as store, opened(team_url, tmp_path) as other:
+        store.add(interaction(1), supersede=False)
+        other.refresh(interaction(1).cassette)
+        for each in (other, store, other):
+            each.add(interaction(1), supersede=False)
+        store.refresh(interaction(1).cassette)
+        assert sorted(row.occurrence for row in store.summaries()) == [1, 2, 3, 4]
+        store.begin("held", 1, exclusive=True, holder="we")
+        for n in (1, 2):
+            store.add(interaction(n, cassette="held"), supersede=False)
+        execute(team_url, "UPDATE llmproxy.cassettes SET holder = 'somebody else' WHERE name = 'held'")
+        with pytest.raises(CassetteBusy, match="recorded by somebody else by now"):
+            store.add(interaction(3, cassette="held"), supersede=False)
+        assert len(store.summaries("held")) == 2
 
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
