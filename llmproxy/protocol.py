@@ -184,6 +184,9 @@ CONTROL_PREFIX = "/_llmproxy/"
 HEALTH_PATH = "/_llmproxy/health"
 UI_PREFIX = "/_llmproxy/ui/"
 
+PACER_VARIABLE = "LLMPROXY_PACER"
+"""Whom a proxy of a cluster asks when a call may go, ``PORT/SECRET`` on this machine: it says a line ``SECRET MODEL PROVIDER``, MODEL 1 or 0,
+and reads a line with the seconds to wait. Without it a proxy counts for itself."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
 """What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
 PYTEST = "pytest"

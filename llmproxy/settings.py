@@ -41,6 +41,7 @@ from llmproxy.protocol import (
 )
 from llmproxy.store_server import is_server, place, server_of
 from llmproxy.values import (
+    ANY_PROVIDER,
     did_you_mean,
     in_words,
     read_channels,
@@ -54,6 +55,7 @@ from llmproxy.values import (
     read_path,
     read_patterns,
     read_port,
+    read_rates,
     read_scope,
     read_seed,
     read_size,
@@ -83,7 +85,9 @@ __all__ = [
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
-NOT_OPTIONS = re.compile(r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)")
+NOT_OPTIONS = re.compile(
+    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
+)
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
 
 
@@ -254,6 +258,11 @@ class Settings(_Frozen):
         description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
         "another order than recorded; * stands for any characters.",
     )
+    rate: Annotated[Mapping[str, str], BeforeValidator(read_rates), _Form("[NAME=]N/s|min|h", repeat=True)] = Field(
+        default_factory=dict,
+        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further ones wait. What is "
+        "replayed is not counted.",
+    )
     match_credential: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
         default=False,
         description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
@@ -355,6 +364,11 @@ def shared_path(path: Path) -> str:
     return path.name if Path(said).is_absolute() else said
 
 
+def _pairs(value: Mapping[str, str]) -> list[str]:
+    """Return the parts of a table as they are typed."""
+    return [said if name == ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
+
+
 def _spelled(value: object) -> str:
     """Return a value as it is typed: paths as from here, numbers without needless zeros."""
     if isinstance(value, Path):
@@ -389,7 +403,7 @@ class Loaded:
             if option.name == "upstream":
                 given += [("upstream", f"{n}={url}") for n, url, how in self.upstreams if _was_typed(how, environment)]
             elif _was_typed(source, environment):
-                each = value if option.repeat else [value]
+                each = _pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
                 given += [(option.name, one if isinstance(one, bool) else _spelled(one)) for one in each]
         return tuple(given)
 
@@ -453,7 +467,7 @@ def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  
         raise SettingsError(f"{name}: {_said(error)}", hint=hint) from error
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
-    return {**(below or {}), **value} if name == "upstream" else value
+    return {**(below or {}), **value} if name in ("upstream", "rate") else value
 
 
 def _said(error: ValidationError) -> str:
@@ -545,7 +559,7 @@ def shown(value: object) -> str:
     if isinstance(value, Normalize):
         return json.dumps(value.model_dump(exclude_defaults=True)) if value != Normalize() else ""
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={url}" for name, url in value.items())
+        return " ".join(_pairs(value))
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -209,6 +209,37 @@ def read_upstreams(value: object) -> dict[str, str]:
     return found
 
 
+ANY_PROVIDER = "*"
+"""Each provider of models, for itself."""
+_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_MOST_CALLS = 1_000_000
+
+
+def read_rates(value: object) -> dict[str, str]:
+    """Read ``NAME=60/min`` or ``60/min`` parts, or a table of them, as name of a provider -> rate; without a name it is `ANY_PROVIDER`."""
+    pairs = (
+        value.items()
+        if isinstance(value, Mapping)
+        else [word.split("=", 1) if "=" in word else (ANY_PROVIDER, word) for word in _words(value)]
+    )
+    found: dict[str, str] = {}
+    for name, rate in pairs:
+        key, text = str(name).strip().lower(), str(rate).strip().lower()
+        if key != ANY_PROVIDER and not re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", key):
+            raise ValueError(f"{name!r} is not a provider's name")
+        calls_and_seconds(text)
+        found[key] = text
+    return found
+
+
+def calls_and_seconds(rate: str) -> tuple[int, float]:
+    """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
+    calls, _, unit = rate.partition("/")
+    if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
+        raise ValueError(f"{rate!r} is not a rate: CALLS/s, CALLS/min or CALLS/h, as in 60/min or openai=60/min")
+    return int(calls), _SECONDS[unit]
+
+
 def _pair(word: str) -> tuple[str, str]:
     name, equals, url = word.partition("=")
     if not equals:

@@ -76,6 +76,11 @@ def test_the_names_of_vcr_are_understood(alias: str, mode: str, tmp_path: Path) 
         ("quiet", "yes", True),
         ("verbose", "off", False),
         ("upstream", "x=http://h:1/v1/ y=https://k", {"x": "http://h:1/v1", "y": "https://k"}),
+        (
+            "rate",
+            "60/min, OpenAI=5/s http:api.example.com=9/h",
+            {"*": "60/min", "openai": "5/s", "http:api.example.com": "9/h"},
+        ),
     ],
 )
 def test_text_becomes_a_value(name: str, typed: str, value: object, tmp_path: Path) -> None:
@@ -103,6 +108,10 @@ def test_text_becomes_a_value(name: str, typed: str, value: object, tmp_path: Pa
         ("upstream", "openai", ["NAME=URL"]),
         ("upstream", "s=http://h", ["not an upstream's name"]),
         ("upstream", "x=ftp://h", ["http:// or https://"]),
+        ("rate", "60", ["'60' is not a rate", "60/min or openai=60/min"]),
+        ("rate", "openai=0/s", ["'0/s' is not a rate"]),
+        ("rate", "openai=5/day", ["'5/day' is not a rate"]),
+        ("rate", "=5/s", ["'' is not a provider's name"]),
         ("host", "a b", ["not a host"]),
         ("normalize", "{", ["not JSON"]),
         ("normalize", '{"ignor": []}', ["unknown name ignor", "did you mean 'ignore'"]),

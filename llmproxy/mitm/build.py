@@ -23,8 +23,9 @@ from llmproxy.core.store.opening import open_store
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.https.intercept import is_loopback
+from llmproxy.mitm.pacing import pacing
 from llmproxy.mitm.shell import Shell
-from llmproxy.protocol import OFFLINE, STARTED_BY_VARIABLE
+from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, shown
 from llmproxy.ui.watch import Watch
@@ -144,6 +145,7 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
         exposed=is_exposed(settings.host),
         guard=guard_of(settings, settings.host),
         forward=settings.forwards,
+        pace=pacing(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic),
         watch=watch,
     )
     return Built(shell, journal, tuple(notes))

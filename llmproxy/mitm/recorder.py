@@ -7,10 +7,11 @@ closed, and the last wall, `server_connect`, denies by default.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -87,18 +88,33 @@ class Recorder(SocketHooks):
 
     # --- on the way out --------------------------------------------------------------------------------------------
 
-    def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Send the request to its upstream; with a streamed body `request` would fire after that was dialled."""
+    def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
+        """Send the request to its upstream, in time; with a streamed body `request` would fire after that was dialled."""
         try:
             exchange = self._shell.released.get(flow.client_conn.id)
             if exchange is None:
                 flow.kill()  # type: ignore[no-untyped-call]
-                return
+                return None
             flow.metadata[CARRIED] = exchange
             self._address(flow.request, exchange)
             flow.request.stream = True
             exchange.released = self._shell.engine.clock()
+            return self._in_time(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
+            self._closed(flow, why)
+            return None
+
+    async def _in_time(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+        """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
+        try:
+            seconds = await self._shell.pace(exchange) if self._shell.pace is not None else 0.0
+            if seconds > 0:
+                await asyncio.sleep(seconds)
+            left = not flow.client_conn.state & connection.ConnectionState.CAN_READ
+            if left or self._shell.released.get(flow.client_conn.id) is not exchange:
+                flow.kill()  # type: ignore[no-untyped-call]
+            exchange.released = self._shell.engine.clock()
+        except Exception as why:  # noqa: BLE001 - as above
             self._closed(flow, why)
 
     def _address(self, request: http.Request, exchange: Exchange) -> None:

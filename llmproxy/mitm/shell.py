@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,6 +138,8 @@ class Shell:
     """Remembers the last outcomes, for that page."""
     stop: Callable[[], int] | None = None
     """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of another one."""
+    pace: Callable[[Exchange], Awaitable[float]] | None = None
+    """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
     sockets: Sockets | None = None
     """Does what faults on purpose do to connections."""
     draining: bool = False

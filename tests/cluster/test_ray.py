@@ -188,3 +188,19 @@ def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any
             assert "hush-hush" not in made.stdout + again.stdout
         assert "where the store is (postgresql://" in made.stdout
         assert not list((tmp_path / "tests").rglob("*.yaml"))
+
+
+def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+    """Of four who ask at once, on two nodes, one call goes to the provider; Ctrl-C ends those that wait."""
+    two_scenarios(tmp_path)
+    (tmp_path / "agent.py").write_text(AGENT.replace("def answer(message):", "def answer(message):\n    Path(os.environ['ASKED'], str(os.getpid())).touch()"))  # fmt: skip
+    (asked := tmp_path / "asked").mkdir()
+    env = {"RAY_ADDRESS": cluster.address, "ASKED": str(asked)}
+    with provider() as upstream:
+        recording = ("--mode", "record", "--upstream", f"openai={upstream.url}", "--rate", "openai=1/h")
+        test = start(tmp_path, "--on", "ray", "--send-env", "ASKED", *recording, **env)
+        until(lambda: len(list(asked.iterdir())) > 1 and upstream.requests, tmp_path / "out.txt")
+        time.sleep(1)  # nothing comes of it; what would come is on its way by then
+        test.send_signal(signal.SIGINT)
+        assert test.wait(PATIENCE) == 130
+        assert len(upstream.requests) == 1

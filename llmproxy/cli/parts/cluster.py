@@ -70,6 +70,7 @@ def pack(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
         cassettes={} if server else _cassettes(folder, cases), server=server.url if server else "",
         paths=[_relative(path, root) for path in paths], options=replace(world.options, shard=None), proxy=proxy, env=sent,
+        rates=settings.settings.rate if live else {},
         agent=world.agent, store=world.store, defaults=world.defaults, defaults_folder=_relative(world.defaults_folder, root),
     )  # fmt: skip
 

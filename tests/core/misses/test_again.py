@@ -34,6 +34,7 @@ FLAGS: dict[str, object] = {
     "allow_live": True,
     "read_only": ["get_*", "POST api.example.com/search*"],
     "client_cert": "my cert.pem",
+    "rate": ["60/min", "openai=5/s"],
     "match_credential": True,
     "fail_on_miss": True,
     "miss_status": "501",

@@ -26,6 +26,7 @@ from llmproxy.scenario.values.fault import told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.run.cluster.node import Returned, place
+from llmproxy.suite.run.cluster.pacing import counting
 from llmproxy.suite.run.one import Ran
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Cluster:
         self._tries = tries
         self._ray, self._batch, self._version = ray, baggage.batch, baggage.version
         self._box = ray.put(baggage)
+        self._counting = counting(ray, baggage.rates)
         self._task = ray.remote(max_retries=0)(_run)
         self._running: set[Any] = set()
         self.again: list[str] = []
@@ -195,7 +197,7 @@ class Cluster:
 
     async def _once(self, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Returned:
         wanted = self._task.options(name=case.id, **options_of(case.scenario.resources))
-        ref = wanted.remote([self._box], self._batch, self._version, case.id, sample, runs, alone)
+        ref = wanted.remote([self._box, self._counting], self._batch, self._version, case.id, sample, runs, alone)
         self._running.add(ref)
         try:
             back: Returned = await asyncio.wrap_future(ref.future())
@@ -244,6 +246,9 @@ class Cluster:
         if left:
             with suppress(Exception):
                 self._ray.wait(left, num_returns=len(left), timeout=_CANCELLING)
+        if self._counting is not None:
+            with suppress(Exception):
+                self._ray.kill(self._counting)
 
 
 def _cause(error: Exception) -> LLMProxyError:
@@ -268,7 +273,11 @@ def _died(ray: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - the module
 def _run(box: list[Any], batch: str, version: str, case: str, sample: int, runs: int, alone: bool) -> Returned:  # noqa: FBT001 - a task's arguments have no names
     """Run a case in the worker in which this is called."""
     ray = import_module("ray")
-    return place(batch, version, lambda: ray.get(box[0])).run(case, sample, runs, alone=alone)
+
+    def take(provider: str, model: bool) -> float:  # noqa: FBT001 - as an actor is asked
+        return float(ray.get(box[1].take.remote(provider, model)))
+
+    return place(batch, version, lambda: ray.get(box[0]), take).run(case, sample, runs, alone=alone)
 
 
 def _failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:

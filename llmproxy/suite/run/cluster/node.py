@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
-from llmproxy.protocol import OFFLINE
+from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.cluster.baggage import Baggage
+    from llmproxy.suite.run.cluster.pacing import Take
     from llmproxy.suite.run.one import Ran
     from llmproxy.suite.run.world import World
 
@@ -59,10 +60,14 @@ class _Heard:
 class Unpacked:
     """The test in this process: its folder, its suites, its proxy."""
 
-    def __init__(self, baggage: Baggage, folder: Path) -> None:
-        """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError."""
+    def __init__(self, baggage: Baggage, folder: Path, take: Take | None = None) -> None:
+        """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
+
+        `take` counts the calls of the whole cluster where `baggage.rates` says how many there may be.
+        """
         from llmproxy.client.process.attach import attached
         from llmproxy.suite.reading.load import load
+        from llmproxy.suite.run.cluster.pacing import asking
         from llmproxy.suite.run.world import World
 
         self._open = ExitStack()
@@ -81,6 +86,9 @@ class Unpacked:
             **os.environ,
             **({"LLMPROXY_STORE": baggage.server} if baggage.server else {}),
         }  # no other process may see it
+        if baggage.rates and take is not None:
+            env[PACER_VARIABLE] = self._open.enter_context(asking(take))
+            own += [f"--rate={name}={rate}" for name, rate in baggage.rates.items()]
         proxy = self._open.enter_context(attached([*baggage.proxy, *own], env, log=folder / ".llmproxy" / "proxy.log"))
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(baggage.paths)).scenarios}
         self._records = proxy.control.health().mode not in OFFLINE and not baggage.server
@@ -129,7 +137,7 @@ def _signatures() -> dict[str, tuple[int, int, int]]:
 _here: tuple[str, Unpacked] | None = None
 
 
-def place(batch: str, version: str, fetch: Callable[[], Baggage]) -> Unpacked:
+def place(batch: str, version: str, fetch: Callable[[], Baggage], take: Take | None = None) -> Unpacked:
     """Return this process's place of a test, unpacked by the first run. Raises LLMProxyError."""
     import llmproxy
 
@@ -141,7 +149,7 @@ def place(batch: str, version: str, fetch: Callable[[], Baggage]) -> Unpacked:
         )
     if _here is None or _here[0] != batch:
         folder = tempfile.TemporaryDirectory(prefix="llmproxy-node-", ignore_cleanup_errors=True)
-        made = Unpacked(fetch(), Path(folder.name).resolve())
+        made = Unpacked(fetch(), Path(folder.name).resolve(), take)
         made._open.callback(folder.cleanup)  # noqa: SLF001 - our own
         atexit.register(made.close)
         _here = batch, made

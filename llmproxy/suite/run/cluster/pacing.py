@@ -1,0 +1,79 @@
+"""Rates of providers over a whole cluster: one actor counts, and each worker asks it for its proxy.
+
+    driver       Counting, an actor, if a rate was said and the test reaches a network
+    worker       `asking`: a port of its machine, at which its proxy asks before a call goes; protocol.PACER_VARIABLE says how
+
+An actor whose node dies is started again elsewhere. It knows nothing of what the former one let go, and lets a whole window pass.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from llmproxy.core.providers.pace import Pace
+
+__all__ = ["Counting", "Take", "asking", "counting"]
+
+Take = Callable[[str, bool], float]
+"""Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
+
+
+class Counting:
+    """Counts for all nodes, by the clock of the one on which it is."""
+
+    def __init__(
+        self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Count calls; `anew`: after another one that is gone."""
+        self._pace = Pace(rates, clock, **({"since": clock()} if anew else {}))
+
+    def take(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
+        """Count one call; returns the seconds until it may go."""
+        return self._pace.take(provider, model=model)
+
+
+def counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the module, and a handle of an actor
+    """Start the actor that counts, which takes no processor from the runs; None without rates."""
+    if not rates:
+        return None
+
+    class Actor(Counting):
+        def __init__(self, rates: Mapping[str, str]) -> None:
+            super().__init__(rates, anew=ray.get_runtime_context().was_current_actor_reconstructed)
+
+    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
+
+
+@contextmanager
+def asking(take: Take) -> Iterator[str]:
+    """Serve a proxy of this machine for the block; gives what `protocol.PACER_VARIABLE` is to say."""
+    secret = secrets.token_hex(16)
+
+    class Asked(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            said, _, rest = self.rfile.readline(4096).decode("utf-8", "replace").strip().partition(" ")
+            model, _, provider = rest.partition(" ")
+            if hmac.compare_digest(said.encode(), secret.encode()):
+                self.wfile.write(f"{take(provider, model == '1')!r}\n".encode())
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base has it
+            """Say nothing: a proxy that gets no answer says so, and sends nothing."""
+
+    with Server(("127.0.0.1", 0), Asked) as server:
+        thread = threading.Thread(target=server.serve_forever, name="llmproxy pacer", daemon=True)
+        thread.start()
+        try:
+            yield f"{server.server_address[1]}/{secret}"
+        finally:
+            server.shutdown()
+            thread.join()
