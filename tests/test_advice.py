@@ -128,7 +128,7 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
     assert words[:4] == ["llmproxy", "show", "12", "--store"]
     assert len(words) == 5
     assert "\x1b" not in look("why", store)
-    assert look("why", "llmproxy.db") == "llmproxy why"
+    assert look("why", "llmproxy.db") == look("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
 
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:

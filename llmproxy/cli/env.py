@@ -67,13 +67,24 @@ def env(
 
 
 def address(environ: Mapping[str, str]) -> str:
-    """Return where a running proxy is to be looked for: LLMPROXY_URL, else where `start` listens by its settings."""
+    """Return where a running proxy is to be looked for: LLMPROXY_URL, else where `start` listens by its settings.
+
+    Raises:
+        SettingsError: they let it take any port.
+
+    """
     from llmproxy.client.process.attach import reachable, running_at
     from llmproxy.settings import load
 
     if found := running_at(environ):
         return found
-    settings = load({}, environ, Path.cwd()).settings
+    loaded = load({}, environ, Path.cwd())
+    settings = loaded.settings
+    if not settings.port:
+        raise SettingsError(
+            f"by port = 0 ({loaded.sources['port']}) a proxy takes any free port, so nobody knows which one to ask.",
+            hint="It said its address when it started: export LLMPROXY_URL=http://127.0.0.1:PORT",
+        )
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return reachable(f"http://{host}:{settings.port}")
 
@@ -84,11 +95,16 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
     from llmproxy.client.environment.variables import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER
     from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
-    url = address(environ)
+    try:
+        url = address(environ)
+    except (
+        SettingsError
+    ):  # which address was ours is not known any more: what is marked as ours is taken back all the same
+        url = ""
     names = [
         name
         for name in (*(each.name for each in BASE_URLS), *PROXIES)
-        if environ.get(name) and is_ours(environ[name], url)
+        if url and environ.get(name) and is_ours(environ[name], url)
     ]
     names += [name for name, value in environ.items() if value == PLACEHOLDER and name not in names]
     names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]

@@ -89,18 +89,23 @@ def wanted(query: Query) -> WantedCalls:
 
 
 def cassettes(store: Reading, _query: Query) -> Json:
-    """Return every cassette and sample, and whose child it is."""
+    """Return every cassette and sample, whose child it is, and what was asked first."""
     children = children_of(store)
     return {
         "store": store.path.name if server_of(store.path) is None else shown(store.path),
         "cassettes": [
-            {**asdict(info), **children.get((info.name, info.sample), NO_CHILD)}
-            for info in store.cassettes()
-            if info.live
+            {
+                **asdict(info),
+                **children.get((info.name, info.sample), NO_CHILD),
+                "asked": rows.first_asked(store, info) if n < TOLD else "",
+            }
+            for n, info in enumerate(each for each in store.cassettes() if each.live)
         ],
     }
 
 
+TOLD = 500
+"""Recordings of which the page says how they begin: a look into the store for each."""
 NO_CHILD = {"fork": None, "parent": None}
 
 

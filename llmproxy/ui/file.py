@@ -50,12 +50,14 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
         told = list(bounded(islice(own, STORY_CALLS), STORY_BYTES))
+        listed = list(map(_row, found))
         cassettes.append(
             {
                 **asdict(info),
                 "holder": None,
                 **children.get((info.name, info.sample), NO_CHILD),
-                "rows": list(map(_row, found)),
+                "asked": listed[0]["asked"] if listed else "",
+                "rows": listed,
                 "left": info.live - len(found),
                 "sums": rows.sums(store, which),
                 "strip": [each for each in rows.strip(store, which) if each[0] in taken],

@@ -57,6 +57,18 @@ def test_where_nothing_runs_it_says_so(command: str, capsys: pytest.CaptureFixtu
     assert f"no llmproxy answers at {url}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "stop", "env", "doctor"])
+def test_a_port_that_is_any_is_not_asked(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 2: the settings name none, and it says who does."""
+    monkeypatch.setenv("LLMPROXY_PORT", "0")
+    assert main([command]) == 2
+    said = capsys.readouterr().err
+    assert "port = 0 (environment LLMPROXY_PORT)" in said
+    assert "export LLMPROXY_URL=http://127.0.0.1:PORT" in said
+
+
 ENDINGS: dict[str, Callable[[Proxy], object]] = {
     "SIGINT": lambda px: px.popen.send_signal(signal.SIGINT),
     "SIGTERM": lambda px: px.popen.send_signal(signal.SIGTERM),

@@ -88,8 +88,13 @@ def test_control_is_no_traffic(tmp_path: Path) -> None:
         ask(rig, "POST", "sessions", {"name": "a"})
         ask(rig, "GET", "nonsense")
         ask(rig, "POST", "sessions/a/close")
+        rig.shell.draining = True  # who waits for the end asks again and again whether it has come
+        assert ask(rig, "GET", "health").status == 500
         assert p.connections == 0
         assert rig.outcomes == []
+        with rig.client() as c:
+            assert c.ask(in_session("a", "hi")).status == 500
+        assert len(rig.outcomes) == 1
 
 
 @pytest.mark.parametrize("how", ["chunked", "expect", "h2c", "close", "http10", "head"])

@@ -25,11 +25,14 @@ def page(browser: Browser, viewer: str) -> Iterator[Page]:
 
 def test_a_recording_is_read_from_the_first_screen_to_a_tool_s_result(page: Page) -> None:
     """What was asked, done and answered is seen without a click; a step leads to its call, and that to the next."""
+    page.see("The sum in calc.py is wrong", ".cassettes li")
     page.click(".cassettes a", "agent")
     page.see("The sum in calc.py is wrong", ".step.user")
     page.see("write_file", ".step.tool")
     page.see("all 14 tests pass", ".step.answer")
     page.see("5 calls · 1 failed", ".head")
+    page.see("35.2 s", ".strip .pause")
+    page.see("The sum in calc.py", ".one.failed .asked")
     page.click(".step .to", "#3")
     page.see("call #3", ".facts h2")
     page.see("asked again after #2 failed", ".facts")
@@ -65,7 +68,9 @@ def test_the_keyboard_steps_through(page: Page) -> None:
 
 
 def test_what_changed_is_shown_word_by_word(page: Page) -> None:
-    """A new system prompt, beside what was added to the conversation."""
+    """A new system prompt, beside what was added to the conversation; a result is of a tool with a name."""
+    page.js("location.hash = '#/c/agent/5/changed'")
+    page.see("tool result of write_file", ".panel")
     page.js("location.hash = '#/c/hostile/13/changed'")
     page.see("$.system", ".change")
     assert page.text(".change ins").endswith("2")

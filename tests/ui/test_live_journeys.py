@@ -19,9 +19,12 @@ from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response
+from llmproxy.protocol import LAST_REPORT
+from llmproxy.report.events import Completed, Finished, Selected, Started, Status
+from llmproxy.report.json_report import JsonLines
 from tests.support.browser import Browser
-from tests.support.chats import chat, fill
-from tests.support.proxy import DIRECT, Proxy, proxy
+from tests.support.chats import NOW, chat, fill
+from tests.support.proxy import DIRECT, Proxy, near, proxy
 from tests.ui.samples import EVIL
 
 LONG = "Tell me of the sea. " * 30
@@ -107,6 +110,30 @@ def test_a_run_is_followed_and_a_miss_is_read(browser: Browser, px: Proxy) -> No
     errors = [each for each in page.errors() if "favicon" not in each]
     assert errors == []
     page.close()
+
+
+def test_the_test_that_runs_is_told_live(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside its calls: how far `llmproxy test` in this folder is, what failed, and the way to it; gone when it is over."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / LAST_REPORT).parent.mkdir()
+    writer = JsonLines(tmp_path / LAST_REPORT)
+    with near("replay", tmp_path / "x.db") as px:
+        page = browser.open(f"{px.url}/")
+        page.see("None has begun", ".sessions")
+        writer.handle(Selected(title="tasks", scenarios=2, runs=2, at=NOW))
+        page.see("0 of 2 runs ended", ".live [role=status]")
+        writer.handle(Started(run_id="one-1", scenario="one", name="one"))
+        writer.handle(Finished(run_id="one-1", scenario="one", status=Status.FAILED))
+        page.see("1 of 2 runs ended, 1 not passed", ".live [role=status]")
+        page.click(".live button", "what it found so far")
+        page.see("one", ".scenario")
+        writer.handle(Completed(exit_code=1, seconds=3.0))
+        writer.close()
+        page.see("exit code 1", ".head")
+        page.js("location.hash = '#/live'")
+        page.see("None has begun", ".sessions")
+        assert page.js("document.querySelectorAll('progress').length") == 0
+        page.close()
 
 
 @pytest.mark.parametrize(("width", "sideways"), [(400, False), (900, True)])

@@ -6,7 +6,10 @@ import json
 import re
 from base64 import b64encode
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 import llmproxy
 from llmproxy.ui.modules import script, scripts
@@ -15,6 +18,8 @@ from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
 LARGEST = 300_000
+TEXTS = ("ink", "soft", "link", "good", "bad", "warn", "other")
+GROUNDS = ("back", "tint", "user", "chosen")
 
 
 def test_the_page_is_small() -> None:
@@ -77,3 +82,22 @@ def test_what_is_vendored_names_version_and_licence() -> None:
     for path in (STATIC / "vendor").glob("*.js"):
         assert f"`{path.name}`" in told
     assert {"MIT", "BSD-3-Clause", "Apache-2.0"} <= set(re.findall(r"[\w.-]+", told))
+
+
+def _light(colour: str) -> float:
+    """Return how light a colour is to the eye, as WCAG measures it: 0 to 1."""
+    digits = colour.strip("#")
+    digits = digits if len(digits) == 6 else "".join(2 * each for each in digits)
+    parts = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
+    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_each_colour_of_text_can_be_read_on_each_ground(theme: int) -> None:
+    """4.5 to 1 at least, WCAG's AA, for whatever may stand on a chosen row, a message, a tint."""
+    roots = re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text("utf-8"), re.DOTALL)
+    known = dict(re.findall(r"--(\w+): (#\w+)", roots[theme]))
+    for text, ground in product(TEXTS, GROUNDS):
+        brighter, darker = sorted((_light(known[text]), _light(known[ground])), reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) >= 4.5, f"--{text} on --{ground}"

@@ -256,14 +256,19 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
     file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
     file.write_text(json_report.text(story()), "utf-8")
     for at, status in ((60.0, "passed"), (120.0, "failed")):
+        same = {"scenario": "refund[gpt-4o]", "status": "passed", "runs": 1, "passed": 1}
         kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
-        rows = [{"scenario": "on-calls", "status": status, "runs": 1, "passed": 0}]
+        rows = [{"scenario": "on-calls", "status": status, "runs": 1, "passed": 0}, same]
         kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     with served(file, recordings, labels) as url:
         opened = browser.open(url)
         opened.see("The last 2 tests", "main")
         opened.see("worse", ".matrix")
+        opened.see("1 scenario passed every time", "main")
+        assert "refund[gpt-4o]" not in opened.text("#trend + .wide")
+        opened.click("button", "show")
+        opened.see("refund[gpt-4o]", "#trend + .wide")
         opened.click(".scenario", "on calls")
         opened.click(".label button", "passed")
         opened.see("you say", ".label")

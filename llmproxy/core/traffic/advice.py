@@ -22,9 +22,9 @@ def look(command: str, store: str | Path) -> str:
 
 
 def store_words(store: str | Path) -> str:
-    """Return `` --store PATH``; nothing for the default one."""
+    """Return `` --store PATH``; nothing for the default one, however it is written."""
     said = shown(store)
-    return "" if said == DEFAULT_STORE else f" --store {quoted(said)}"
+    return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quoted(said)}"
 
 
 def quoted(text: str) -> str:

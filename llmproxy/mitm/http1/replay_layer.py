@@ -336,7 +336,8 @@ class ReplayLayer(layer.Layer):
     def _open(self, head: Head) -> Commands:
         """The head is here: find out where the request belongs."""
         if self._shell.draining:
-            yield from self._refuse(LLMProxyError("llmproxy: the proxy is ending."), close=True)
+            error = LLMProxyError("llmproxy: the proxy is ending.")
+            yield from self._refuse(error, close=True, told=not head.target.startswith(CONTROL_PREFIX))
             return
         if (head.target.startswith(CONTROL_PREFIX) or opens_root(head)) and self._origin is None:
             return
@@ -506,7 +507,8 @@ class ReplayLayer(layer.Layer):
         if waited:
             yield from self._read()
 
-    def _refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
+    def _refuse(self, error: LLMProxyError, *, close: bool, told: bool = True) -> Commands:
+        """Answer an error; where it is not `told`, nobody counts it: whoever waits for our end asks us whether it has come."""
         exchange = self._exchange
         family: Family = exchange.family if exchange else self._family
         method = self._head.method if self._head else "POST"
@@ -521,7 +523,7 @@ class ReplayLayer(layer.Layer):
         if exchange is not None:
             exchange.decision = Decision.REFUSE
             self._shell.settle(exchange, status)
-        else:
+        elif told:
             self._shell.say(self._shell.engine.refused(method, self._head.target if self._head else "", status, error))
         if self._answering:
             yield from self._close()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.store.contents.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
-from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.contents.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.reading import CassetteInfo, Reading
 
 MOST = 1000
 """Rows of one window."""
@@ -57,6 +57,13 @@ def window(store: Reading, wanted: WantedCalls, offset: int, limit: int) -> list
     where, values = wanted.where()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [plain(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
+
+
+def first_asked(store: Reading, info: CassetteInfo) -> str:
+    """Return the beginning of the first request's prompt."""
+    where, values = WantedCalls(info.name, info.sample).where()
+    found = store.rows(f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1", values)  # noqa: S608 - constants only
+    return from_sql(found[0][0] or "")[:USER] if found else ""
 
 
 def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:

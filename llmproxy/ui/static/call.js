@@ -79,16 +79,17 @@ function Body({ id, side }) {
 function Changed({ call, go }) {
   if (!call.previous) return html`<p class="soft">Nothing came before it: this call begins a conversation.</p>`;
   const added = call.messages.length - call.known;
+  const names = toolNames(call.messages);
   return html`<p>Since <button class="link" onClick=${() => go(call.previous)}>#${call.previous}</button>: ${counted(added, "new message")}${call.changes.length ? `, and ${counted(call.changes.length, "other difference")}` : "; everything else is the same"}.</p>
     ${call.changes.length > 0 && html`<h3>Different</h3>`}${call.changes.map((change, n) => html`<${Change} key=${n} change=${change} />`)}
-    ${call.messages.length > call.known && html`<h3>New</h3>`}${call.messages.slice(call.known).map((message, n) => html`<${Message} key=${n} message=${message} />`)}`;
+    ${added > 0 && html`<h3>New</h3>`}${call.messages.slice(call.known).map((message, n) => html`<${Message} key=${n} message=${message} names=${names} />`)}`;
 }
 
 function Time({ call }) {
   const { timing } = call;
   if (!timing) return html`<p class="soft">No times were recorded: another program made this recording.</p>`;
-  return html`<dl class="times"><dt>head</dt><dd>${duration(timing.head)}</dd><dt>first byte</dt><dd>${duration(timing.first)}</dd>
-    ${timing.token !== null && html`<dt>first token</dt><dd>${duration(timing.token)}</dd>`}<dt>last byte</dt><dd>${duration(timing.last)}</dd></dl>
+  const moments = [["head", timing.head, "head"], ["first byte", timing.first], ["first token", timing.token, "token"], ["last byte", timing.last]];
+  return html`<dl class="times">${moments.map(([name, ms, drawn]) => ms !== null && html`<div key=${name}><dt class=${drawn && `at-${drawn}`}>${name}</dt> <dd>${duration(ms)}</dd></div>`)}</dl>
     <${Chunks} timing=${timing} />`;
 }
 

@@ -1,6 +1,6 @@
 // What there is to look at: the cassettes of a store.
 import { html } from "./view.js";
-import { counted, HALVES, session, short, visible, when } from "./format.js";
+import { counted, HALVES, line, session, short, visible, when } from "./format.js";
 import { given, useAsk } from "./source.js";
 import { Failure } from "./parts.js";
 
@@ -14,7 +14,7 @@ export function Home({ show }) {
       : html`<p class="soft">${counted(cassettes.length, "recording")}</p>
     <ul class="cassettes">${cassettes.map((each) => html`<li key=${session(each.name, each.sample)}>
       <a href=${address({ cassette: each.name, sample: each.sample })} onClick=${(event) => { event.preventDefault(); show({ cassette: each.name, sample: each.sample }); }}>${visible(session(each.name, each.sample))}</a>
-      <span class="soft">${[counted(each.live, "call"), `${short(each.tokens_in)} → ${short(each.tokens_out)} tokens`, when(each.last_at), each.holder ? "is being recorded" : !each.closed_cleanly && "not closed", each.fork].filter(Boolean).map(visible).join(" · ")}</span></li>`)}</ul>`}
+      ${each.asked && html`<p>${line(each.asked, 160)}</p>`}<span class="soft">${[counted(each.live, "call"), `${short(each.tokens_in)} → ${short(each.tokens_out)} tokens`, when(each.last_at), each.holder ? "is being recorded" : !each.closed_cleanly && "not closed", each.fork].filter(Boolean).map(visible).join(" · ")}</span></li>`)}</ul>`}
   </main>`;
 }
 

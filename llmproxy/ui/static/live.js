@@ -6,6 +6,7 @@ import { List } from "./list.js";
 import { Call } from "./call.js";
 import { Miss } from "./miss.js";
 import { Failure } from "./parts.js";
+import { Progress } from "./report.js";
 import { useKeys } from "./keys.js";
 
 const EVERY = 700;  // milliseconds between two questions
@@ -13,7 +14,7 @@ const KEPT = 5000;
 const [HEIGHT, NARROW_HEIGHT] = [54, 76];  // where it is narrow, who answered and what it cost have a line of their own
 const NARROW = 416;  // pixels
 const TAIL = 14;  // letters that a long name keeps
-const WORDS = { hit: "replayed", bound: "replayed, bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
+const WORDS = { hit: "replayed", bound: "bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
 const STANDS_OUT = (row) => ["miss", "fault", "refused"].includes(row.what) || row.lost || row.status >= 400;
 
 // {rows, ...}: what the proxy told so far, asked again and again while the page is seen.
@@ -47,7 +48,7 @@ function useLive(paused) {
   return state;
 }
 
-export function Live({ show }) {
+export function Live({ show, report }) {
   const [paused, pause] = useState(false);
   const [find, seek] = useState("");
   const [out, onlyOut] = useState(false);
@@ -85,7 +86,7 @@ export function Live({ show }) {
         ${lists.map((session) => html`<${Column} key=${session} session=${session} rows=${session === null ? rows : rows.filter((row) => row.session === session)} chosen=${chosen} pick=${pick} enter=${enter} follow=${!paused} />`)}</nav>
       <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : "all calls"}</button></p>
-        ${chosen === null ? html`<${Sessions} sessions=${state.sessions} began=${state.count > 0} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
+        ${chosen === null ? html`${report?.running && html`<section aria-label="the test that runs"><h2 class="third">A test runs</h2><${Progress} report=${report} /><p><button class="link" onClick=${() => show({ report: true })}>what it found so far</button></p></section>`}<${Sessions} sessions=${state.sessions} began=${state.count > 0} seek=${seek} show=${show} open=${state.open} now=${state.now} />` : html`<${Chosen} row=${chosen} tab=${tab} turn=${turn} pick=${pick} show=${show} />`}
       </section>
     </main>
   </div>`;

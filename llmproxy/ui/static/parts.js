@@ -7,12 +7,12 @@ const MORE = 40000;
 
 // A text of any length: its beginning, and more of it when asked for, so that five megabytes never become one node.
 export function Text({ text, code = false, most = SHOWN, lang = undefined }) {
-  const [shown, show] = useState(most);
   const all = text || "";
-  useEffect(() => show(most), [all]);
+  const [more, show] = useState({});  // how much of which text: another one begins anew
+  const shown = more.all === all ? more.shown : most;
   const rest = all.length - shown;
   return html`<div class=${code ? "text code" : "text"} dir="auto" lang=${lang}>${visible(all.slice(0, shown))}${
-    rest > 0 && html`<button class="more" onClick=${() => show(shown + MORE)}>… ${size(rest)} more</button>`
+    rest > 0 && html`<button class="more" onClick=${() => show({ all, shown: shown + MORE })}>… ${size(rest)} more</button>`
   }</div>`;
 }
 
@@ -69,7 +69,7 @@ async function toClipboard(text) {
 
 // A command to type, ready to copy; what a terminal would obey on its way in is copied as it is shown, by its number.
 export const Command = ({ text, about }) => html`<div class="command">
-  ${about && html`<p>${about}</p>`}<pre tabindex="0">${visible(text)}</pre><${Copy} text=${visible(text)} />
+  ${about && html`<p>${about}</p>`}<div><pre tabindex="0">${visible(text)}</pre><${Copy} text=${visible(text)} /></div>
 </div>`;
 
 export const Failure = ({ error }) => html`<div class="failure" role="alert"><p>${visible(error.message)}</p>${error.hint && html`<p class="soft">${visible(error.hint)}</p>`}</div>`;

@@ -132,7 +132,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
           label=${counting ? "calls" : counted(count, "call")} row=${(row, again, place) => html`<${Row} row=${row} again=${again} position=${place} />`} />
       </nav>
       <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
-        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : `all ${counted(count, "call")}`}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
+        <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : counted(count, "call")}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
         ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
       </section>
     </main>
@@ -170,7 +170,7 @@ function Row({ row, again, position }) {
   return html`<div class=${isFailed(row) ? "one failed" : "one"}>
     <div class="first"><span class="id">#${row.id}</span><span class="soft">${clock(row.at)}</span>${row.party !== "agent" && html`<span class="tag">${visible(row.party)}</span>`}${row.channel && row.channel !== "llm" && html`<span class="tag">${row.channel}</span>`}
       <span class="model">${visible(row.model || row.operation)}</span><span class="end">${isFailed(row) && html`<b>${row.status}${row.ending === "complete" ? "" : ` ${row.ending}`}</b> `}${tokens} <span class="soft">${duration(row.ms)}</span></span></div>
-    <div class="second">${!again && row.asked && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
+    <div class="second">${row.asked && !(again && row.answered) && html`<span class="asked">${line(row.asked, 110)}</span>`}<span class="answered">${line(row.answered, 160)}</span></div>
     <${Bar} row=${row} position=${position} />
   </div>`;
 }

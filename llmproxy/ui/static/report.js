@@ -7,10 +7,13 @@ import { Code, Command, Failure, Fold, Text } from "./parts.js";
 import { useKeys } from "./keys.js";
 
 const NAMES = { passed: "passed", failed: "failed", agent_error: "agent error", environment_error: "environment error", skipped: "skipped", flaky: "flaky", running: "running" };
+const SHORT = { passed: "✓", agent_error: "agent", environment_error: "environment", skipped: "–" };  // where many stand side by side
 const ORDER = ["agent_error", "failed", "environment_error", "flaky", "running", "skipped", "passed"];
 const LABELS = ["passed", "failed", "inconclusive"];
 const WORST = ["failed", "inconclusive", "passed"];
 const SAID = { true: "passes", false: "fails", null: "goes on" };
+
+const Mark = ({ of }) => html`<span class=${"status is-" + of} role="img" aria-label=${NAMES[of] || of} title=${NAMES[of] || of}>${SHORT[of] || NAMES[of] || visible(of)}</span>`;
 
 const Status = ({ of }) => html`<span class=${"status is-" + of}>${NAMES[of] || visible(of)}</span>`;
 
@@ -44,6 +47,7 @@ export function Report({ report, error, place, show }) {
         <div class="tools"><input ref=${input} type="search" placeholder="find (/)" aria-label="find in scenarios, conversations and checks" value=${find} onInput=${(event) => seek(event.currentTarget.value)} /></div>
         <div class="tools chips" role="group" aria-label="show only">${ORDER.filter((status) => all.some((each) => each.status === status)).map((status) => html`
           <button key=${status} aria-pressed=${only === status} class=${"is-" + status} onClick=${() => choose(only === status ? "" : status)}>${all.filter((each) => each.status === status).length} ${NAMES[status]}</button>`)}</div>
+        ${!at && html`<p class="tools narrow">${[["matrix", matrices(all).length > 0], ["trend", report.trend?.length > 1]].map(([name, is]) => is && html`<button key=${name} onClick=${() => document.getElementById(name).scrollIntoView()}>${name}</button>`)}</p>`}
         <ul class="scenarios">${listed.map((each) => html`<li key=${each.n}><button class="scenario" aria-current=${each.n === place} onClick=${() => to(each.n)}>
           <span class="name">${visible(each.name)}</span> <${Status} of=${each.status} /><span class="soft">${[each.suite, each.runs.length > 1 && counted(each.runs.length, "run"), rate(each, report)].filter(Boolean).map(visible).join(" · ")}</span>
           ${each.status !== "passed" && html`<span class=${each.status === "skipped" ? "soft" : "why"}>${line(whyOf(each), 140)}</span>`}</button></li>`)}</ul>
@@ -83,7 +87,7 @@ function Head({ report }) {
 }
 
 // How far a test is that runs.
-function Progress({ report, runs }) {
+export function Progress({ report, runs = report.scenarios.flatMap((each) => each.runs) }) {
   const over = runs.filter((run) => run.finished).length;
   const bad = runs.filter((run) => run.finished && run.status !== "passed" && run.status !== "skipped").length;
   if (!report.at) return html`<p class="progress" role="status">The test begins …</p>`;
@@ -123,10 +127,10 @@ function Overview({ report, all, to }) {
       ${bad.length > 0 && html`<p>${counted(bad.length, "scenario")} already ${bad.length === 1 ? "needs" : "need"} a look: first in the list.</p>`}`;
   }
   return html`<p>${all.length === 0 ? (report.at ? "Nothing was run." : html`No test was run in this folder yet: <code>llmproxy test</code>`) : bad.length ? `${counted(bad.length, "scenario")} ${bad.length === 1 ? "needs a look: it is" : "need a look: they are"} first in the list.` : "Everything passed."}</p>
-    ${grids.length > 0 && html`<h2 class="third">Matrix</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${cells.map((cell) => html`<th key=${cell}>${visible(cell)}</th>`)}</tr></thead>
+    ${grids.length > 0 && html`<h2 class="third" id="matrix">Matrix</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${cells.map((cell) => html`<th key=${cell}>${visible(cell)}</th>`)}</tr></thead>
       <tbody>${grids.map(([base, own]) => html`<tr key=${base}><th>${visible(base)}</th>${cells.map((cell) => {
         const one = own.find((each) => each.cell === cell);
-        return html`<td key=${cell}>${one && html`<button class=${"link is-" + one.status} onClick=${() => to(one.n)}>${one.runs.length > 1 ? rate(one, report).replace(" passed", "") : NAMES[one.status]}</button>`}</td>`;
+        return html`<td key=${cell} class=${one ? `at is-${one.status}` : ""}>${one && html`<button class=${"link is-" + one.status} onClick=${() => to(one.n)}>${one.runs.length > 1 ? rate(one, report).replace(" passed", "") : NAMES[one.status]}</button>`}</td>`;
       })}</tr>`)}</tbody></table></div>`}
     ${report.trend?.length > 1 && html`<${Trend} tests=${report.trend} all=${all} to=${to} />`}
     ${report.left?.length > 0 && html`<h2 class="third">Not in this file</h2>${report.left.map((each, n) => (each.command ? html`<${Command} key=${n} about=${each.told} text=${each.command} />` : html`<p key=${n}>${visible(each.told)}</p>`))}`}`;
@@ -142,13 +146,18 @@ function UnderWay({ scenario, to }) {
 
 // The last tests side by side, the newest at the right; what got worse since the one before comes first.
 function Trend({ tests, all, to }) {
+  const [whole, showWhole] = useState(false);
   const bad = (status) => (status === undefined ? -1 : ORDER.length - ORDER.indexOf(status));
   const [before, last] = tests.slice(-2).map((test) => test.statuses);
   const worse = (each) => (before[each.id] && last[each.id] ? bad(last[each.id]) - bad(before[each.id]) : 0);
   const rows = all.filter((each) => tests.some((test) => test.statuses[each.id])).sort((a, b) => worse(b) - worse(a) || bad(last[b.id]) - bad(last[a.id]));
-  return html`<h2 class="third">The last ${counted(tests.length, "test")}</h2><div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n}>${when(test.at).slice(5, 16)}</th>`)}<td></td></tr></thead>
-    <tbody>${rows.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
-      ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Status} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`;
+  const calm = (each) => worse(each) === 0 && tests.every((test) => [undefined, "passed"].includes(test.statuses[each.id]));
+  const [told, rest] = [rows.filter((each) => !calm(each)), rows.filter(calm)];
+  const shown = whole ? rows : told;
+  return html`<h2 class="third" id="trend">The last ${counted(tests.length, "test")}</h2>${shown.length > 0 && html`<div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n} class="when">${when(test.at).slice(5, 16)}</th>`)}<td></td></tr></thead>
+    <tbody>${shown.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
+      ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Mark} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`}
+    ${rest.length > 0 && html`<p class="soft">${counted(rest.length, "scenario")} passed every time. <button class="link" onClick=${() => showWhole(!whole)}>${whole ? "hide" : "show"}</button></p>`}`;
 }
 
 function Scenario({ scenario, show }) {
@@ -181,7 +190,7 @@ function Run({ run, show }) {
     ${run.parts.map((part, n) => (part.event === "message" ? html`<${Said} key=${n} part=${part} quotes=${quotes} />` : part.event === "verdict" ? html`<${Verdict} key=${n} verdict=${part} />` : html`<${Checked} key=${n} step=${part} run=${run} show=${show} />`))}
     ${(run.finished?.misses || []).map((text, n) => html`<pre key=${n} class="text code miss">${visible(text)}</pre>`)}
     ${run.status === "running" && html`<p class="soft">… and it goes on, <${Since} at=${run.started.at} /></p>`}
-    ${run.finished && html`<dl class="times">${Object.entries(run.finished.usage || {}).map(([party, use]) => html`<dt key=${party}>${visible(party)}</dt><dd>${counted(use.calls, "call")}, ${number(use.input_tokens)} → ${number(use.output_tokens)} tokens, ${use.cost_usd === null ? "price unknown" : money(Number(use.cost_usd))}</dd>`)}</dl>`}
+    ${run.finished && html`<dl class="times">${Object.entries(run.finished.usage || {}).map(([party, use]) => html`<div key=${party}><dt>${visible(party)}</dt> <dd>${counted(use.calls, "call")}, ${number(use.input_tokens)} → ${number(use.output_tokens)} tokens, ${use.cost_usd === null ? "price unknown" : money(Number(use.cost_usd))}</dd></div>`)}</dl>`}
     ${run.started.rerun && html`<${Command} about="run only this again" text=${run.started.rerun} />`}`;
 }
 

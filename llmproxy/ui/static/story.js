@@ -28,7 +28,7 @@ const HEADS = { user: "asked", answer: "answered", says: "said", failed: "failed
 function Step({ step, go }) {
   const inside = { marginInlineStart: `${Math.min(step.depth, 6) * 1.25}rem` };
   const to = step.call && html`<button class="link to" onClick=${() => go(step.call)} aria-label=${`open call ${step.call}`}>#${step.call}</button>`;
-  if (step.kind === "tool") return html`<div class="step tool" style=${inside}><details><summary>
+  if (step.kind === "tool") return html`<div class="step tool" style=${inside}><details><summary><span class="head">did</span>
       <span class="does"><span class="name">${visible(step.name || "(no name)")}</span> <span class="soft">${line(onOneLine(step.given), 140)}</span></span>
       <span class="returns">${step.result === null ? html`<span class="soft">no result seen</span>` : line(step.result, 140)}</span>
       <span class="soft">${duration(step.ms)}</span></summary>

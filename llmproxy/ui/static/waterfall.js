@@ -58,7 +58,7 @@ function drawnStrip(strip) {
     const width = position(at * 1000 + (ms || 0)) - from;
     return [id, { left: percent(from), width: `max(3px, ${percent(width)})`, top: percent(lanes.of[n] / height), height: `calc(${percent(1 / height)} - 1px)` }];
   }));
-  const drawn = html`<div>${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}></span>`)}
+  const drawn = html`<div>${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}><span>${duration(each.gap)}</span></span>`)}
     ${strip.map(([id, , ms, , failed], n) => html`<span key=${id} class=${failed ? "span failed" : "span"} data-id=${id} title=${`call ${n + 1}: ${duration(ms)}`} style=${places.get(id)}></span>`)}</div>`;
   return { places, drawn };
 }
@@ -81,8 +81,8 @@ export function Bar({ row, position }) {
   const from = position(row.at * 1000);
   const first = position(row.at * 1000 + (row.first || 0));
   const to = position(row.at * 1000 + row.ms);
-  return html`<span class="bar" aria-hidden="true" style=${{ left: percent(from), width: `max(2px, ${percent(to - from)})` }}>
-    <span style=${{ left: percent(to > from ? (first - from) / (to - from) : 0) }}></span></span>`;
+  return html`<span class="bars" aria-hidden="true"><span class="bar" style=${{ left: percent(from), width: `max(2px, ${percent(to - from)})` }}>
+    <span style=${{ left: percent(to > from ? (first - from) / (to - from) : 0) }}></span></span></span>`;
 }
 
 // The chunks of one answer: when each came, and how much of the whole was there.
