@@ -23,7 +23,7 @@ from llmproxy.cli.parts.stores.naming import also_called, is_number
 from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, room, say, table, wrapped
 from llmproxy.core.traffic.differences import printable
-from llmproxy.errors import CassetteNotFound
+from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import Channel
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ def register(app: typer.Typer) -> None:
 
 
 def ls(
+    what: str | None = typer.Argument(
+        None, metavar="CASSETTE", autocompletion=cassettes, help="Only this cassette, as --cassette says it."
+    ),
     store: Path | None = STORE,
     cassette: str | None = typer.Option(
         None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Only this cassette."
@@ -64,6 +67,9 @@ def ls(
     from llmproxy.core.forks.table import forks
     from llmproxy.core.store.varying import list_declared, slots_of
 
+    if what is not None and cassette not in (None, what):
+        raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
+    cassette = what if what is not None else cassette
     with opened(store) as database:
         few = limit if limit and cassette is None and not as_json else None
         infos = database.cassettes(cassette, latest=few)
@@ -124,6 +130,7 @@ def ls(
         [_row(row, told=told) for row in rows],
         alike=("operation", "party", "channel", "model"),
         measures=("ms", "in", "out"),
+        breaks={"started": len("2027-01-15 ")},
     )
     if channel and len(rows) < (limit or len(rows) + 1):
         total = len(rows)

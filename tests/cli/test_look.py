@@ -39,6 +39,13 @@ def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureF
     ]
 
 
+def test_ls_takes_the_name_of_a_cassette(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `show` does; two different ones are a mistake."""
+    assert run(capsys, path, "ls", "other") == run(capsys, path, "ls", "--cassette", "other") != run(capsys, path, "ls")
+    code, said = run(capsys, path, "ls", "other", "--cassette", "another")
+    assert (code, "one cassette at a time: other or another" in said) == (2, True)
+
+
 def test_ls_says_what_it_left_out(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A limit shows the last ones and how many there are; a cassette shows only its own; JSON is JSON."""
     assert "(the last 1 of 2; --limit 0 shows all)" in run(capsys, path, "ls", "--limit", "1")[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import typer
@@ -21,6 +21,7 @@ _LEAST = 24
 """Cells below which the last column of a table says too little."""
 _NARROWEST = 8
 """Cells that a folded column has at least."""
+_NOWHERE: Mapping[str, int] = {}
 
 
 def line(text: str) -> str:
@@ -71,10 +72,15 @@ def dump(value: object) -> None:
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, alike: Collection[str] = (), measures: Collection[str] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    alike: Collection[str] = (),
+    measures: Collection[str] = (),
+    breaks: Mapping[str, int] = _NOWHERE,
 ) -> None:
     """Print columns, in a pipe all of them; a terminal gets those that :func:`laid_out` finds room for."""
-    for text in laid_out(head, rows, room(), alike, measures):
+    for text in laid_out(head, rows, room(), alike, measures, breaks):
         say(text)
 
 
@@ -84,12 +90,14 @@ def laid_out(
     room: int | None,
     alike: Collection[str] = (),
     measures: Collection[str] = (),
+    breaks: Mapping[str, int] = _NOWHERE,
 ) -> Iterator[str]:
     """Yield the lines of a table for a terminal of `room` cells, None for a pipe.
 
     What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of `measures`. If the last
     column still has no room it gets lines of its own if it is long, and the widest of the others go on below themselves (a long name of a
-    cassette). What tells rows apart is always there and whole; only the last column is cut.
+    cassette); before that those of `breaks` become as narrow as it says, where a space stands in them. What tells rows apart is always there
+    and whole; only the last column is cut.
     """
     cells = [[line(cell) or "-" for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(head, *cells, strict=True)]
@@ -101,12 +109,13 @@ def laid_out(
         if room is None or sum(widths[m] + 2 for m in kept) + least <= room:
             break
         kept.remove(n)
+    narrow = {n: breaks[head[n]] for n in kept if head[n] in breaks}
     short = least == widths[last]
     if room is not None and short:
-        _narrow(widths, kept, room - least - 2)
+        _narrow(widths, kept, room - least - 2, narrow)
     below = room is not None and sum(widths[m] + 2 for m in kept) + least > room
     if below:
-        _narrow(widths, kept, room or 0)
+        _narrow(widths, kept, room or 0, narrow)
     for row in (head, *cells):
         first, *more = zip_longest(*(folded(row[n], widths[n]) for n in kept), fillvalue="")
         front = _aligned(first, widths, kept)
@@ -123,8 +132,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -
     return "  ".join(fill(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
 
 
-def _narrow(widths: list[int], kept: Collection[int], room: int) -> None:
-    """Take cells from the widest columns until all stand in `room`, as far as that goes."""
+def _narrow(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
+    """Take cells from the columns of `narrow`, then from the widest until all stand in `room`, as far as that goes."""
+    if sum(widths[n] + 2 for n in kept) - 2 > room:
+        for n, cells in narrow.items():
+            widths[n] = min(widths[n], cells)
     while kept and sum(widths[n] + 2 for n in kept) - 2 > room:
         widest = max(kept, key=lambda n: widths[n])
         if widths[widest] <= _NARROWEST:

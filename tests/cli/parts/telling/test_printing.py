@@ -87,3 +87,20 @@ def test_a_text_is_broken_between_words() -> None:
     assert rows[3:5] == ["x" * 30, "x" * 20]
     assert max(map(width, rows)) == 30
     assert list(wrapped(text, None)) == text.split("\n")
+
+
+def test_a_time_that_has_no_room_breaks_between_day_and_clock() -> None:
+    """Where a long name takes a second line anyway; beside it a model stays whole."""
+    name = "refund-agent/a-scenario-with-a-long-name"
+    rows = [
+        ("1", "2027-01-15 08:00:00", name, "claude-sonnet-4-5", "messages", "hi"),
+        ("2", *["2027-01-15 08:00:01", "x", "gpt", "chat", "ho"]),
+    ]
+    lines = list(
+        laid_out(("id", "started", "cassette", "model", "operation", "text"), rows, 70, breaks={"started": 11})
+    )
+    assert lines[1].startswith("1   2027-01-15   ")
+    assert lines[2].startswith("    08:00:00     ")
+    assert "claude-sonnet-4-5" in lines[1]
+    wide = list(laid_out(("id", "started", "text"), [("1", "2027-01-15 08:00:00", "hi")], 60, breaks={"started": 11}))
+    assert wide[1] == "1   2027-01-15 08:00:00  hi"
