@@ -208,10 +208,10 @@ class Recorder(SocketHooks):
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
-        arrived = self._shell.arrived.pop((client.peername, client.sockname), None)
-        if arrived is not None:
-            arrived.note = arrived.note or "the connection ended before it was served"
-            self._shell.settle(arrived, 0)
+        begun = self._shell.arrived.pop((client.peername, client.sockname), None)
+        if begun is not None and begun.exchange is not None:
+            begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
+            self._shell.settle(begun.exchange, 0)
         exchange = self._shell.released.pop(client.id, None)
         if exchange is None or exchange.finished:
             return

@@ -70,11 +70,18 @@ def _too_late(over: asyncio.Future[None]) -> None:
         over.set_result(None)
 
 
+class Begun(Protocol):
+    """A request that has begun (`http1.incoming`)."""
+
+    exchange: Exchange | None
+
+
 class Idle(Protocol):
     """The layer behind, as what stands before it sees it."""
 
-    seen: int
-    """Bytes of the client that have reached it."""
+    @property
+    def seen(self) -> int:
+        """Bytes of the client that have reached it."""
 
     @property
     def between_requests(self) -> bool:
@@ -110,8 +117,8 @@ class Shell:
     """Answers that should have been recorded and could not be."""
     fronts: dict[tuple[object, object], Ahead] = field(default_factory=dict)
     """By the addresses of both ends of a client's connection: what stands before its stream."""
-    arrived: dict[tuple[object, object], Exchange] = field(default_factory=dict)
-    """By the same: the exchange that the bytes handed over begin with, counted already."""
+    arrived: dict[tuple[object, object], Begun] = field(default_factory=dict)
+    """By the same: the request that the bytes handed over begin with, counted already."""
     users: dict[str, str] = field(default_factory=dict)
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
     without_tls: set[str] = field(default_factory=set)

@@ -34,7 +34,9 @@ PARTS: dict[str, type] = {
 }
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
+OF_THE_LAYER = {field.name for field in fields(ReplayLayer.parts)}
 PARTS |= {name: getattr(Engine.parts, name) for name in INSIDE}
+PARTS |= {name: getattr(ReplayLayer.parts, name) for name in OF_THE_LAYER}
 
 
 class Boom(Exception):
@@ -54,6 +56,11 @@ def broken(part: str, method: str) -> dict[str, type]:
     assert callable(getattr(found, method)), f"{found.__name__}.{method} is gone: this table is out of date"
     is_async = getattr(found, method).__code__.co_flags & 0x80
     made = type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})
+    if part in OF_THE_LAYER:
+        layer_ = type("BrokenInside", (ReplayLayer,), {"parts": replace(ReplayLayer.parts, **{part: made})})
+        return {"layer": layer_} | (
+            {"front": type("BrokenFront", (Front,), {part: made})} if part == "incoming" else {}
+        )
     if part not in INSIDE:
         return {part: made}
     return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, **{part: made})})}
@@ -77,7 +84,9 @@ BEFORE = [
     ("engine", "begin"),
     ("identifying", "identify"),
     *(("keying", name) for name in ("known", "request")),
-    *(("layer", name) for name in ("_dispatch", "_received", "_read", "_open", "_admit", "_forward")),
+    *(("layer", name) for name in ("_dispatch", "_received", "read", "_open")),
+    *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
+    ("forwarding", "_release"),
     *(("recorder", name) for name in ("requestheaders", "_address")),
     *(("shell", name) for name in ("begin",)),
 ]
@@ -89,18 +98,29 @@ AFTER = [
     ("answering", "answer"),
     ("misses", "miss"),
     *(
-        ("layer", name)
-        for name in ("_to_forwarder", "_passed", "_taken_back", "_let_go", "_failed_before_answer", "_upload")
+        ("forwarding", name)
+        for name in (
+            "hear",
+            "_passed",
+            "_taken_back",
+            "_let_go",
+            "_failed_before_answer",
+            "upload",
+            "forward",
+            "stream",
+        )
     ),
+    *(("paced", name) for name in ("replay", "go_on", "drop")),
+    *(("incoming", name) for name in ("lay_out", "lay_out_talk")),
     *(
         ("layer", name)
         for name in (
             "_complete",
             "_replay",
             "_replayed",
-            "_send_due",
-            "_refuse",
-            "_finish",
+            "_send",
+            "refuse",
+            "finish",
             "_fail",
             "_client_left",
             "_reset",

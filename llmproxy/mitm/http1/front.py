@@ -3,10 +3,11 @@
 asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event through its layers,
 which costs several times what the answer does. So a plain request that turns out to be a hit is answered here and now. Everything else
 (TLS, CONNECT, chunked bodies, upgrades, odd heads, misses, recording, pacing, the control API) is handed over, byte for byte as it came,
-to the stream and so to `ReplayLayer`; with it the exchange, if the head was counted already: nothing is decided twice. The connection
+to the stream and so to `ReplayLayer`; with it the request, if it was begun already: nothing is decided twice. The connection
 comes back here when the layer has taken every byte that was handed over and stands between two requests.
 
-The decision is the engine's, as in the layer. An exception here hands over; the layer then says what is wrong, or serves.
+Nothing is decided here. What was asked before in the same words is answered the short way (`core.engine.hits`); every other request goes the
+layer's way, `Incoming`, driven from here. An exception here hands over; the layer then says what is wrong, or serves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.sessions.exchange import Exchange, Place
+from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.redirects import REDIRECTS
@@ -33,9 +34,10 @@ from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
+from llmproxy.mitm.http1.incoming import Incoming, at_once
 from llmproxy.mitm.http1.told_lines import answer as answer_told, find_head
 from llmproxy.mitm.shell import Idle, Shell
-from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision
+from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ _CREDENTIAL = re.compile(
 class Front(Straight):
     """One client connection."""
 
+    incoming = Incoming
+    """What a request is to us; a test puts a broken one in its place."""
+
     def __init__(
         self,
         shell: Shell,
@@ -67,7 +72,8 @@ class Front(Straight):
         self._held: list[bytes] = []
         self._wanted = 0
         """Bytes that what is held lacks at least."""
-        self._exchange: Exchange | None = None
+        self._incoming: Incoming | None = None
+        """The request that has begun here, and is not over."""
         self._last: KnownHeads | None = None
         """The head that came last."""
         self._handed = 0
@@ -162,11 +168,11 @@ class Front(Straight):
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
-        """Give these bytes, and the exchange that they begin with, to the layer."""
+        """Give these bytes, and the request that they begin with, to the layer."""
         self._held, self._here = [], False
-        if self._exchange is not None:
-            self._shell.arrived[self._place] = self._exchange
-            self._exchange = None
+        if self._incoming is not None:
+            self._shell.arrived[self._place] = self._incoming
+            self._incoming = None
         if data:
             self._handed += len(data)
             self.pass_on(data)
@@ -188,13 +194,12 @@ class Front(Straight):
                 data = rest
                 continue
             end, length = last.end, last.length
-            if self._exchange is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
+            if self._incoming is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
                 data = self._rest(data, end + length)
                 continue
             if last.credential != last.plain.credential:
                 self._last = last = self._heads.parsed(last)
-            plain = last.plain
-            if self._exchange is None and not self._arrive(plain):
+            if self._incoming is None and not self._arrive(last.plain):
                 self._hand_over(data)
                 return
             if len(data) < end + length:
@@ -202,7 +207,7 @@ class Front(Straight):
                 if length > MAX_HELD:
                     self._hand_over(data)
                 return
-            if not self._replay(plain.client, data[end : end + length]):
+            if not self._replay(data[end : end + length]):
                 self._hand_over(data)
                 return
             data = self._rest(data, end + length)
@@ -254,36 +259,38 @@ class Front(Straight):
         return True
 
     def _arrive(self, plain: PlainHead) -> bool:
-        """Find out where the request belongs; False if it is not to be looked up."""
+        """Begin a request whose head is here; False if its body is not to be waited for here."""
         engine, head = self._shell.engine, plain.head
+        incoming = self.incoming(self._shell)
+        incoming.head, incoming.client = head, plain.client
         try:
             if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
-            exchange = engine.begin(plain.place)
+            exchange = incoming.arrive(plain.place, head.target)
         except LLMProxyError:
             return False  # the layer says it, in its way
-        self._shell.begin(exchange)
-        self._exchange = exchange
+        self._incoming = incoming
         session = exchange.session
         return exchange.decision is None and not session.speed and not (session.forking or session.faulting)
 
-    def _replay(self, client: ClientHttp, body: bytes) -> bool:
+    def _replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""
-        exchange, shell = self._exchange, self._shell
-        if exchange is None:
+        incoming = self._incoming
+        if incoming is None:
             raise AssertionError("no request has arrived")
-        shell.engine.identify(exchange, body)
+        exchange = incoming.identify(body)
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             return False  # what waits, or leads on, is the layer's
-        laid_out = shell.engine.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
-        self._exchange = None
-        for _, piece in laid_out.pieces:
-            self._out.write(piece)
-        shell.settle(exchange, slot.status)
-        if laid_out.close:
+        laid = incoming.lay_out()
+        if (data := at_once(laid)) is None:
+            return False
+        self._incoming = None
+        self._out.write(data)
+        self._shell.settle(exchange, slot.status)
+        if laid.close:
             self._out.close()
         return True
 

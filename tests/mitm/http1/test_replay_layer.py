@@ -19,7 +19,7 @@ import pytest
 from llmproxy.core.sessions.outcomes.calls import Calls
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
-from llmproxy.mitm.http1.replay_layer import absolute
+from llmproxy.mitm.http1.incoming import absolute
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request

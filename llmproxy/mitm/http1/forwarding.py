@@ -1,0 +1,226 @@
+"""What is recorded or passed: the request's exact bytes are fed to ONE persistent HTTP layer of mitmproxy's, whose commands pass through.
+
+When that has no stream left, the connection stands before its next request. Held back until it is stored is what tells the client that its
+answer is whole; its error page is replaced by an error of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from html import unescape
+
+from mitmproxy.connection import Connection
+from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
+
+from llmproxy.core.traffic.differences import short
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.websocket.recording import FrameRecording
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.mitm.faster.forwarder import Forwarder
+from llmproxy.mitm.http1.standing import Commands, LayerState, Serving, Standing
+from llmproxy.protocol import Decision
+
+_TAGS = re.compile(rb"<[^>]*>")
+
+
+class NotPassedOn(RefusedError):
+    """A head that we take and mitmproxy does not; nothing was sent."""
+
+    code = "llmproxy_not_passed_on"
+
+
+class Forwarding:
+    """The requests of one connection that go upstream, one at a time."""
+
+    def __init__(self, here: Standing, mode: HTTPMode, layer: Serving) -> None:
+        """Hand on nothing yet; `mode` is mitmproxy's for what is."""
+        self._here, self._mode, self._layer = here, mode, layer
+        self._forwarder: layers.HttpLayer | None = None
+        self._held: deque[commands.ConnectionCommand] = deque()
+        self._spent: Connection | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Stand before the next request."""
+        self.uploading = False
+        """Its body passes as it arrives."""
+        self._overflow = False
+        self.withheld = False
+        """What comes from upstream is not for the client: a fault on purpose is done to it first."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a request is on its way."""
+        return self._here.state is LayerState.FORWARDING
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was handed on over this connection."""
+        return self._forwarder is not None
+
+    @property
+    def switched(self) -> bool:
+        """Whether a WebSocket goes through: the client has heard that the upstream switched protocols."""
+        exchange = self._here.incoming.exchange
+        status = exchange.recording.status if exchange else 0
+        return self.is_on and self._here.incoming.answering and status == SWITCHING
+
+    @property
+    def _breaking(self) -> bool:
+        """Whether a WebSocket goes through of which one side has gone without a word."""
+        exchange = self._here.incoming.exchange
+        recording = exchange.recording if exchange else None
+        return isinstance(recording, FrameRecording) and recording.is_breaking()
+
+    # --- the request -----------------------------------------------------------------------------------------------
+
+    def forward(self, raw: bytes | bytearray) -> Commands:
+        """Release the exchange and hand on a whole request."""
+        yield from self._release(raw, uploading=False)
+
+    def stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
+        """Release the exchange, hand on what is here of its request and the rest as it comes; `overflow`: it cannot be matched."""
+        self._overflow = overflow
+        yield from self._release(raw, uploading=True)
+        yield from self.upload()
+
+    def _release(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
+        here, exchange = self._here, self._here.incoming.exchange
+        if exchange is None:
+            raise AssertionError("nothing to release")
+        here.shell.released[here.client.id] = exchange
+        here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
+        self.withheld = exchange.struck is not None
+        if self._forwarder is None:
+            self._forwarder = Forwarder(here.context, self._mode)
+            yield from self._forwarder.handle_event(events.Start())
+        yield from self.hear(events.DataReceived(here.client, bytes(raw)))
+
+    def upload(self) -> Commands:
+        """Pass the body on as it arrives; keep a copy for the key, up to the limit."""
+        here, incoming = self._here, self._here.incoming
+        most = here.shell.engine.config.max_request
+        raw, decoded, over = here.reader.body()
+        if (exchange := incoming.exchange) is not None:
+            if len(incoming.body) + len(decoded) <= most:
+                incoming.body += decoded
+            elif not self._overflow:
+                self._overflow = True
+                exchange.decision = Decision.PASS
+                exchange.note = f"body over {most} bytes: not recorded"
+            if over:
+                self.uploading = False
+                if not self._overflow:
+                    incoming.identify(bytes(incoming.body))
+        if not over:
+            yield from here.limit_for(here.shell.body_patience)
+        if raw and self.is_on:
+            yield from self.hear(events.DataReceived(here.client, raw))
+        elif over:
+            yield from self._taken_back()
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    def hear(self, event: events.Event) -> Commands:
+        """Let mitmproxy work."""
+        if self._forwarder is None:
+            raise AssertionError("nothing to hand on to")
+        try:
+            yield from self._passed(self._forwarder.handle_event(event))
+        except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
+            yield from self._passed(self._without_trailers(self._forwarder))
+        exchange = self._here.incoming.exchange
+        if self._held and exchange is not None and not exchange.recording.whole:
+            yield from self._let_go()
+        yield from self._taken_back()
+
+    def _without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
+        """End the answer where its body ended; that upstream connection cannot be used again."""
+        for number, stream in list(forwarder.streams.items()):
+            self._spent = stream.flow.server_conn
+            yield from forwarder.event_to_child(stream, ResponseEndOfMessage(number))
+
+    def _passed(self, made: Commands) -> Commands:
+        """Pass mitmproxy's commands on; replace its own error page by ours."""
+        here = self._here
+        for command in made:
+            ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
+            if isinstance(command, commands.SendData) and self._breaking:
+                continue  # mitmproxy would tell the other side that all is well: 1000
+            if ours and self.is_on:
+                failed = self._failed_before_answer(command)
+                if failed is not None:
+                    yield from self._layer.refuse(failed, close=True)
+                    continue
+                if self.withheld and isinstance(command, commands.SendData | commands.CloseConnection):
+                    here.close_after = here.close_after or isinstance(command, commands.CloseConnection)
+                    continue
+                exchange = here.incoming.exchange
+                if isinstance(command, commands.SendData):
+                    here.incoming.answering = True
+                    if exchange is not None and exchange.recording.holds_end:
+                        self._held.append(command)  # with a length its last bytes are its end: not before it is stored
+                        continue
+                elif isinstance(command, commands.CloseConnection):
+                    if self.switched and exchange is not None and exchange.recording.whole:
+                        self._held.append(command)  # the end of a WebSocket: not before it is stored
+                        continue
+                    yield from self._let_go()
+                    here.state = LayerState.CLOSED
+            elif ours and here.state in (LayerState.CLOSED, LayerState.LINGERING):
+                continue
+            yield command
+
+    def _let_go(self) -> Commands:
+        """Send what was held back."""
+        while self._held:
+            yield self._held.popleft()
+
+    def _failed_before_answer(self, command: commands.Command) -> LLMProxyError | None:
+        """Return why the forwarded request failed, if the client has not heard anything yet."""
+        exchange, answering = self._here.incoming.exchange, self._here.incoming.answering
+        if exchange is None or answering or exchange.error is not None:
+            return None if exchange is None or answering else exchange.error
+        if isinstance(command, commands.SendData) and not exchange.recording.started:
+            # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
+            said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
+            failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}")
+            failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502
+            exchange.error = failed
+        return exchange.error
+
+    def _taken_back(self) -> Commands:
+        """When the forwarded request is over, stand before the next one."""
+        here = self._here
+        if self.switched:
+            yield from self._tunnelled()
+            return
+        if not (self.is_on and not self.uploading and self._forwarder and not self._forwarder.streams):
+            return
+        yield from self._let_go()
+        if self._spent is not None:
+            yield commands.CloseConnection(self._spent)
+            self._spent = None
+        exchange = here.shell.released.pop(here.client.id, None)
+        if exchange is not None and not exchange.finished:
+            if exchange.recording.started:
+                here.shell.lose(exchange, "its end was not noticed; see the log")
+            else:
+                here.shell.abandon(exchange)
+        if self.withheld and exchange is not None and here.incoming.head is not None:
+            yield from self._layer.strike()
+            return
+        yield from self._layer.stand_anew()
+
+    def _tunnelled(self) -> Commands:
+        """A WebSocket goes through: pass on what the client sent meanwhile; when its end is stored, let the client hear it."""
+        here = self._here
+        recording = here.incoming.exchange.recording if here.incoming.exchange else None
+        if isinstance(recording, FrameRecording) and recording.is_stored:
+            here.state, here.incoming.exchange = LayerState.CLOSED, None
+            yield from self._let_go()
+        elif here.reader.waiting:
+            yield from self.hear(events.DataReceived(here.client, here.reader.rest()))

@@ -1,0 +1,99 @@
+"""Answers of our own: the control API and our page in a browser. Some wait, for calls that are open or for what is being stored."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+
+from llmproxy.core.control import table as control
+from llmproxy.core.control.table import ControlAsked
+from llmproxy.mitm.framing import Head
+from llmproxy.mitm.http1.incoming import opens_root
+from llmproxy.mitm.http1.standing import LOOK, Commands, LayerState, Serving, Standing
+from llmproxy.mitm.https.intercept import is_loopback
+from llmproxy.mitm.shell import whole_response
+from llmproxy.protocol import UI_PREFIX
+from llmproxy.ui.answers import PageAnswer, fields
+
+PATIENCE = 2.0
+"""Seconds that a question about a session waits for the session's open calls to end."""
+
+
+class OwnAnswers:
+    """What one connection asks us, one question at a time."""
+
+    def __init__(self, here: Standing, layer: Serving) -> None:
+        """Wait for a question."""
+        self._here, self._layer = here, layer
+        self.reset()
+
+    def reset(self) -> None:
+        """Stand before the next question."""
+        self._asked: float | None = None
+        self._kept: tuple[list[asyncio.Task[None]], bytes] | None = None
+        """What is being stored, and what is then answered."""
+        self._viewed: Future[PageAnswer] | None = None
+        """What our page in a browser is answered."""
+
+    def answer(self, head: Head, body: bytes) -> Commands:
+        """Answer, now or when what has to be waited for is over."""
+        here, shell = self._here, self._here.shell
+        local = is_loopback(here.client.peername[0]) and not shell.exposed
+        scheme = "https" if here.client.tls_established else "http"
+        asked = ControlAsked(
+            head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme
+        )
+        if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+            yield from self._view(head, asked)
+            return
+        session, now = control.about(shell.engine, asked), shell.engine.clock()
+        if self._kept is None and session is not None and shell.busy(session):
+            self._asked = now if self._asked is None else self._asked
+            if now - self._asked < PATIENCE:
+                yield from self._wait()
+                return
+        if self._kept is None:
+            self._kept = self._ask(head, asked)
+        kept, whole = self._kept
+        if not all(each.done() for each in kept):
+            yield from self._wait()
+            return
+        waited = here.state is LayerState.ASKED
+        yield from self._layer.finish(whole, close=not head.keep_alive)
+        if waited:
+            yield from self._layer.read()
+
+    def _wait(self) -> Commands:
+        self._here.state = LayerState.ASKED
+        yield self._here.look_in(LOOK)
+
+    def _ask(self, head: Head, asked: ControlAsked) -> tuple[list[asyncio.Task[None]], bytes]:
+        """Serve a call of the control API: what must be stored before it is answered, and the answer."""
+        shell = self._here.shell
+        status, data, kind = control.answer(
+            shell.engine,
+            asked,
+            token=shell.token,
+            page_token=shell.page_token,
+            ca=shell.ca,
+            ca_bundle=shell.ca_bundle,
+            spans_of=shell.spans_of,
+            stop=shell.stop,
+            lines=shell.lines,
+        )
+        whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
+        return shell.take_kept(), whole
+
+    def _view(self, head: Head, asked: ControlAsked) -> Commands:
+        """Answer our page in a browser, when its thread has the answer."""
+        waited = self._viewed is not None
+        self._viewed = self._viewed or self._here.shell.view(asked)
+        if not self._viewed.done():
+            yield from self._wait()
+            return
+        answer = self._viewed.result()
+        close = not head.keep_alive
+        whole = whole_response(answer.status, fields(answer), answer.body, close=close, method=head.method)
+        yield from self._layer.finish(whole, close=close)
+        if waited:
+            yield from self._layer.read()

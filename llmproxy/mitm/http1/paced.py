@@ -1,0 +1,116 @@
+"""An answer that takes its time: pieces in the recorded times, an answer of MCP that waits for its client, and what a fault on purpose leaves.
+
+Each method says what is to be sent now and asks to be woken for the rest; it returns True when all of it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
+from llmproxy.core.sessions.exchange import Exchange, Talking
+from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
+from llmproxy.mitm.http1.standing import LOOK, Ending, LayerState, Standing
+
+MICROSECONDS = 1_000_000
+
+
+class Paced:
+    """The answer that one connection is sending."""
+
+    def __init__(self, here: Standing) -> None:
+        """Send nothing yet."""
+        self._here = here
+        self._pieces: deque[tuple[int, bytes]] = deque()
+        self._turns: deque[AnswerPart] = deque()
+        self._opened: OpenPlan | None = None
+        self._began = 0.0
+        self.crash_after = False
+        """End the connection with a reset when the answer is sent."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is an answer without an end of its own: whoever closes it has gone."""
+        return self._opened is not None
+
+    def drop(self) -> None:
+        """Send nothing more."""
+        self._pieces.clear()
+        self._turns.clear()
+        self._opened = None
+
+    def replay(self, laid: SendingPlan) -> Ending:
+        """Send a recorded answer in its time."""
+        self._here.close_after = laid.close
+        return (yield from self._begin(laid))
+
+    def strike(self, exchange: Exchange, *, withheld: bool) -> Ending:
+        """Send what a fault made of an answer; `withheld`: of one that an upstream gave."""
+        here, shell = self._here, self._here.shell
+        broken = exchange.struck.broken if exchange.struck is not None else None
+        incoming = here.incoming
+        laid = shell.engine.plan_broken(exchange, incoming.client, extra=incoming.grants)
+        here.close_after = laid.close or (withheld and here.close_after)
+        self.crash_after = broken is not None and broken.reset
+        if broken is not None and broken.shut and shell.sockets is not None:
+            shell.sockets.shut(broken.shut)
+        return (yield from self._begin(laid))
+
+    def talk(self, talk: Talking, opened: OpenPlan) -> Ending:
+        """Begin an answer that goes on when its client has done what the recorded one did."""
+        if talk.turns is None:
+            raise AssertionError("nothing to wait for")
+        here = self._here
+        here.state, self._opened, here.close_after = LayerState.REPLAYING, opened, opened.close
+        self._turns.extend(talk.turns)
+        yield here.send(opened.head)
+        return (yield from self._talk_on(talk, opened))
+
+    def go_on(self) -> Ending:
+        """Its time has come: send what may be sent by now."""
+        exchange = self._here.incoming.exchange
+        if self._opened is not None and exchange is not None and exchange.talk is not None:
+            return (yield from self._talk_on(exchange.talk, self._opened))
+        if self._here.state is LayerState.REPLAYING:
+            return (yield from self._send_due())
+        return False
+
+    def _begin(self, laid: SendingPlan) -> Ending:
+        self._here.state = LayerState.REPLAYING
+        self._pieces.extend(laid.pieces)
+        self._began = self._here.shell.engine.clock()
+        return (yield from self._send_due())
+
+    def _send_due(self) -> Ending:
+        """Send what is due by now, then sleep until the next piece; counted from the start, so that delays do not add up."""
+        passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
+        due = b""
+        while self._pieces and self._pieces[0][0] <= passed:
+            due += self._pieces.popleft()[1]
+        if due:
+            yield self._here.send(due)
+        if self._pieces:
+            yield self._here.look_in(max(0.0, (self._pieces[0][0] - passed) / MICROSECONDS))
+        return not self._pieces
+
+    def _talk_on(self, talk: Talking, opened: OpenPlan) -> Ending:
+        """Send what may be sent by now, and look again soon."""
+        due = b""
+        while self._turns and (ready := talk.ready(self._turns[0])):
+            if isinstance(ready, str):
+                self._turns.clear()
+                due += framed(talk.refusal(ready), chunked=opened.chunked)
+                break
+            due += framed(self._turns.popleft().data, chunked=opened.chunked)
+            if self._turns:
+                talk.ask(self._turns[0])
+        if not self._turns and opened.chunked:
+            due += LAST_CHUNK
+        if due:
+            yield self._here.send(due)
+        if not self._turns:
+            self._opened = None
+            return True
+        if self._turns[0].wait is not Wait.FOR_EVER:
+            yield self._here.look_in(LOOK)
+        return False

@@ -1,0 +1,101 @@
+"""One request on its way: the front and the layer drive the same code, so there are two ways to a hit and no third."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llmproxy.mitm.framing import parse_head
+from llmproxy.mitm.http1.front import Front
+from llmproxy.mitm.http1.incoming import Incoming, opens_root
+from llmproxy.protocol import Decision
+from tests.mitm.rig import Rig
+from tests.mitm.wire import body_of, chat, chunked
+from tests.provider import Provider, Reply, Script, Step
+from tests.support.process import ROOT
+
+STEPS = {"begin", "identify", "plan", "plan_talk"}
+"""What an engine is asked on the way of a request, each in one place of the shell."""
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store that knows the answers to "one" and "two"."""
+    store = tmp_path_factory.mktemp("tape") / "x.db"
+    with (
+        Provider(Script((Step(Reply("first"), times=None),))) as p,
+        Rig("record", store, {"openai": p.url}) as rig,
+        rig.client() as c,
+    ):
+        for text in ("one", "two"):
+            assert c.ask(chat(text)).status == 200
+    return store
+
+
+def test_each_step_of_a_request_stands_in_one_place() -> None:
+    """Who serves a hit in a third way has to ask the engine what `Incoming` asks it."""
+    asked: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "llmproxy/mitm").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in STEPS):
+                continue
+            owner = node.func.value
+            if getattr(owner, "attr", getattr(owner, "id", "")) == "engine":
+                asked.setdefault(node.func.attr, set()).add(path.relative_to(ROOT / "llmproxy/mitm").as_posix())
+    assert asked == {step: {"http1/incoming.py"} for step in STEPS}
+
+
+class Counted(Incoming):
+    """Notes what is done with requests."""
+
+    __slots__ = ()
+    steps: list[str]
+
+    def identify(self, body: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        """Note it."""
+        self.steps.append("identify")
+        return super().identify(body)
+
+    def lay_out(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        """Note it."""
+        self.steps.append("lay_out")
+        return super().lay_out()
+
+
+def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_the_short_way(tape: Path) -> None:
+    """The first of its words is identified and laid out by `Incoming`, once; the same words again are not."""
+    steps: list[str] = []
+    counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
+    with Rig("replay", tape, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
+        for text in ("one", "two", "two"):
+            assert c.ask(chat(text)).status == 200
+        assert steps == ["identify", "lay_out"] * 2
+        assert [each.decision for each in rig.wait_outcomes(3)] == [Decision.REPLAY] * 3
+
+
+def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: Path, tmp_path: Path) -> None:
+    """What the front hands on is the request as it stands: not identified again, counted once."""
+    steps: list[str] = []
+    counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
+    store = Path(shutil.copy(tape, tmp_path / "x.db"))
+    with Rig("replay", store, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
+        missed = c.ask(chat("never"))
+        asked = [outcome.seq for outcome in rig.wait_outcomes(1)]
+        behind = c.ask(chunked(body_of("never"), 20))
+        assert (missed.status, asked) == (404, [1])
+        assert steps == ["identify", "identify"], "the layer asks the same request's `identify`, which decides once"
+        assert behind.status == 404
+        rig.wait_idle()
+
+
+@pytest.mark.parametrize(
+    ("line", "opens"),
+    [("GET / HTTP/1.1", True), ("GET /v1 HTTP/1.1", False), ("POST / HTTP/1.1", False)],
+)
+def test_a_person_at_the_root_is_told_from_an_agent(line: str, opens: bool) -> None:
+    """Only a page that is asked for is the page."""
+    head = parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())
+    assert opens_root(head) is opens
