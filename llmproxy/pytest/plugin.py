@@ -295,7 +295,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ):
             run.found.append(
                 f"{MODE} {typed}: none of these tests uses the fixture `{FIXTURE}` or has the marker `{AGENT_TEST}`,"
-                " so whatever they call they call as without this option"
+                " so nothing is recorded or replayed, and a client made at import reaches nobody;"
+                " mark them, or give the fixture to every test: -o llmproxy_autouse=true"
             )
         return
     if run.shared is None:

@@ -5,6 +5,7 @@ Messages are dicts in the form of OpenAI's chat completions. They hold what thei
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -49,7 +50,10 @@ class JudgmentRequest(Plain):
     """The older name of `additional_context`; both say the same."""
 
     def __post_init__(self) -> None:
-        """Let both names say the same."""
+        """Let both names say the same; the older one alone is warned about, as it is there."""
+        if self.context is not None and self.additional_context is None:
+            older = "JudgmentRequest(context=...) is the older name of additional_context=."
+            warnings.warn(older, DeprecationWarning, stacklevel=3)
         said = self.context if self.additional_context is None else self.additional_context
         self.additional_context = self.context = said
 

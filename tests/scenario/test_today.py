@@ -59,6 +59,11 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
             ["refusal_suppression", "dual_response", "response_priming", "persona_modification", "hypothetical", "topic_splitting", "opposite_intent"],
         ],
     ),
+    "who_raises_is_told": (
+        "what an adapter raises is raised as it is, so that who waits for it catches it; there a RuntimeError quotes it",
+        [[cause if cause != "NoneType" else kind, text.removeprefix("[Broken] ").removeprefix("TimeoutError"), "NoneType", event]
+         for kind, text, cause, event in THERE["who_raises_is_told"]],
+    ),
     "a_request_is_true": ("AgentInput(judgment_request=True), which was right before 1.6, still builds", [True, False, True]),
 }  # fmt: skip
 """Where ours differs on purpose: why, and what comes out here."""

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -428,6 +429,83 @@ def an_assertion_in_a_step(stage: Stage) -> Any:
     return checkpoints(stage, ["passed"], stage.scenario.judge(criteria=["a"]), check)
 
 
+@case
+def who_raises_is_told(stage: Stage) -> Any:
+    """Agent, user, judge and step, and an exception without words: what `run` raises, what is behind it, and the events."""
+    scenario, found = stage.scenario, []
+
+    def raises(role: Any, error: Exception) -> Any:
+        class Broken(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+            async def call(self, input: Any) -> Any:
+                raise error
+
+        Broken.role = role
+        return Broken()
+
+    def step(state: Any) -> None:
+        raise LookupError("gone")
+
+    roles = scenario.AgentRole
+    for agents, last in (
+        ([raises(roles.AGENT, LookupError("gone"))], scenario.agent()),
+        ([raises(roles.AGENT, TimeoutError())], scenario.agent()),
+        ([raises(roles.USER, LookupError("gone"))], scenario.user()),
+        ([raises(roles.JUDGE, LookupError("gone"))], scenario.judge()),
+        ([], step),
+    ):
+        cast = [*agents, *([] if any(each.role == roles.AGENT for each in agents) else [stage.agent()])]
+        script = [scenario.message({"role": "assistant", "content": "hi"}), last]
+        events = stage.play(*cast, script=script)["events"]
+        try:
+            asyncio.run(scenario.run(name="n", description="d", agents=cast, script=script, verbose=False))
+        except Exception as error:
+            found.append([type(error).__name__, str(error), type(error.__cause__).__name__, events[-1]])
+    return found
+
+
+@case
+def what_is_no_answer(stage: Stage) -> Any:
+    """Nothing, a number, a pair, a message without a role: refused with the agent's name."""
+    found = []
+    for answer in (None, 42, ("a", "b"), {"content": "no role"}):
+        out = stage.play(
+            stage.agent(answer),
+            script=[stage.scenario.message({"role": "assistant", "content": "hi"}), stage.scenario.agent()],
+        )
+        found.append(
+            ["error" in out, "Agent" in out.get("error", ["", ""])[1], [each[:2] for each in out["events"]][-1]]
+        )
+    return found
+
+
+@case
+def a_judge_that_is_not_sure_yet(stage: Stage) -> Any:
+    """What is inconclusive goes on where nobody demanded a verdict; one that wants to go on in the last turn has to decide."""
+    found = []
+    for model, turns in (
+        (Model("inconclusive", "passed"), 4),
+        (Model("passed", goes_on=2), 4),
+        (Model("passed", goes_on=99), 2),
+        (Model("failed"), 4),
+        (Model(), 2),
+    ):
+        with served(model) as url:
+            agent = stage.agent()
+            out = stage.play(stage.user(), agent, stage.judge(model, url, criteria=["a"]), max_turns=turns)
+        found.append([out.get("success"), len(agent.inputs), out.get("criteria"), out["events"][-1][1:3]])
+    return found
+
+
+@case
+def the_older_name_of_the_context(stage: Stage) -> Any:
+    """Taken, with a warning; the newer name wins."""
+    request = stage.scenario.JudgmentRequest
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        old, both = request(context="old"), request(context="old", additional_context="new")
+    return [old.additional_context, both.additional_context, [each.category.__name__ for each in caught]]
+
+
 class Attacker(Model):
     """A provider that says these texts to whoever attacks, these scores to whoever asks for one, and answers judges as ever."""
 
@@ -782,7 +860,9 @@ def values_with_defaults(stage: Stage) -> Any:
     """Built with what they need, the rest read; `context` is the older name of `additional_context`."""
     scenario = stage.scenario
     result, config = scenario.ScenarioResult(success=True, messages=[]), scenario.ScenarioConfig()
-    call, asked = scenario.ConnectedAgentCall(messages=[]), scenario.JudgmentRequest(context="older")
+    call = scenario.ConnectedAgentCall(messages=[])
+    with warnings.catch_warnings(action="ignore"):
+        asked = scenario.JudgmentRequest(context="older")
     bare: dict[str, Any] = {"thread_id": "t", "messages": [], "new_messages": [], "scenario_state": None}
     lacks = {"messages", "success"}
     found = [getattr(result, name) for name in GIVEN["ScenarioResult"] if name not in lacks]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +21,7 @@ from llmproxy.suite.reading.files import found_in, named, shown
 from llmproxy.suite.reading.flow import Flow, captures
 from llmproxy.suite.reading.lint import doubtful
 from llmproxy.suite.reading.matrix import with_cells
+from llmproxy.suite.reading.names import names_of_sets, without_id
 from llmproxy.suite.reading.parts import included, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
 from llmproxy.suite.schema.types import told
@@ -32,7 +32,6 @@ __all__ = ["USER", "LoadedSuites", "SuiteCase", "load"]
 
 USER = "test-user"
 """User that a scenario runs as if nothing else is said."""
-_SHORT = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ class Loader:
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
                     flow.variables(part, sure=True)
-            flow.variables(_without_id(parameters))
+            flow.variables(without_id(parameters))
             flow.of_data = bool(usable)
             flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
@@ -251,42 +250,17 @@ class Loader:
         names = frozenset(captures(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
-        suffixes = _suffixes(sets) if sets else []
+        suffixes = names_of_sets(sets) if sets else []
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             at = scenario.at("parametrize", i) if sets else scenario.at("id")
             if sets:
                 self.unique(name, at)
-            values = {**base, **_without_id(parameters)}
+            values = {**base, **without_id(parameters)}
             title, about = (_static(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"
             self.cases.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
-
-
-def _without_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the variables of a set of parameters; its `id` names it."""
-    if not isinstance(parameters, Map):
-        return {name: value for name, value in parameters.items() if name != "id"}
-    made = parameters.twin()
-    made.pop("id", None)
-    return made
-
-
-def _suffixes(sets: tuple[Mapping[str, Any], ...]) -> list[str]:
-    """Return what tells sets of parameters apart: their ids, else their values if they are short, else their numbers."""
-    made = []
-    for each in sets:
-        values = list(_without_id(each).values())
-        short = all(value is None or isinstance(value, (str, int, float)) for value in values)
-        text = str(each["id"]) if "id" in each else "-".join(map(str, values)) if short else ""
-        made.append(text if len(text) <= _SHORT or "id" in each else "")
-    taken = [text for each, text in zip(sets, made, strict=True) if "id" not in each]
-    numbered = not all(taken) or len(set(taken)) < len(taken)
-    return [
-        text if "id" in each or not numbered else str(i + 1)
-        for i, (each, text) in enumerate(zip(sets, made, strict=True))
-    ]
 
 
 def _static(text: str, values: Mapping[str, object], name: str) -> str:

@@ -7,18 +7,17 @@ their number. With `parametrize`, each set has all cells.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 
 from llmproxy.suite.matchers.table import show
+from llmproxy.suite.reading.names import names_of_sets, names_of_values, written
 from llmproxy.suite.yaml.places import List, Map, Problems, place_of
 
 __all__ = ["with_cells"]
 
 MOST = 1_000
 """Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
-_SHORT = 40
 
 
 def with_cells(raw: Map, problems: Problems) -> Map:
@@ -40,7 +39,8 @@ def with_cells(raw: Map, problems: Problems) -> Map:
         return raw  # the schema says why
     if not axes:
         return _named_only(raw, matrix, known)
-    names = [_names(values) for _, values in axes]
+    names = [names_of_values(values) for _, values in axes]
+    own = names_of_sets(known, written) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)
@@ -52,14 +52,14 @@ def with_cells(raw: Map, problems: Problems) -> Map:
         )
         return _named_only(raw, matrix, known)
     made, cells = raw.twin(), List(at)
-    for given in known:
+    for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
             problems.add(
                 at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
             )
             return _named_only(raw, matrix, known)
         for chosen in itertools.product(*(range(len(values)) for values in names)):
-            cells.put(_cell(given, axes, names, chosen), given.place)
+            cells.put(_cell(given, name_of_set, axes, names, chosen), given.place)
     made.put("parametrize", cells, at, at)
     return made
 
@@ -78,13 +78,14 @@ def _named_only(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
     return made
 
 
-def _cell(given: Map, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]) -> Map:
+def _cell(
+    given: Map, own: str, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]
+) -> Map:
     cell = given.twin()
     for (name, values), place in zip(axes, chosen, strict=True):
         cell.put(name, values[place], place_of(values, place) or given.place, place_of(values, place) or given.place)
     words = [of[place] for of, place in zip(names, chosen, strict=True)]
-    own = [str(given["id"])] if "id" in given else ["-".join(map(str, given.values()))] if given else []
-    cell.put("id", ",".join([*own, *words]), given.place, given.place)
+    cell.put("id", ",".join([own, *words] if own else words), given.place, given.place)
     return cell
 
 
@@ -106,17 +107,3 @@ def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
             text = show(values[twice], 40)
             problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
     return found if len(found) == len(matrix) else []
-
-
-def _written(value: object) -> str:
-    """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return str(value) if isinstance(value, str | int | float) else ""
-
-
-def _names(values: Sequence[object]) -> list[str]:
-    """Return a name for each value: the value itself where all are short and different."""
-    texts = [_written(each) for each in values]
-    good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
-    return texts if good else [str(number) for number in range(1, len(texts) + 1)]

@@ -191,6 +191,7 @@ steps: [{chat: "buy $what at $shop", totalToolCalls: $n}]
         ("- {what: milk, n: 1}\n- {what: bread, n: 2}", ["a[milk-1]", "a[bread-2]"]),
         ("- {id: one, what: milk, n: 1}\n- {what: bread, n: 2}", ["a[one]", "a[bread-2]"]),
         ("- {what: milk, n: 1}\n- {what: milk, n: 1}", ["a[1]", "a[2]"]),
+        ("- {what: true, n: 1}\n- {what: null, n: 2}", ["a[True-1]", "a[None-2]"]),  # what recordings are called
         ("- {what: {x: 1}, n: 1}", ["a[1]"]),
         (f"- {{what: {'x' * 60}, n: 1}}", ["a[1]"]),
     ],

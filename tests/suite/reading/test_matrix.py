@@ -70,6 +70,16 @@ def test_values_that_are_equal_in_python_alone_are_two_cells(tmp_path: Path) -> 
     assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [null, 1.0, 'no']}") == ["a[null]", "a[1.0]", "a[no]"]
 
 
+def test_a_set_beside_an_axis_is_written_as_the_axis_is(tmp_path: Path) -> None:
+    """As YAML has it; what is long, or no plain value, by its number."""
+    sets = "parametrize: [{prompt: true}, {prompt: null}]"
+    assert ids(tmp_path, f"{sets}, matrix: {{model: [false, x]}}") == [
+        "a[true,false]", "a[true,x]", "a[null,false]", "a[null,x]"
+    ]  # fmt: skip
+    sets = f"parametrize: [{{prompt: {'p' * 60}}}, {{prompt: {{deep: 1}}}}]"
+    assert ids(tmp_path, f"{sets}, matrix: {{model: [m]}}") == ["a[1,m]", "a[2,m]"]
+
+
 def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
     """Before one of them is made."""
     axis = "[" + ", ".join(map(str, range(1000))) + "]"
