@@ -89,13 +89,16 @@ class FunctionAgent(AgentAdapter):
         return Offered.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if that is still to be done.
+        """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the proxy.
 
         Raises:
             AgentUnreachable: there is no such module, or nothing of that name in it.
             AgentError: it raised while it was imported.
 
         """
+        if session is not None and self._found is None and not _is_there(str(self.target), self.folder):
+            async with session.importing():
+                self._load()
         found = self._load()
         if isinstance(found, AgentAdapter):
             await found.open(session)
@@ -249,14 +252,24 @@ def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN40
     return found
 
 
-def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401
+def _is_there(target: str, folder: Path | None) -> bool:
+    """Return whether its module is imported already."""
+    name = target.rpartition(":")[0]
+    return (_label(folder, name) if name.endswith(".py") else name) in sys.modules
+
+
+def _label(folder: Path | None, name: str) -> str:
     path = ((folder or Path.cwd()) / name).resolve()
-    known = sys.modules.get(f"_agent_{path.stem}_{abs(hash(str(path))):x}")
+    return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
+
+
+def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401
+    path, label = ((folder or Path.cwd()) / name).resolve(), _label(folder, name)
+    known = sys.modules.get(label)
     if known is not None:
         return known
     if not path.is_file():
         raise FileNotFoundError(path)
-    label = f"_agent_{path.stem}_{abs(hash(str(path))):x}"
     spec = importlib.util.spec_from_file_location(label, path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(path)

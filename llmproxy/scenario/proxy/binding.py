@@ -121,7 +121,7 @@ def was_pointed(proxy: str) -> bool:
 @asynccontextmanager
 async def turn(
     control: Control,
-    session: str,
+    session: str | None,
     *,
     replay: bool,
     party: str = AGENT,
@@ -130,19 +130,22 @@ async def turn(
 ) -> AsyncIterator[float]:
     """Have the process's turn, its calls bound to `session` as those of `party`; gives the seconds waited.
 
+    Without a session nothing is bound: clients that are made meanwhile (by a module that is imported) are led to the proxy, and what is
+    called meanwhile belongs to nobody.
+
     Raises:
         MachineError: the process's session stays bound to another, or the proxy is gone.
 
     """
     waited = await _PROCESS.take()
-    steps = _Steps(control, session, party)
+    steps = _Steps(control, session or "", party)
     try:
         since = time.monotonic()
         sources = own_sessions(env, control.url)
         if not sources:
             sources = (process_session(),)
             _POINTED.add((control.url, sources[0]))
-        for source in sources:
+        for source in sources if session is not None else ():
             await steps.bind(source, patience)
         changes = plan(control.url, sources[0], env, replay=replay).changes
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy

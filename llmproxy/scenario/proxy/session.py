@@ -201,6 +201,12 @@ class RunSession:
         async with turn(self.control, self.name, replay=self.llm.replay, party=_PARTIES[adapter.role]) as waited:
             yield waited
 
+    @asynccontextmanager
+    async def importing(self) -> AsyncIterator[None]:
+        """Lead the clients that are made meanwhile to the proxy: a module that is imported makes its own, for all of its calls."""
+        async with turn(self.control, None, replay=self.llm.replay):
+            yield
+
     # -- what passed
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
