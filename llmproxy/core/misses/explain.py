@@ -10,7 +10,7 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.again import Again
@@ -90,6 +90,8 @@ class MissContext:
     """Beside live channels: why no recording of this tool's call holds in the state in which it was asked."""
     beside_live: str = ""
     """Beside live channels: the name of this tool's call."""
+    toolless: bool = False
+    """A server of tools was asked, and none is in the cassette."""
     unbound: str = ""
     """Why a recording that was held against it, with what is bound, does not fit."""
 
@@ -227,6 +229,15 @@ def _append(case: _Case) -> list[str]:
     return [f"{closed}keep what is recorded and add this request: {_command(case, 'auto')}"]
 
 
+def _without_tools(case: _Case) -> list[str]:
+    context = case.context
+    again = replace(context.again, options=(*context.again.options, ("mcp_config", "none")))
+    step = "leave its servers of tools be, as they were when it was recorded"
+    if context.again.start == "llmproxy run":
+        step += f": {again.command('', context.cassette, store=context.store, upstreams=context.upstreams)}"
+    return [step, *_append(case)]
+
+
 def _elsewhere(case: _Case) -> list[str]:
     context, there = case.context, case.context.elsewhere[0]
     if there.cassette != context.cassette:
@@ -344,6 +355,7 @@ _REASONS = (
             *_append(case),
         ],
     ),
+    _Reason("no_tools", lambda c: c.toolless, "it was recorded without servers of tools", _without_tools),
     _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
     _Reason("different", bool, _different, _adapt),
 )

@@ -24,6 +24,12 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])  # noqa: S608 - constants
 
 
+def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
+    """Count the live recordings of a cassette and sample that are of one channel."""
+    where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
+    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])  # noqa: S608 - constants
+
+
 def elsewhere(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return where else a key is recorded: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"

@@ -55,6 +55,25 @@ STATES = [
         "none of its 3 recordings is of openai chat.completions",
         "--mode auto",
     ),
+    (
+        replace(
+            CONTEXT,
+            provider="tools",
+            operation="mcp:tools/list",
+            same_operation=0,
+            toolless=True,
+            again=Again("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),)),
+        ),
+        "no_tools",
+        "it was recorded without servers of tools",
+        "be, as they were when it was recorded: llmproxy run --cassette trip --cassette-dir tapes --mcp-config none -- claude -p hi",
+    ),
+    (
+        replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True),
+        "no_tools",
+        "it was recorded without servers of tools",
+        "leave its servers of tools be, as they were when it was recorded\n",
+    ),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
     (
         replace(CONTEXT, elsewhere=(MissPlace("rome"),)),

@@ -16,7 +16,7 @@ from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, MissPlace, explain
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.store.questions import count, elsewhere, other_rules
+from llmproxy.core.store.questions import count, count_of, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, shown
@@ -80,6 +80,7 @@ def explain_miss(
         beside_live=""
         if session.living is None or exchange.channel is Channel.LLM
         else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
+        toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         unbound="" if why is MissReason.STATE else exchange.unbound,
     )
     if store is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import MissError
 from llmproxy.protocol import Exhausted, Mode
 from tests.core.engine.test_engine import answered, ask, engine
@@ -59,3 +62,22 @@ def test_what_was_played_already_is_said(store: Path) -> None:
 def test_no_secret_stands_in_a_miss(store: Path) -> None:
     """What is quoted is redacted."""
     assert "sk-proj-" not in missed(store, "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG")
+
+
+def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(store: Path) -> None:
+    """Where the cassette holds nothing of MCP, the agent's servers were left be when it was recorded."""
+
+    def listed(made: Engine, cursor: str) -> Exchange:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": cursor}}
+        head = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
+        exchange = made.arrive("POST", "/tools/mcp", None, head)
+        made.identify(exchange, json.dumps(asked).encode())
+        return exchange
+
+    servers = {"tools": "http://127.0.0.1:9"}
+    with engine(store, Mode.REPLAY, upstreams=servers) as made:
+        assert "recorded without servers of tools" in str(listed(made, "a").error)
+    with engine(store, Mode.AUTO, upstreams=servers) as made:
+        answered(made, listed(made, "a"), b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}')
+    with engine(store, Mode.REPLAY, upstreams=servers) as made:
+        assert "nearest recording" in str(listed(made, "b").error)
