@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.answers import SHAPES
+from llmproxy.core.dialects.blocks import list_typed
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -98,15 +99,19 @@ def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa
 
 
 def last_user_text(body: bytes) -> str | None:
-    """Return what the user said last in a request's conversation, without reading what came before it. Never raises.
+    """Return what the user typed last in a request's conversation, without reading what came before it. Never raises.
 
-    None as well where that stands before the last `LOOKED_AT` entries.
+    What the agent put around it, or sent in the user's name, only where nothing was typed. None as well where all that stands before the
+    last `LOOKED_AT` entries.
     """
+    sent = None
     for make, part in islice(reversed(_parts(_tree(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
-                return message.text
-    return None
+                if typed := list_typed(message.text):
+                    return typed
+                sent = sent or message.text
+    return sent
 
 
 def answered(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001

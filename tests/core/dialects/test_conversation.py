@@ -289,3 +289,23 @@ def test_real_conversations(traffic: Path) -> None:
             plain += 1
     assert plain >= 150
     assert streamed >= 90
+
+
+@pytest.mark.parametrize(
+    ("texts", "typed"),
+    [
+        (["<system-reminder>\nToday is Sunday.\n</system-reminder>", "What do my notes say?"], "What do my notes say?"),
+        (["<system-reminder>\na\n</system-reminder>\n\nFix it.\n<b>now</b>"], "Fix it.\n<b>now</b>"),
+        (["# AGENTS.md instructions for /tmp/a\n\nBe brief."], "# AGENTS.md instructions for /tmp/a\n\nBe brief."),
+    ],
+)
+def test_what_an_agent_wrote_around_the_question_is_not_what_was_typed(texts: list[str], typed: str) -> None:
+    """Where nothing else stands it is told all the same."""
+    blocks = [{"type": "text", "text": text} for text in texts]
+    said: list[object] = [{"role": "user", "content": blocks}, {"role": "assistant", "content": "Yes."}]
+    assert last_user_text(json.dumps({"messages": said}).encode()) == typed
+    reminder = "<system-reminder>\nz\n</system-reminder>"
+    said.append({"role": "user", "content": reminder})
+    assert last_user_text(json.dumps({"messages": said}).encode()) == (
+        typed if len(texts) > 1 or "Fix" in typed else reminder
+    )

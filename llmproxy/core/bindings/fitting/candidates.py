@@ -13,7 +13,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from llmproxy.core.bindings.fitting.places import ROLES, Zone, find_blocks, iterate
+from llmproxy.core.bindings.fitting.places import ROLES, Zone, iterate
+from llmproxy.core.dialects.blocks import find_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

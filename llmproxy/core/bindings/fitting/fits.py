@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from llmproxy.core.bindings.fitting.comparison import Chosen, FittingGap, FittingOption, Parted, align
 from llmproxy.core.bindings.fitting.expecting import Expectations, Expected, reads_alike
-from llmproxy.core.bindings.fitting.places import LeafPlace, Zone, find_blocks, is_agents
+from llmproxy.core.bindings.fitting.places import LeafPlace, Zone, is_agents
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
 from llmproxy.core.bindings.fitting.slot_places import find_slots, has_json_slots, json_slot, slots_at
 from llmproxy.core.bindings.fitting.slot_values import SlotReading
@@ -35,9 +35,10 @@ from llmproxy.core.bindings.values.identities import (
     write_like,
 )
 from llmproxy.core.bindings.values.json_texts import split_json
-from llmproxy.core.bindings.values.listings import LISTING, find_listed, leave_out_ours
+from llmproxy.core.bindings.values.listings import LISTING, find_listed, leave_out_our_status, leave_out_ours
 from llmproxy.core.bindings.values.slots import FoundSlot, Names, is_of_kind, match_at
 from llmproxy.core.bindings.values.table import Bindings
+from llmproxy.core.dialects.blocks import find_blocks
 
 _MOST_NAMES = 100
 """Members of an object that are tried for one that is called otherwise than expected."""
@@ -203,8 +204,11 @@ class Comparing(Walking):
         """Compare two texts."""
         if recorded == present and not self._may_hold(recorded, place):
             return None
-        if place.zone is Zone.RESULT and not place.json:
-            mine, theirs = leave_out_ours(recorded, present)
+        if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
+            if place.zone is Zone.RESULT:
+                mine, theirs = leave_out_ours(recorded, present)
+            else:
+                mine, theirs = leave_out_our_status(recorded), leave_out_our_status(present)
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs

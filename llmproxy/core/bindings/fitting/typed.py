@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.fitting.places import find_blocks
 from llmproxy.core.bindings.values.slots import OUTSIDE
 from llmproxy.core.bindings.values.table import Bindings
+from llmproxy.core.dialects.blocks import find_blocks
 from llmproxy.core.keys.normalize import Canonical
 
 _RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|unction_?[rR]esponse|toolResult')

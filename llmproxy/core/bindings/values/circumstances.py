@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from llmproxy.core.bindings.values.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
 
 LONGEST_VALUE = 20_000
@@ -169,13 +170,18 @@ def pair_circumstances(
     recorded: Iterable[Circumstance], present: Iterable[Circumstance]
 ) -> tuple[CircumstancePair, ...]:
     """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
-    now: Mapping[str, Circumstance] = {each.name: each for each in present}
+    now: Mapping[str, Circumstance] = {each.name: _without_ours(each) for each in present}
     found = [
         CircumstancePair(each, now[each.name])
-        for each in sorted(recorded, key=lambda each: each.name)
+        for each in map(_without_ours, sorted(recorded, key=lambda each: each.name))
         if each.name in now and _are_alike(each, now[each.name])
     ]
     return tuple(found)
+
+
+def _without_ours(each: Circumstance) -> Circumstance:
+    """Return what git says of a folder without our own files, which come there when a run begins."""
+    return replace(each, value=leave_out_our_status(each.value)) if each.name == "git_status" else each
 
 
 def _are_alike(recorded: Circumstance, present: Circumstance) -> bool:

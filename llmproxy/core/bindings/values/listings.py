@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 LISTING = "listing"
@@ -29,7 +30,12 @@ _PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
 """One of them is in nearly every row: whatever holds none is not searched."""
 _PADDED = re.compile(" +")
 _SIZE = re.compile(r"\d+(?= )")
-_OURS = re.compile(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?")
+_FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
+_OURS = re.compile(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
+_STATUS = re.compile(r"[ MADRCU?!]{1,2} \S.*")
+_OUR_STATUS = re.compile(rf"[ MADRCU?!]{{1,2}} {_FILES}")
+CLEAN = "(clean)"
+"""What is said of a folder of which git has nothing to say."""
 _TOTAL = re.compile(r"total [\d.,]+[KMGTP]?")
 
 
@@ -72,6 +78,17 @@ def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
     both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]
     mine, theirs = ("\n".join("total" if _TOTAL.fullmatch(line) else line for line in lines) for lines in both)
     return mine, theirs
+
+
+def leave_out_our_status(text: str) -> str:
+    """Return a text without the lines in which git names llmproxy's own files; `CLEAN` where it had nothing else to say."""
+    if "llmproxy.db" not in text:
+        return text
+    kept: list[str] = []
+    for is_status, lines in groupby(text.split("\n"), lambda line: _STATUS.fullmatch(line) is not None):
+        said = list(lines)
+        kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or [CLEAN]) if is_status else said
+    return "\n".join(kept)
 
 
 def _owned_by(users: tuple[str, str] | None) -> re.Pattern[str]:

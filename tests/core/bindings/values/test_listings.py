@@ -115,3 +115,34 @@ def test_a_slot_in_a_row_is_found_however_the_row_is_padded() -> None:
     found = fit(RECORDED.replace("notes.txt", "0a1b2c3d"), ELSEWHERE.replace("notes.txt", "ffeeddcc"), **made)
     assert isinstance(found, Fit), found
     assert [each.present for each in found.identities] == ["ffeeddcc"]
+
+
+OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"
+
+
+def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mismatch:
+    """Hold two system texts of Claude Code against each other."""
+    before, now = ([check_circumstance("git_status", each)] for each in declared)
+    mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
+    return fit_request(Bindings(before, now), mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "declared"),
+    [
+        ("(clean)", OUR_STATUS, ("(clean)", "(clean)")),
+        (OUR_STATUS, "(clean)", ("(clean)", "(clean)")),
+        ("?? notes.txt", f"{OUR_STATUS}\n?? notes.txt", ("?? notes.txt", "?? notes.txt")),
+        ("(clean)", f"?? a\n{OUR_STATUS}\n?? z", ("(clean)", "?? a\n?? z")),
+        (f"M a.py\n{OUR_STATUS}", "(clean)", (f"M a.py\n{OUR_STATUS}", "(clean)")),
+        ("?? b", " M llmproxy.db.state.db\n?? b", ("?? b", " M llmproxy.db.state.db\n?? b")),
+        ("(clean)", "?? sub/llmproxy.db\n?? sub/llmproxy.db-wal", ("(clean)", "?? sub/llmproxy.db")),
+    ],
+)
+def test_our_own_database_is_no_difference_in_gits_status(
+    recorded: str, present: str, declared: tuple[str, str]
+) -> None:
+    """It comes into the folder when a run begins, before or after git was asked."""
+    assert isinstance(_status(recorded, present, declared), Fit)
+    other = _status(recorded, f"{present}\n?? secrets.txt", declared)
+    assert isinstance(other, Mismatch), "another file is another question"
