@@ -14,6 +14,7 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
 from llmproxy.cli.parts.telling.printing import line, say
+from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
 
@@ -53,25 +54,29 @@ def scan(
     from llmproxy.core.secrets.redact import Redactor
 
     given = list(paths or [store_path(store)])
-    redactor, total, looked, failed = Redactor(), 0, 0, []
+    redactor, looked = Redactor(), 0
+    found: list[str] = []
+    failed: list[str] = []
     stores: list[Path] = []
-    for path in _files(given):
-        looked += 1
-        try:
-            if path.is_file() and is_store(path):
-                stores.append(path)
-            for where, what in _findings(path, redactor):
-                total += 1
-                say(line(f"{path}: {where}: {what}"))
-        except LLMProxyError as error:
-            failed.append(f"{path}: {error.message}")
-        except OSError as error:
-            failed.append(f"{path}: {error.strerror or error}")
+    with Working("looking for secrets", "file") as working:
+        for path in working.through(_files(given)):
+            looked += 1
+            try:
+                if path.is_file() and is_store(path):
+                    stores.append(path)
+                for where, what in _findings(path, redactor):
+                    found.append(line(f"{path}: {where}: {what}"))
+            except LLMProxyError as error:
+                failed.append(f"{path}: {error.message}")
+            except OSError as error:
+                failed.append(f"{path}: {error.strerror or error}")
+    for each in found:
+        say(each)
     for each in failed:
         typer.echo(f"error: {line(each)}", err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
-    if not total:
+    if not found:
         say(f"No secrets in {looked} files." if looked != 1 else f"No secrets in {given[0]}.")
         return
     from llmproxy.core.traffic.advice import store_words

@@ -50,6 +50,8 @@ def pull(
 
 def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
     from llmproxy.cli.parts.stores.opening import store_path
+    from llmproxy.cli.parts.telling.printing import line
+    from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.cassettes.carry import carry
     from llmproxy.core.store.opening import open_store
 
@@ -72,7 +74,8 @@ def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *,
         for name in names:
             one.refresh(name)
             other.refresh(new or name)
-            done = carry(one, other, name, new or name, instead=instead, holder=holder)
+            with Working(f"bringing {line(name)} to {shown(target)}"):
+                done = carry(one, other, name, new or name, instead=instead, holder=holder)
             many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
             said = f"there already, the same {many}" if done.same else f"{many} brought to {shown(target)}"
             before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""

@@ -2,6 +2,7 @@
 
 Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash takes a colon for the
 end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and spaces: :func:`asked_by_bash` sees to both.
+Zsh runs what it gets, and typer does not quote for it whatever a name may hold: such a name is not offered there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ["asked_by_bash", "cassettes", "choices", "models"]
 _COLONS = re.compile(r"\n(:+)(?:\n|$)")
 _ESCAPED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
+_NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
+"""A backslash before a quote ends the quoting that typer puts around a name: what follows would be run. Others would arrive changed."""
 
 
 @contextmanager
@@ -73,7 +76,8 @@ def _known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator
         path = load({"store": ctx.params.get("store")}, os.environ, Path.cwd()).settings.store
         with open_store(path, writable=False, now=time.time) as store:
             known = dict.fromkeys(read(store))
-        return [name for name in known if name.startswith(incomplete) and name.isprintable()]
+        unfit = _NOT_FOR_ZSH.search if os.environ.get("_LLMPROXY_COMPLETE") == "complete_zsh" else lambda _: None
+        return [name for name in known if name.startswith(incomplete) and name.isprintable() and not unfit(name)]
     return []
 
 

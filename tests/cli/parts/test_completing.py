@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chats import chat, fill
-from tests.support.process import clean_env
+from tests.support.process import clean_env, needed
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,38 @@ def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     assert complete("llmproxy show w", tmp_path) == []
 
 
+ARGUMENTS = """_arguments() { eval "ws=( ${${1#*: :}[3,-3]} )"; print -rl -- $ws }; eval $(cat)"""
+"""What zsh makes of what it is given: `_arguments` evaluates a list of words just so."""
+
+
+def test_zsh_is_offered_no_name_that_it_would_run(tmp_path: Path) -> None:
+    """A cassette of a cloned repository may have any name: Tab runs no word of it, and every name that is offered arrives as it is."""
+    zsh = shutil.which("zsh") or needed("zsh", "zsh", rare=True)
+    plain = [
+        "it",
+        "tests/test_a.py::test_b[one two]",
+        "a$HOME `id` =(id) <(id) $(id); id",
+        "star* !x {a,b} ~root",
+        "天気",
+    ]
+    hostile = [
+        'a\\" =(touch owned) \\"x',
+        'a\\\\" =(touch owned) ',
+        'a" =(touch owned) "',
+        "' ) ; touch owned ; ( '",
+        "a  b",
+        "it's",
+    ]
+    fill(tmp_path / "llmproxy.db", *(chat(cassette=name) for name in (*plain, *hostile)))
+    asked = {"_LLMPROXY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "llmproxy show "}
+    given = "\n".join(answered(asked, tmp_path))
+    done = subprocess.run(
+        [zsh, "-fc", ARGUMENTS], input=given, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert not (tmp_path / "owned").exists()
+    assert sorted(done.stdout.replace("\\:", ":").splitlines()) == sorted(plain), done.stderr
+
+
 def complete(typed: str, folder: Path) -> list[str]:
     """Return what bash is offered."""
     asked = {
@@ -59,6 +92,11 @@ def complete(typed: str, folder: Path) -> list[str]:
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(typed.split("\n" if "\n" in typed else None)) - 1),
     }
+    return answered(asked, folder)
+
+
+def answered(asked: dict[str, str], folder: Path) -> list[str]:
+    """Return the lines that a shell gets."""
     command = [sys.executable, "-c", "import sys; from llmproxy.cli import main; sys.exit(main(sys.argv[1:]))"]
     done = subprocess.run(
         command, env=clean_env(asked), capture_output=True, text=True, timeout=60, check=False, cwd=folder
