@@ -188,6 +188,17 @@ def test_a_report_fits(browser: Browser, tmp_path: Path, width: int, dark: bool)
     opened.close()
 
 
+def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: Path) -> None:
+    """It stands below a list of any length."""
+    (tmp_path / "report.html").write_text(written(story()), "utf-8")
+    opened = browser.open((tmp_path / "report.html").as_uri(), 400, 500)
+    below = "document.querySelector('.matrix').getBoundingClientRect().top > innerHeight"
+    opened.wait(below)
+    opened.click(".tools.narrow button", "matrix")
+    opened.wait(f"!({below})")
+    opened.close()
+
+
 @contextmanager
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""

@@ -7,7 +7,7 @@ import { Code, Command, Failure, Fold, Text } from "./parts.js";
 import { useKeys } from "./keys.js";
 
 const NAMES = { passed: "passed", failed: "failed", agent_error: "agent error", environment_error: "environment error", skipped: "skipped", flaky: "flaky", running: "running" };
-const SHORT = { passed: "✓", agent_error: "agent", environment_error: "environment", skipped: "–" };  // where many stand side by side
+const SHORT = { passed: "✓", agent_error: "agent", environment_error: "env.", skipped: "–" };  // where many stand side by side
 const ORDER = ["agent_error", "failed", "environment_error", "flaky", "running", "skipped", "passed"];
 const LABELS = ["passed", "failed", "inconclusive"];
 const WORST = ["failed", "inconclusive", "passed"];
@@ -147,6 +147,8 @@ function UnderWay({ scenario, to }) {
 // The last tests side by side, the newest at the right; what got worse since the one before comes first.
 function Trend({ tests, all, to }) {
   const [whole, showWhole] = useState(false);
+  const box = useRef();
+  useEffect(() => { if (box.current) box.current.scrollLeft = box.current.scrollWidth; }, [tests]);  // where not all have room: the newest
   const bad = (status) => (status === undefined ? -1 : ORDER.length - ORDER.indexOf(status));
   const [before, last] = tests.slice(-2).map((test) => test.statuses);
   const worse = (each) => (before[each.id] && last[each.id] ? bad(last[each.id]) - bad(before[each.id]) : 0);
@@ -154,7 +156,7 @@ function Trend({ tests, all, to }) {
   const calm = (each) => worse(each) === 0 && tests.every((test) => [undefined, "passed"].includes(test.statuses[each.id]));
   const [told, rest] = [rows.filter((each) => !calm(each)), rows.filter(calm)];
   const shown = whole ? rows : told;
-  return html`<h2 class="third" id="trend">The last ${counted(tests.length, "test")}</h2>${shown.length > 0 && html`<div class="wide"><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n} class="when">${when(test.at).slice(5, 16)}</th>`)}<td></td></tr></thead>
+  return html`<h2 class="third" id="trend">The last ${counted(tests.length, "test")}</h2>${shown.length > 0 && html`<div class="wide" ref=${box}><table class="matrix"><thead><tr><th>scenario</th>${tests.map((test, n) => html`<th key=${n} class="when">${when(test.at).slice(5, 16)}</th>`)}<td></td></tr></thead>
     <tbody>${shown.map((each) => html`<tr key=${each.n}><th><button class="link" onClick=${() => to(each.n)}>${visible(each.name)}</button></th>
       ${tests.map((test, n) => html`<td key=${n}>${test.statuses[each.id] ? html`<${Mark} of=${test.statuses[each.id]} />` : ""}</td>`)}<td class="soft">${worse(each) > 0 ? "worse" : worse(each) < 0 ? "better" : ""}</td></tr>`)}</tbody></table></div>`}
     ${rest.length > 0 && html`<p class="soft">${counted(rest.length, "scenario")} passed every time. <button class="link" onClick=${() => showWhole(!whole)}>${whole ? "hide" : "show"}</button></p>`}`;
