@@ -173,17 +173,16 @@ def rm(
 ) -> None:
     """Delete cassettes or single interactions, after saying what goes and asking."""
     with opened(store, writable=True) as database:
-        rows = database.summaries(None, superseded=True)
-        wanted: dict[int, RowSummary] = {}
+        numbers = [] if cassette else [typed for typed in what if is_number(typed)]
+        rows = database.summaries(None, superseded=True) if numbers else []
+        wanted = {row.id: row for row in (_with_id(rows, typed, database) for typed in numbers)}
         whole = []
         for typed in what:
-            if is_number(typed) and not cassette:
-                wanted |= {row.id: row for row in [_with_id(rows, typed, database)]}
+            if typed in numbers:
                 continue
             named = find(database, typed)
             whole += [named.cassette] if named.sample is None else []
-            own = (row for row in rows if row.cassette == named.cassette and named.sample in (None, row.sample))
-            wanted |= {row.id: row for row in own}
+            wanted |= {row.id: row for row in database.summaries(named.cassette, named.sample, superseded=True)}
         done = _delete(database, list(wanted.values()), yes=yes)
         if done:
             _say_files(store, whole)

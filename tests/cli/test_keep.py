@@ -166,6 +166,21 @@ def test_verify_rekeys_after_a_rule_change(tmp_path: Path, capsys: pytest.Captur
     assert run(capsys, path, "verify") == (0, f"{path}: 2 live interactions, nothing is wrong.\n")
 
 
+def test_what_is_deleted_of_a_large_store_is_gone_though_the_file_stays(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Little of a file is free afterwards: it is not written anew, which takes as long as it is large; the place is overwritten."""
+    many = random.Random(1)
+    fill(path, *(chat(f"question {n}", many.randbytes(20_000).hex(), cassette="large") for n in range(40)))
+    fill(path, chat("question 99", f"Much better. {many.randbytes(20_000).hex()}", cassette="small"))
+    before = path.stat()
+    code, out = run(capsys, path, "rm", "small", "--yes")
+    assert (code, out.splitlines()[-1]) == (0, "Deleted 1 interaction.")
+    assert path.stat().st_size == before.st_size
+    assert b"Much better" not in path.read_bytes()
+    assert run(capsys, path, "verify")[0] == 0
+
+
 def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By default only superseded recordings go; it says how many and how much, and the rest reads as before."""
     fill(

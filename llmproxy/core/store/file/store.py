@@ -59,6 +59,9 @@ _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
 """
 
+_SPARE = 10
+"""A file of which a tenth is free is written anew after a deletion; what is less, the next recordings take."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
@@ -255,12 +258,15 @@ class FileStore(Store):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions and what only they used, and give the space back to the disk."""
+        """Delete interactions and what only they used, overwritten; the space goes back to the disk where that is worth writing the file anew."""
         before = self.path.stat().st_size
         with self.in_file() as conn:
+            conn.execute("PRAGMA secure_delete=ON")
             deleted, bodies = upkeep.delete(conn, ids)
-        self.vacuum()
-        return Deleted(deleted, bodies, before - self.path.stat().st_size)
+            conn.execute("PRAGMA secure_delete=OFF")
+            free, pages = (conn.execute(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_count"))
+        self.vacuum(anew=free * _SPARE >= pages)
+        return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
@@ -284,10 +290,11 @@ class FileStore(Store):
         self._answers.clear()
         self._answer_bytes = 0
 
-    def vacuum(self) -> None:
-        """Give the space of deleted rows back to the disk; left for later if another process uses the store."""
+    def vacuum(self, *, anew: bool = True) -> None:
+        """Give the space of deleted rows back to the disk, by writing the file anew; left for later if another process uses the store."""
         with suppress(CassetteBusy, RecordingError), self._writing() as conn:
-            conn.execute("VACUUM")
+            if anew:
+                conn.execute("VACUUM")
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # --- below -------------------------------------------------------------------------------------------------------
