@@ -122,7 +122,7 @@ def test_ray_is_imported_in_one_place() -> None:
     """Whoever runs nothing on a cluster never loads it, nor needs it installed."""
     wanted = re.compile(r"^\s*(?:import|from) ray\b|import_module\(.ray", re.MULTILINE)
     found = [path for path in PACKAGE.rglob("*.py") if wanted.search(path.read_text(encoding="utf-8"))]
-    assert found == [PACKAGE / "suite/run/cluster/driver.py"]
+    assert found == [PACKAGE / "scenario/cluster/reaching.py"]
 
 
 def test_nothing_imports_in_a_circle() -> None:

@@ -393,11 +393,13 @@ class TestAsked:
         part: CutPart | None = None,
     ) -> Tested:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.cli.parts.cluster import bring_home, describe_baggage, pack
+        from llmproxy.cli.parts.cluster import folder_of, pack
         from llmproxy.cli.run import start_options
+        from llmproxy.scenario.cluster.home import bring_home
+        from llmproxy.scenario.cluster.numbers import known_in, renumbered
+        from llmproxy.scenario.cluster.parcel import described
         from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.cluster.driver import on_ray
-        from llmproxy.suite.run.cluster.numbers import known_in, renumbered
         from llmproxy.suite.run.cluster.order import InOrder
         from llmproxy.suite.run.runner import run_cases
 
@@ -413,14 +415,14 @@ class TestAsked:
             world, cases, self.paths, settings, start_options(flags), files=self.send, variables=self.send_env, env=env
         )
         notes = refuse_costs(store_of(settings), cases, world.options)
-        typer.echo(f"llmproxy: {describe_baggage(baggage, self.on)}", err=True)
+        typer.echo(f"llmproxy: {described(baggage, self.on, '--send FILE')}", err=True)
         with closing(world), on_ray(self.on, baggage) as cluster:
             world.execute = cluster.execute
             cluster.told = partial(renumbered, known=known_in(store_of(settings)))
             try:
                 return asyncio.run(_until_signal(run_cases(world, cases, notes, cluster.notes)))
             finally:
-                if home := bring_home(cluster.recorded, settings):
+                if home := bring_home(cluster.recorded, folder_of(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:

@@ -40,6 +40,7 @@ from llmproxy.scenario.types import (
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
+    from llmproxy.scenario.cluster.on import on
     from llmproxy.scenario.judge_agent import JudgeAgent
     from llmproxy.scenario.red_team_agent import RedTeamAgent
     from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
@@ -91,6 +92,7 @@ __all__ = [
     "fail",
     "judge",
     "message",
+    "on",
     "proceed",
     "run",
     "run_sync",
@@ -115,6 +117,7 @@ _LATE = {
         ("DEFAULT_GOAT_TECHNIQUES", "CrescendoStrategy", "GoatStrategy", "RedTeamStrategy", "Technique"),
         "simulator.attacks.strategies",
     ),
+    "on": "cluster.on",
     "JudgeAgent": "judge_agent",
     "RedTeamAgent": "red_team_agent",
     "UserSimulatorAgent": "user_simulator_agent",

@@ -61,6 +61,44 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
     for n in range(MANY)
 )
 PATIENCE = 300.0
+SHOP = """
+import json, os, urllib.request
+from llmproxy import scenario
+
+class Shop(scenario.AgentAdapter):
+    async def call(self, input):
+        body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": input.last_new_user_message_str()}]}).encode()
+        asked = urllib.request.Request(input.llm.base_url("openai") + "/chat/completions", body, {"content-type": "application/json"})
+        return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+"""
+PROGRAM = """
+import asyncio, json, os, sys
+from contextlib import nullcontext
+from pathlib import Path
+from llmproxy import scenario
+from shop.agent import Shop
+
+def told(state):
+    assert state.messages[-1]["content"] == "hi there"
+    if (mark := Path(os.environ.get("DIES", "none"))).is_dir():
+        try:
+            (mark / "died").mkdir()
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), 9)
+
+async def main(where, mode):
+    heard = []
+    steps = [scenario.user("hi 0"), scenario.agent(), told, scenario.succeed()]
+    with scenario.on(where, send_env=["DIES"] if "DIES" in os.environ else []) if where else nullcontext():
+        made = await scenario.run("greet", "says hello", [Shop()], script=steps, runs=6, mode=mode, verbose=False, proxy=True, handlers=[heard.append])
+    kinds = {}
+    for event in heard:
+        kinds[type(event).__name__] = kinds.get(type(event).__name__, 0) + 1
+    print(json.dumps([made.success, made.rate, made.n_of_n, made.replayed, made.cassette, [[e.sample, e.status, e.result.messages, e.result.cassette] for e in made.samples], kinds]))
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +242,30 @@ def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: 
         test.send_signal(signal.SIGINT)
         assert test.wait(PATIENCE) == 130
         assert len(upstream.requests) == 1
+
+
+def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+    """`with scenario.on("ray"):` gives what the same gives here, though a worker dies; an agent's module comes along, recordings come home."""
+    (tmp_path / "shop").mkdir()
+    for name, text in {"shop/__init__.py": "", "shop/agent.py": SHOP, "prog.py": PROGRAM}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "dies").mkdir()
+    known = clean_env(
+        {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster.address, "LLMPROXY_CASSETTE_DIR": "tests/cassettes"}
+    )
+
+    def program(where: str, mode: str, **env: str) -> tuple[Any, str]:
+        done = subprocess.run([sys.executable, "prog.py", where, mode], cwd=tmp_path, env=known | env, capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    with provider() as upstream:
+        made, said = program("ray", "record", LLMPROXY_UPSTREAM=f"openai={upstream.url}")
+        assert len(upstream.requests) == 6
+    assert "llmproxy: to ray: shop/__init__.py, shop/agent.py, 0 cassettes; no variable" in said
+    assert "cassette files came home to tests/cassettes" in said
+    here, _ = program("", "replay")
+    there, said = program("ray", "replay", DIES=str(tmp_path / "dies"))
+    assert here == there
+    assert (here[:4], made[:4]) == ([True, 1.0, "6 of 6", True], [True, 1.0, "6 of 6", False])
+    assert "llmproxy: run again, because a worker or a node died: greet" in said

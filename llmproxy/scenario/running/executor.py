@@ -146,6 +146,11 @@ class ScenarioExecutor(Life):
             fields=dict(self.options.fields or {}),
         )
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Who hears the events of this run."""
+        return self._handlers()
+
     def _handlers(self) -> tuple[Handler, ...]:
         own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)

@@ -128,6 +128,11 @@ class Life(Scripted):
             HOST.ended(self, result)
         return result
 
+    def never_ran(self, error: BaseException) -> ScenarioResult:
+        """Tell that the run could not be made, and return what is known of it."""
+        self.narrator.started(criteria=self.criteria)
+        return self._end(self._measured(self.broken(error), ()), broken=True)
+
     def broken(self, error: BaseException) -> ScenarioResult:
         """Return the result of a run that an error ended."""
         check = isinstance(error, AssertionError) and self._at_work is None

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
@@ -34,6 +34,17 @@ __all__ = ["Plan", "RunEnded", "arun", "run", "run_sync"]
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
+
+
+class Elsewhere(Protocol):
+    """Runs plans on other machines."""
+
+    async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
+        """Run one sample of a plan, as `Plan.once`."""
+
+
+ELSEWHERE: list[Elsewhere] = []
+"""Where the runs of this process go; empty: here. `scenario.on` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,8 @@ class Plan:
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
         """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no sense."""
+        if ELSEWHERE:
+            return await ELSEWHERE[-1].once(self, sample, runs)
         executor = self.executor(sample, runs)
         limit = _limit(self.options.max_concurrency)
         if limit is None:
@@ -279,7 +292,8 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
     plan = Plan(**of_plan, options=options, threaded=threaded)
     place = recorded_as(plan.name, plan.set_id, plan.description, plan.script, options)
-    plan = replace(plan, options=replace(options, cassette=place))
+    many_at_once = options.max_concurrency or (runs if ELSEWHERE else None)
+    plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).unwrap()
     from llmproxy.scenario.repeats.repeats import run_many

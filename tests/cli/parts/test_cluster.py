@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.cluster import bring_home, describe_baggage, pack
+from llmproxy.cli.parts.cluster import folder_of, pack
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
+from llmproxy.scenario.cluster.home import bring_home
+from llmproxy.scenario.cluster.parcel import described
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import load
 from llmproxy.suite.run.cluster.baggage import Baggage
@@ -51,7 +53,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
     assert list(made.files) == ["agent.py", "t.suite.yaml"]
     assert list(made.cassettes) == ["t/a.yaml"]
     assert made.env == {"OPENAI_API_KEY": "none", "PLACE": "Oslo"}
-    assert describe_baggage(made, "ray").startswith(
+    assert described(made, "ray", "--send FILE").startswith(
         "to ray: agent.py, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
     )
     live = packed("record", ("lib/*.py",), ("OPENAI_API_KEY",), OPENAI_API_KEY="sk-1", ANTHROPIC_API_KEY="sk-2")
@@ -63,10 +65,10 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     """What nobody recorded is said to nobody."""
-    settings = gather({})
-    assert bring_home([], settings) == ""
+    folder = folder_of(gather({}))
+    assert bring_home([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in bring_home(
-        [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], settings
+        [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )
 
 

@@ -6,78 +6,33 @@ suites and what they include · the files that their agents name · cassettes of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.errors import SuiteError
+from llmproxy.scenario.cluster.parcel import Parcel
 
 if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.reading.load import SuiteCase
 
-__all__ = ["Baggage", "agent_files", "named_variables", "pack_files", "sent_files"]
+__all__ = ["Baggage", "agent_files", "named_variables"]
 
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baggage:
-    """Everything that a run on a node needs."""
+class Baggage(Parcel):
+    """Everything that a run of a suite needs on a node."""
 
-    batch: str
-    """Of this test: a worker unpacks once."""
-    version: str
-    """Of llmproxy."""
-    files: Mapping[str, bytes]
-    """By path, relative to the folder in which the test was started."""
-    cassettes: Mapping[str, bytes]
-    """By name of the file."""
     paths: Sequence[str]
     """Suites to load, relative as well."""
     options: Options
-    proxy: Sequence[str]
-    """Options of `llmproxy start`, but for where recordings are."""
-    server: str = field(default="", repr=False)
-    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes travel."""
-    rates: Mapping[str, str] = field(default_factory=dict)
-    """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
-    env: Mapping[str, str] = field(default_factory=dict)
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_folder: str = "."
-
-
-def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
-    """Read files; by path relative to `root`. Raises SuiteError for one that lies outside, or cannot be read."""
-    found: dict[str, bytes] = {}
-    for path in paths:
-        try:
-            name = path.resolve().relative_to(root.resolve()).as_posix()
-            found[name] = path.read_bytes()
-        except ValueError:
-            raise SuiteError(
-                f"{path} lies outside of {root}, so a node would not find it.",
-                hint="Start the test in a folder above both.",
-            ) from None
-        except OSError as error:
-            raise SuiteError(f"{path} cannot be sent to a node: {error.strerror or error}.") from error
-    return dict(sorted(found.items()))
-
-
-def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
-    """Give the files that patterns name. Raises SuiteError for one that names none: what is missing there would be found out late."""
-    for pattern in patterns:
-        try:
-            files = [path for path in root.glob(pattern) if path.is_file()]
-        except (ValueError, NotImplementedError):  # an empty or an absolute one
-            files = [path for path in (Path(pattern),) if path.is_file()]
-        if not files:
-            hint = "A folder's files are named as 'lib/**/*.py'." if (root / pattern).is_dir() else ""
-            raise SuiteError(f"--send {pattern!r}: there is no such file.", hint=hint)
-        yield from sorted(files)
 
 
 def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
+from llmproxy.scenario.cluster.parcel import pack_files, sent_files
 from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.cluster.baggage import agent_files, named_variables, pack_files, sent_files
+from llmproxy.suite.run.cluster.baggage import agent_files, named_variables
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.scenario.cluster.reaching import address_of, connect, refused
+from llmproxy.scenario.cluster.tasks import options_of
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.cluster.baggage import Baggage
-from llmproxy.suite.run.cluster.driver import Cluster, address_of, connect, on_ray, options_of, refused
+from llmproxy.suite.run.cluster.driver import Cluster, on_ray
 from llmproxy.suite.run.cluster.node import Returned, _portable
 from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from llmproxy.suite.run.cluster.pacing import Counting, asking, counting
+from llmproxy.scenario.cluster.pacing import Counting, asking, counting
 
 
 def ask(where: str, said: str) -> str:

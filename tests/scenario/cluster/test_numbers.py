@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.suite.run.cluster.numbers import known_in, renumbered
+from llmproxy.scenario.cluster.numbers import known_in, renumbered
 from tests.support.recordings import interaction, key, reopened
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.core.providers.pace import Pace
 
-__all__ = ["Counting", "Take", "asking", "counting"]
+__all__ = ["Counting", "Take", "asking", "counting", "take_of"]
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
@@ -49,6 +49,13 @@ def counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the m
             super().__init__(rates, anew=ray.get_runtime_context().was_current_actor_reconstructed)
 
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
+
+
+def take_of(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
+    """Return how a worker asks that actor; None where there is none."""
+    if actor is None:
+        return None
+    return lambda provider, model: float(ray.get(actor.take.remote(provider, model)))
 
 
 @contextmanager

@@ -1,0 +1,306 @@
+"""Scenarios of a Python program on a Ray cluster: `with scenario.on("ray"):`. Each run is a task with a proxy of its own on its node.
+
+The plan of a scenario travels pickled: what of the user's it names (classes, functions) goes as files of the modules in which that is, and what
+stands in the program's own file goes by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickletools
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import llmproxy
+from llmproxy.client.host import HOST
+from llmproxy.errors import LLMProxyError, MachineError, SettingsError
+from llmproxy.report.events import Event, Status
+from llmproxy.report.functions import tell
+from llmproxy.scenario.cluster.home import bring_home
+from llmproxy.scenario.cluster.numbers import known_in, renumbered
+from llmproxy.scenario.cluster.pacing import counting, take_of
+from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, described, pack_files, sent_files, variables
+from llmproxy.scenario.cluster.place import CASSETTES, Place, place, portable
+from llmproxy.scenario.cluster.reaching import reached, the_ray
+from llmproxy.scenario.cluster.tasks import Tasks, options_of
+from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.running import run as running
+from llmproxy.scenario.running.program import PROGRAM
+from llmproxy.store_server import server_of
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Handler
+    from llmproxy.scenario.running.executor import ScenarioExecutor
+    from llmproxy.scenario.running.run import Plan, RunEnded
+    from llmproxy.settings import Loaded
+
+__all__ = ["on"]
+
+
+@contextmanager
+def on(
+    where: str = "ray",
+    *,
+    send: Sequence[str] = (),
+    send_env: Sequence[str] = (),
+    resources: Mapping[str, float] | None = None,
+) -> Iterator[None]:
+    """Run the scenarios of the block on a Ray cluster: the same results, events and reports as without.
+
+    Args:
+        where: ``ray`` (the cluster of RAY_ADDRESS, else one is started on this machine) or ``ray://HOST:PORT``
+        send: patterns of further files that agents need, relative to the working directory: ``lib/**/*.py``
+        send_env: names of variables that agents need; no other one travels
+        resources: what each run needs: ``{"cpu": 2, "memory": 4000}`` (megabytes), ``gpu``, and any name that nodes have; default one processor
+
+    As many runs of a series go on as it has and the cluster has room for. Recordings are files in tests/cassettes (or `cassette-dir`), and come
+    home to them at the end of the block, or the team's store that LLMPROXY_STORE names. A run whose worker or node dies is made again, once.
+
+    Raises:
+        MachineError: Ray is not installed, or the cluster cannot be used.
+        SettingsError: inside of another such block; a file or variable is not there.
+        MergeConflict: two runs recorded different answers to one request.
+
+    """
+    if running.ELSEWHERE:
+        raise SettingsError("scenario.on(...) inside of another one: end the first.")
+    from llmproxy.settings import load
+
+    settings = load({}, os.environ, Path.cwd())
+    batch = uuid.uuid4().hex[:12]
+    with reached(where, batch) as (ray, _):
+        nodes = _Nodes(ray, where, batch, settings, tuple(send), tuple(send_env), options_of(resources))
+        running.ELSEWHERE.append(nodes)
+        try:
+            yield
+        finally:
+            running.ELSEWHERE.remove(nodes)
+            nodes.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """What comes back of a run."""
+
+    ended: RunEnded
+    events: list[Event]
+    cassettes: Mapping[str, bytes]
+
+
+class _Nodes:
+    """Runs plans on a cluster that is open."""
+
+    def __init__(
+        self, ray: Any, where: str, batch: str, settings: Loaded, send: tuple[str, ...], send_env: tuple[str, ...], options: Mapping[str, Any]  # noqa: ANN401 - the module
+    ) -> None:  # fmt: skip
+        self._ray, self._where, self._batch, self._settings = ray, where, batch, settings
+        self._send, self._send_env, self._options = send, send_env, options
+        self._counting = counting(ray, settings.settings.rate)
+        self._tasks = Tasks(ray, _run)
+        self._recorded: list[Mapping[str, bytes]] = []
+        self._sent: dict[int, tuple[Plan, str, Any]] = {}
+        self._guard = threading.Lock()
+        said = None if settings.sources["cassette_dir"] == "default" else settings.settings.cassette_dir
+        self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
+        self._known = known_in(settings.settings.store)
+
+    async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
+        """Run one sample of a plan somewhere, and tell here what happened. Raises only what cancels it, or what the plan cannot be sent for."""
+        executor = plan.executor(sample, runs)
+        batch, box = await asyncio.to_thread(self._parcel, plan)
+        try:
+            back: _Back = await self._tasks.call(
+                plan.name, self._options, [box, self._counting], batch, llmproxy.__version__, sample, runs
+            )
+        except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
+            return _lost(executor, _cause(error))
+        handlers: Sequence[Handler] = executor.handlers
+        for event in await asyncio.to_thread(renumbered, back.events, self._known):
+            tell(handlers, event)
+        if back.cassettes:
+            self._recorded.append(back.cassettes)
+        if HOST.listener is None:
+            PROGRAM.ended(back.ended.result)
+        else:
+            HOST.ended(executor, back.ended.result)
+        return back.ended
+
+    def _parcel(self, plan: Plan) -> tuple[str, Any]:
+        """Return the name and the parcel of a plan, made and sent once. Raises SettingsError, SuiteError."""
+        with self._guard:
+            if id(plan) not in self._sent:
+                batch = f"{self._batch}-{len(self._sent)}"
+                parcel = self._packed(plan, batch)
+                sys.stderr.write(f"llmproxy: {described(parcel, self._where, 'send=[FILE]')}\n")
+                self._sent[id(plan)] = plan, batch, self._ray.put(parcel)  # with the plan: else another may get its id
+            return self._sent[id(plan)][1:]
+
+    def _packed(self, plan: Plan, batch: str) -> _PlanParcel:
+        root, settings = Path.cwd(), self._settings.settings
+        mode = plan.options.mode or HOST.mode or None
+        options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
+        pickled = _pickled(replace(plan, options=options, verbose=False, debug=False))
+        project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
+        files = pack_files([*project, *_modules_of(pickled, root), *sent_files(self._send, root)], root)
+        server = server_of(settings.store)
+        name = plan.options.cassette or plan.name
+        typed = [(n.replace("_", "-"), v) for n, v in self._settings.typed(environment=True) if n not in _STAYS]
+        words = [f"--mode={settings.mode}", "--allow-live"]
+        words += [(f"--{n}" if v else f"--no-{n}") if isinstance(v, bool) else f"--{n}={v}" for n, v in typed]
+        live = settings.mode.policy.reaches_network
+        return _PlanParcel(
+            batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
+            cassettes={} if server else cassette_files(self._folder, [name]), proxy=words, rates=settings.rate,
+            env=variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled, folders=_folders(root),
+            config=None if ScenarioConfig.default_config is None else replace(ScenarioConfig.default_config, verbose=False, debug=False),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
+        self._tasks.close()
+        if self._counting is not None:
+            with suppress(Exception):
+                self._ray.kill(self._counting)
+        for note in self._tasks.notes():
+            sys.stderr.write(f"llmproxy: {note}\n")
+        if home := bring_home(self._recorded, self._folder):
+            sys.stderr.write(f"llmproxy: {home}\n")
+
+
+_STAYS = frozenset(
+    {"host", "port", "cassette_dir", "rate", "client_cert", "forward", "allow_live", "answer_to", "allow_origin"}
+)
+"""Options of a proxy that concern this machine, or are said to the nodes' in other words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlanParcel(Parcel):
+    """Everything that a run of a plan needs."""
+
+    pickled: bytes
+    folders: Sequence[str]
+    """Where modules are found, below the folder."""
+    config: ScenarioConfig | None
+    """What `configure` said."""
+
+
+def _pickled(plan: Plan) -> bytes:
+    """Return a plan as it travels. Raises SettingsError."""
+    cloudpickle = the_ray().cloudpickle
+    try:
+        return cast("bytes", cloudpickle.dumps(plan))
+    except Exception as error:
+        raise SettingsError(
+            f"scenario {plan.name!r} cannot travel to a node: {error}.",
+            hint="What its agents hold must be picklable: hand in the class, or a function that makes the agent, and open clients in `open` or `call`.",
+        ) from error
+
+
+def _modules_of(pickled: bytes, root: Path) -> list[Path]:
+    """Return the files below `root` of the modules that a pickle names, of what these use, and of the packages around them."""
+    texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
+    found: dict[str, Path] = {}
+    waiting = [text for text in texts if text in sys.modules]
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        path = Path(getattr(module, "__file__", None) or os.devnull).resolve()
+        if name in found or not path.is_relative_to(root) or "site-packages" in path.parts or name == "__main__":
+            continue
+        if path.is_relative_to(Path(llmproxy.__file__).resolve().parent):
+            continue
+        found[name] = path
+        waiting += [".".join(name.split(".")[:n]) for n in range(1, name.count(".") + 1)]
+        for value in vars(module).values():
+            used = (
+                getattr(value, "__name__", None) if isinstance(value, type(sys)) else getattr(value, "__module__", None)
+            )
+            if isinstance(used, str) and used in sys.modules:
+                waiting.append(used)
+    return sorted(set(found.values()))
+
+
+def _folders(root: Path) -> list[str]:
+    """Return where this process finds modules, as far as it is below `root`."""
+    found = [Path(each or ".").resolve() for each in sys.path]
+    return [
+        each.relative_to(root).as_posix()
+        for each in found
+        if each.is_relative_to(root) and "site-packages" not in each.parts
+    ]
+
+
+def _lost(executor: ScenarioExecutor, error: LLMProxyError) -> RunEnded:
+    """Tell a run that could not be made anywhere."""
+    result = executor.never_ran(error)
+    return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
+
+
+def _cause(error: Exception) -> LLMProxyError:
+    """Return what went wrong, without the traceback that Ray makes of it."""
+    found = getattr(error, "cause", None) or error
+    if isinstance(found, LLMProxyError):
+        return found
+    hint = (
+        "Files that agents need and their modules do not name: send=['lib/**/*.py']"
+        if isinstance(found, ImportError)
+        else ""
+    )
+    return MachineError(f"a node could not run it: {found}", hint=hint)
+
+
+# -- in the worker -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Listener:
+    """Hears the runs of this worker; nobody else does."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def handler(self) -> Handler:
+        return self
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
+        """Nobody asks."""
+
+
+class _PlanPlace(Place):
+    """A plan in this process."""
+
+    def __init__(self, parcel: _PlanParcel, folder: Path, take: Any) -> None:  # noqa: ANN401 - a `Take`
+        super().__init__(parcel, folder, take, sessions_record=True)
+        sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
+        plan: Plan = the_ray().cloudpickle.loads(parcel.pickled)
+        proxy = self.proxy.url if plan.options.proxy is not False else False
+        self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
+        self.config = parcel.config
+
+    def run(self, sample: int, runs: int) -> _Back:
+        """Run one sample."""
+        listener = _Listener()
+        HOST.listener, ScenarioConfig.default_config = listener, self.config
+        ended = asyncio.run(self.plan.once(sample, runs))
+        error = portable(ended.error)
+        return _Back(ended if error is ended.error else replace(ended, error=error), listener.events, self.changed())
+
+
+def _run(box: list[Any], batch: str, version: str, sample: int, runs: int) -> _Back:
+    """Run a plan once, in the worker in which this is called."""
+    ray = the_ray()
+    here = place(batch, version, lambda folder: _PlanPlace(ray.get(box[0]), folder, take_of(ray, box[1])))
+    return here.run(sample, runs)

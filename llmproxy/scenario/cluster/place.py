@@ -1,0 +1,134 @@
+"""A worker of a cluster. The first run in a process unpacks what was sent and starts a proxy, all later ones of the same test use both.
+
+The worker goes into the folder of the files, so that every path in reports is the one that the driver's own would be. Its proxy ends with
+it, also if it is killed; what it recorded goes back with the run that recorded it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
+from llmproxy.protocol import OFFLINE, PACER_VARIABLE
+
+if TYPE_CHECKING:
+    from llmproxy.client.process.attach import Attached
+    from llmproxy.scenario.cluster.pacing import Take
+    from llmproxy.scenario.cluster.parcel import Parcel
+
+__all__ = ["Place", "place", "portable"]
+
+CASSETTES = Path("tests") / "cassettes"
+STORE = Path(".llmproxy") / "llmproxy.db"
+
+
+class Place:
+    """A test in this process: its folder, its proxy."""
+
+    proxy: Attached
+
+    def __init__(
+        self, parcel: Parcel, folder: Path, take: Take | None = None, *, sessions_record: bool = False
+    ) -> None:
+        """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
+
+        `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`: some may do so
+        though the proxy's own mode does not.
+        """
+        from llmproxy.client.process.attach import attached
+        from llmproxy.scenario.cluster.pacing import asking
+
+        self.folder = folder
+        self.open = ExitStack()
+        for name, data in parcel.files.items():
+            _write(folder / name, data)
+        for name, data in parcel.cassettes.items():
+            _write(folder / CASSETTES / name, data)
+        (folder / CASSETTES).mkdir(parents=True, exist_ok=True)
+        (folder / STORE).parent.mkdir(exist_ok=True)
+        os.chdir(folder)
+        os.environ.update(parcel.env)
+        for name in ("LLMPROXY_URL", "LLMPROXY_STORE", "LLMPROXY_CASSETTE_DIR"):
+            os.environ.pop(name, None)
+        own = [] if parcel.server else [f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
+        env = {
+            **os.environ,
+            **({"LLMPROXY_STORE": parcel.server} if parcel.server else {}),
+        }  # no other process may see it
+        if parcel.rates and take is not None:
+            env[PACER_VARIABLE] = self.open.enter_context(asking(take))
+            own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
+        log = folder / ".llmproxy" / "proxy.log"
+        self.proxy = self.open.enter_context(attached([*parcel.proxy, *own], env, log=log))
+        self._records = not parcel.server and (sessions_record or self.proxy.control.health().mode not in OFFLINE)
+        self._known = _signatures() if self._records else {}
+
+    def changed(self) -> dict[str, bytes]:
+        """Return the files of cassettes that were written since the last run; a replay writes none."""
+        if not self._records:
+            return {}
+        found = _signatures()
+        changed = [name for name, signature in found.items() if self._known.get(name) != signature]
+        self._known = found
+        return {name: (CASSETTES / name).read_bytes() for name in changed}
+
+    def close(self) -> None:
+        """End the proxy."""
+        self.open.close()
+
+
+def _signatures() -> dict[str, tuple[int, int, int]]:
+    """Return what tells that a file of cassettes was written; to read them all after each run would take longer than most runs."""
+    files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
+    stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
+    return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
+
+
+_here: tuple[str, Any] | None = None
+
+
+def place[P: Place](batch: str, version: str, make: Callable[[Path], P]) -> P:
+    """Return this process's place of a test, made by the first run; that of a test before ends. Raises LLMProxyError."""
+    import llmproxy
+
+    global _here  # noqa: PLW0603 - what a process has once
+    if llmproxy.__version__ != version:
+        raise MachineError(
+            f"a node has llmproxy {llmproxy.__version__}, and the test was started with {version}.",
+            hint="Install the same version on all nodes.",
+        )
+    if _here is None or _here[0] != batch:
+        if _here is not None:
+            atexit.unregister(_here[1].close)
+            _here[1].close()
+            _here = None
+        folder = tempfile.TemporaryDirectory(prefix="llmproxy-node-", ignore_cleanup_errors=True)
+        made = make(Path(folder.name).resolve())
+        made.open.callback(folder.cleanup)
+        atexit.register(made.close)
+        _here = batch, made
+    found: P = _here[1]
+    return found
+
+
+def portable(error: BaseException | None) -> BaseException | None:
+    """Return an error so that another process can read it: of one that cannot travel, its text and exit code."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - what we made a moment ago
+    except Exception:  # noqa: BLE001 - whatever an error does when it is taken apart
+        code = error.exit_code if isinstance(error, LLMProxyError) else Exit.FAILED
+        kind = MissError if code == Exit.MISS else MachineError
+        return kind(str(error))
+    return error
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
