@@ -79,8 +79,8 @@ __all__ = [
     "options",
     "options_table",
     "shared_path",
-    "shown",
     "shown_path",
+    "write_value",
 ]
 
 ENV_PREFIX = "LLMPROXY_"
@@ -548,7 +548,7 @@ HIDDEN = "(set)"
 """What is shown of a secret."""
 
 
-def shown(value: object) -> str:
+def write_value(value: object) -> str:
     """Write a value as one would type it."""
     if value is None:
         return ""
@@ -571,6 +571,6 @@ def options_table() -> str:
     for option in options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
         flag = f"`{pattern}`" if option.has_flag else f"(`[tool.llmproxy.{option.key}]`)"
-        default = f"`{shown(option.default)}`" if shown(option.default) else ""
+        default = f"`{write_value(option.default)}`" if write_value(option.default) else ""
         lines.append(f"| {flag} | `{option.env}` | {default} | {option.help} |")
     return "\n".join(lines) + "\n"

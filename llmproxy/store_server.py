@@ -80,7 +80,7 @@ def server_of(path: Path | str) -> Server | None:
     return _known.get(Path(path))
 
 
-def shown(path: Path | str) -> str:
+def show_store(path: Path | str) -> str:
     """Return what is printed for a store."""
     server = server_of(path)
     return str(path) if server is None else server.shown

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.client.process.command import Command
 from llmproxy.client.process.proxy import spawn
 from llmproxy.settings import load, shown_path
-from llmproxy.store_server import is_server, place, server_of, shown, without_secrets
+from llmproxy.store_server import is_server, place, server_of, show_store, without_secrets
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
 
@@ -31,7 +31,7 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
     assert store == place(URL.replace("s3cret%21", "other"), env)
-    assert shown(store) == shown_path(store) == without_secrets(URL)
+    assert show_store(store) == shown_path(store) == without_secrets(URL)
     assert server_of(tmp_path / "llmproxy.db") is None
     place(URL, env)
     server = server_of(store)

@@ -12,7 +12,7 @@ from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
 from llmproxy.cli.parts.stores.opening import STORE, opened
 from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.store.audit import AuditedPair
@@ -48,7 +48,7 @@ def audit(
         found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}
         dump({"recordings": total, **found, "slots": plain_merges(merges)})
     else:
-        say(f"{shown(path)}: {total} live recordings.")
+        say(f"{show_store(path)}: {total} live recordings.")
         say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _reasons(pairs)
         differed = [pair for pair in answers if pair.differences]

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError, unsigned
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.store.contents.rows import RowSummary
@@ -144,13 +144,13 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
     from llmproxy.core.store.upkeep import stored_bytes
 
     if not chosen:
-        say(f"There is nothing to delete in {shown(database.path)}.")
+        say(f"There is nothing to delete in {show_store(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
     what = f"{counted(len(ids), 'interaction')} of {_names(chosen)}"
     say(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    say(f"about {size(stored_bytes(database, ids))} of {shown(database.path)}.")
+    say(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
     if not yes and not _confirmed():
         say("Nothing was deleted.")
         return False
@@ -195,7 +195,7 @@ def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSu
         if row.id == int(typed):
             return row
     raise CassetteNotFound(
-        f"There is no interaction {typed} in {shown(database.path)}.",
+        f"There is no interaction {typed} in {show_store(database.path)}.",
         hint=also_called(database, typed, "rm") or f"Their numbers: {look('ls', database.path)}",
     )
 

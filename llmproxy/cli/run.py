@@ -26,7 +26,7 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, refuse_liv
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import UnknownTool
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
@@ -331,7 +331,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
 
 def _chosen(loaded: Loaded) -> list[str]:
     """Return the options that say which recording is meant, as they were typed."""
-    named = {"store": shown(loaded.settings.store), "cassette": loaded.settings.cassette}
+    named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
     return [
         f"--{name} {shlex.quote(value)}" for name, value in named.items() if loaded.sources[name].startswith("flag")
     ]

@@ -18,7 +18,7 @@ def settings(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Show every option: its value, where the value came from, its environment variable."""
-    from llmproxy.settings import HIDDEN, options, shown
+    from llmproxy.settings import HIDDEN, options, write_value
 
     loaded = gather({})
     if as_json:
@@ -32,7 +32,7 @@ def settings(
         return
     rows = [("option", "value", "source", "environment")]
     for o in options():
-        value = shown(getattr(loaded.settings, o.name))
+        value = write_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", loaded.sources[o.name], o.env))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:

@@ -12,7 +12,7 @@ import typer
 from llmproxy.cli.parts.stores.opening import STORE, no_url
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.store_server import server_of, shown
+from llmproxy.store_server import server_of, show_store
 
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Which cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The store in a file.")
@@ -59,7 +59,7 @@ def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *,
     path = store_path(store)
     if server_of(path) is None:
         raise SettingsError(
-            f"{shown(path)} is a file; this command brings cassettes to a server, or from one.",
+            f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
             hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
         )
     if new is not None and len(names) > 1:
@@ -74,9 +74,9 @@ def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *,
         for name in names:
             one.refresh(name)
             other.refresh(new or name)
-            with Working(f"bringing {line(name)} to {shown(target)}"):
+            with Working(f"bringing {line(name)} to {show_store(target)}"):
                 done = carry(one, other, name, new or name, instead=instead, holder=holder)
             many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
-            said = f"there already, the same {many}" if done.same else f"{many} brought to {shown(target)}"
+            said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
             before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
             typer.echo(f"{new or name}: {said}{before}.")

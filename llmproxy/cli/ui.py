@@ -20,7 +20,7 @@ from llmproxy.cli.parts.suites import LAST_REPORT, STORE as TESTS, store_of
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.settings import shown_path
-from llmproxy.store_server import is_server, server_of, shown
+from llmproxy.store_server import is_server, server_of, show_store
 
 if TYPE_CHECKING:
     from llmproxy.ui.answers import Ask
@@ -222,7 +222,7 @@ def _cassette(path: Path, name: str) -> str:
         if not database.has(cassette, sample):
             names = ", ".join(database.names(20)) or "none"
             raise CassetteNotFound(
-                f"there is no file and no cassette {name}; {shown(path)} holds: {names}.", hint=look("ls", path)
+                f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.", hint=look("ls", path)
             )
     return quote(name, safe="")
 

@@ -49,7 +49,7 @@ class Host:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener.handler,)
 
-    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
+    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
         """Tell how a run ended."""
         if self.listener is not None:
             self.listener.ended(scenario, result)

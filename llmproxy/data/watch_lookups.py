@@ -37,7 +37,7 @@ def _next() -> None:
     from importlib.util import module_from_spec
 
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as above
-    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != here])  # noqa: PTH100
+    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != here])  # noqa: PTH100 - light: it runs in somebody else's process
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(module_from_spec(spec))
 

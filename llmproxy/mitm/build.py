@@ -27,7 +27,7 @@ from llmproxy.mitm.pacing import pacing
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE
 from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
-from llmproxy.store_server import server_of, shown
+from llmproxy.store_server import server_of, show_store
 from llmproxy.ui.watch import Watch
 
 
@@ -197,7 +197,7 @@ def refuse_files(config: Config) -> None:
     ):
         if given:
             raise SettingsError(
-                f"{name} needs a store in a file; this one is {shown(config.store)}.",
+                f"{name} needs a store in a file; this one is {show_store(config.store)}.",
                 hint="llmproxy pull NAME brings a cassette of it into a file.",
             )
 

@@ -154,7 +154,7 @@ class Recorder(SocketHooks):
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
-                raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301
+                raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301 - one way out
             kept, led = redirected(_headers(response), exchange)
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"

@@ -66,7 +66,7 @@ class Sockets:
         for instance, addresses in closed:
             while instance.is_running:  # ended meanwhile, it stays closed
                 try:
-                    instance._servers = [server for at in addresses for server in await instance.listen(*at)]  # noqa: SLF001
+                    instance._servers = [server for at in addresses for server in await instance.listen(*at)]  # noqa: SLF001 - nobody else has it
                     break
                 except OSError as error:
                     log.warning("the port cannot be opened again yet: %s", error)

@@ -16,7 +16,7 @@ from typing import Any
 from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, Started, Status
-from llmproxy.report.forms.words import conversation, told
+from llmproxy.report.forms.words import conversation, describe_assertion
 from llmproxy.report.history.rows import row_of_runs
 from llmproxy.report.story import Run, Story, plain
 from llmproxy.scenario.repeats.statistics import wilson
@@ -93,7 +93,7 @@ class ScenarioReporter:
             yield from _told(number, each["scenario"], each["result"], paint)
 
 
-def _told(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401
+def _told(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
     sample, runs = _sample(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
@@ -119,7 +119,7 @@ def _painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - the w
     return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _sample(scenario: Any) -> tuple[int, int]:  # noqa: ANN401
+def _sample(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -132,7 +132,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401
+def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
     """Return what the report needs of a run."""
     sample, runs = _sample(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
@@ -155,7 +155,7 @@ def cost_of(result: ScenarioResult) -> Decimal | None:
     return sum((Decimal(cost) for cost in used if cost is not None), Decimal(0))
 
 
-def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401
+def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
     """Return a run as properties of its test, for JUnit; `number` counts the test's runs from 1. What is unknown is left out."""
     prefix = "scenario" if number == 1 else f"scenario.{number}"
     cost = cost_of(result)
@@ -235,7 +235,9 @@ def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> 
     untold = [miss for miss in misses if not is_shown(miss, shown)]
     if run.why and not (misses and is_shown(run.why, shown)):
         parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
-    wrong = [told(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED]
+    wrong = [
+        describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
+    ]
     parts += ["\n".join(wrong)] if wrong else []
     criteria = run.criteria or _listed(start, result)
     if criteria:

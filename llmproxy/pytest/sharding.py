@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.pytest.options import SHARD, SHARD_TIMES
-from llmproxy.report.shards.cut import read_shard, read_times, split, told, weights
+from llmproxy.report.shards.cut import describe_cut, read_shard, read_times, split, weights
 
 __all__ = ["Sharding", "sharding_for"]
 
@@ -49,7 +49,7 @@ class Sharding:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the tests of the other parts."""
         parts = split(weights({item.nodeid: _runs(item) for item in items}, self._times), self.shard.of)
-        self.told = told(self.shard, parts, "pytest")
+        self.told = describe_cut(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:
             config.hook.pytest_deselected(items=others)

@@ -27,7 +27,7 @@ from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.report.story import plain
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.choose.project import project
-from llmproxy.suite.reading.files import shown
+from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.one import Ran, run_once
 from llmproxy.suite.run.verdicts import axes_of, row
@@ -72,7 +72,7 @@ class SuiteFile(pytest.File):
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
         if self._world is None:
             defaults, folder = project(self.bench.root)
-            options = Options(mode=self.bench.mode, command=f"llmproxy test {shown(self.path)}")
+            options = Options(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.proxy(os.environ)
             world = World(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
@@ -107,7 +107,7 @@ class SuiteFile(pytest.File):
                 for case in begun.values():
                     _hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
         except LLMProxyError as error:
-            raise pytest.fail.Exception(f"{shown(self.path)}: {error}", pytrace=False) from None
+            raise pytest.fail.Exception(f"{show_path(self.path)}: {error}", pytrace=False) from None
         finally:
             if world is not None:
                 world.close()
@@ -150,7 +150,7 @@ class SuiteItem(pytest.Item):
 
     parent: SuiteFile
 
-    def __init__(self, *, case: SuiteCase, **node: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, case: SuiteCase, **node: Any) -> None:  # noqa: ANN401 - pytest's own
         """Take the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case

@@ -1,8 +1,8 @@
 """A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
 
     followed = FollowedTest(Path("report.jsonl"))
-    followed.told("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios": [{"n": 0, ...}, ...]}
-    followed.told("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
+    followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios": [{"n": 0, ...}, ...]}
+    followed.read_state("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
 
 That a test still runs is told by the lock which its writer holds, not by what it looks like: one that was killed has no end either.
 """
@@ -46,7 +46,7 @@ class FollowedTest:
         self._changed: dict[str, int] = {}
         """Run -> the number of its last event."""
 
-    def told(self, test: str, after: int) -> dict[str, Any]:
+    def read_state(self, test: str, after: int) -> dict[str, Any]:
         """Return the state: whole, or since the `after`-th event of `test`, which names a test and whether it runs.
 
         Raises:
@@ -128,7 +128,7 @@ def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[s
 
     def told(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)
-        found = document_of(report, known) if report.suffix == ".json" else followed.told(known, after)
+        found = document_of(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
         return {**found, "trend": columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}

@@ -64,7 +64,7 @@ def tell(handlers: Iterable[Handler], event: Event) -> None:
 
 def _handler(given: object) -> Handler:
     if isinstance(given, type):
-        raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")  # noqa: TRY004
+        raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")  # noqa: TRY004 - a wrong value to whoever wrote it
     if callable(getattr(given, "handle", None)):
         return cast("Handler", given)
     if callable(given):

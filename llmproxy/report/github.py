@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.forms.words import told, untold
+from llmproxy.report.forms.words import describe_assertion, untold
 from llmproxy.report.story import Run, Story
 
 __all__ = ["GitHub"]
@@ -79,7 +79,7 @@ def commands(run: Run, root: Path | None = None, level: str = "error") -> list[s
     ]
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
     return [
-        _command(title, told(each), root, each.where, step.place, run.started.place, level=level)
+        _command(title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level)
         for step, each in failed
     ] or [_command(title, run.why, root, _stopped(run), run.started.place, level=level)]
 

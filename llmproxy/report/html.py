@@ -14,7 +14,7 @@ from typing import Any
 from llmproxy.amounts import counted, seconds
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.evidence import evidence_of
-from llmproxy.report.forms.words import calls_of, content_of, replayed, told, used
+from llmproxy.report.forms.words import calls_of, content_of, describe_assertion, replayed, used
 from llmproxy.report.json_report import document as plain_values
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.page import document
@@ -107,4 +107,4 @@ def _step(step: Step) -> Iterator[str]:
     calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
     yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
     yield from filter(None, [step.message])
-    yield from (f"  [{NAMES[each.status]}] {told(each)}" for each in step.assertions)
+    yield from (f"  [{NAMES[each.status]}] {describe_assertion(each)}" for each in step.assertions)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.forms.words import conversation, replayed, told, untold
+from llmproxy.report.forms.words import conversation, describe_assertion, replayed, untold
 from llmproxy.report.story import Run, Story, StoryScenario
 
 __all__ = ["MARK", "WHOLE", "document", "finish"]
@@ -149,7 +149,7 @@ def _why(run: Run) -> Iterator[str]:
     if run.why and not failed:
         yield run.why
     for label, each in failed:
-        yield f"{label}: {told(each)}"
+        yield f"{label}: {describe_assertion(each)}"
     for step in run.steps:
         if step.message and step.status not in (Status.PASSED, Status.SKIPPED):
             yield f"{step.label or f'step {step.index + 1}'}: {step.message}"

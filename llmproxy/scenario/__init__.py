@@ -140,7 +140,7 @@ def __getattr__(name: str) -> object:
 
         return import_module(f"{__name__}.{name}")
     reason = NAMES_ELSEWHERE.get(name)
-    if reason and sys._getframe(1).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001
+    if reason and sys._getframe(1).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001 - nobody else has it
         raise ImportError(f"scenario.{name} {reason}", name=__name__)
     raise AttributeError(f"scenario.{name} {reason}" if reason else f"module {__name__!r} has no attribute {name!r}")
 

@@ -41,7 +41,7 @@ class AgentAdapter(ABC):
     async def open(self, session: RunSession | None) -> None:  # noqa: B027 (nothing to do is the rule)
         """Get ready for a run, before its first call; `session` is its session at the proxy, None without one."""
 
-    async def close(self) -> None:  # noqa: B027
+    async def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Clean up after a run, whatever happened in it."""
 
     def clone(self) -> Self:

@@ -63,20 +63,20 @@ def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
 scenario_cache = cache
 
 
-def _wrapped(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401
+def _wrapped(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever is cached
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrapped(function.__func__, ignore, state))
     cached = _Cached(Function(function, ignore, state))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
             return await cached.acall(args, kwargs)
 
         return acall
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
         return cached.call(args, kwargs)
 
     return call
@@ -99,7 +99,7 @@ class _Cached:
     warned: set[str] = field(default_factory=set)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever is cached
         """Return what the function returns for these arguments, from the cache where it can be."""
         place = self._place(args, kwargs)
         if place is None:
@@ -114,7 +114,7 @@ class _Cached:
         found = self._value(place, place.store.remember_sync(place.key, make, place.about), made)
         return self.of.function(*args, **kwargs) if found is _AGAIN else found
 
-    async def acall(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    async def acall(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever is cached
         """Return what the async function returns for these arguments, from the cache where it can be."""
         place = self._place(args, kwargs)
         if place is None:

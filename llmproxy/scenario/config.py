@@ -161,7 +161,7 @@ class ScenarioConfig(Plain):
         max_turns: int | None = None,
         verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
         cache_key: str | None = None,
-        debug: bool | None = None,  # noqa: FBT001
+        debug: bool | None = None,  # noqa: FBT001 - the original's parameter
         *,
         min_turns: int | None = None,
         headless: bool | None = None,

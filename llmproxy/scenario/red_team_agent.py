@@ -166,7 +166,7 @@ class RedTeamAgent(AgentAdapter):
         target: str,
         goat_techniques: Sequence[Technique] | None = None,
         encoding_techniques: Sequence[AttackTechnique] | None = None,
-        **more: Any,  # noqa: ANN401
+        **more: Any,  # noqa: ANN401 - whatever the original takes
     ) -> Self:
         """Return one that chooses among techniques by what the agent answers."""
         if encoding_techniques is not None:
@@ -356,7 +356,7 @@ def _configured(
     api_key: str | None,
     temperature: float,
     max_tokens: int | None,
-    extra: Any,  # noqa: ANN401
+    extra: Any,  # noqa: ANN401 - whatever the original takes
 ) -> ModelConfig:
     found = configured("RedTeamAgent", model, api_key, temperature, max_tokens, extra)
     if found is None:

@@ -12,7 +12,7 @@ from llmproxy.scenario.base.elsewhere import NOT_OF_A_STATE
 from llmproxy.scenario.base.plain import Plain
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, said, served
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, served, write_message
 from llmproxy.scenario.values.executor import Executor
 from llmproxy.trace.observing.servers import Served, find_differences, find_misread
 from llmproxy.trace.observing.tools import ToolUse
@@ -61,15 +61,15 @@ class ScenarioState(Plain):
 
     def first_user_message(self) -> str:
         """Return the text of the first message of the user; empty if there is none."""
-        return next((said(each) for each in self.messages if each["role"] == "user"), "")
+        return next((write_message(each) for each in self.messages if each["role"] == "user"), "")
 
     def last_agent_message(self) -> str:
         """Return the text of the newest message of the agent; empty if there is none."""
-        return next((said(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
+        return next((write_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
 
     def transcript(self) -> str:
         """Return the conversation, a line ``role: content`` for each message."""
-        return "\n".join(f"{each['role']}: {said(each)}" for each in self.messages)
+        return "\n".join(f"{each['role']}: {write_message(each)}" for each in self.messages)
 
     @property
     def criteria(self) -> list[str]:

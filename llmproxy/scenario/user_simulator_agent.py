@@ -160,7 +160,7 @@ class UserSimulatorAgent(AgentAdapter):
             hint="A higher max_tokens helps where the model spends all of it on reasoning.",
         )
 
-    def prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002
+    def prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
         """Return what the model is sent."""
         persona = f"\n{self.persona.text()}\n" if self.persona else ""
         if self.system_prompt is None:

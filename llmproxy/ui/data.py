@@ -20,7 +20,7 @@ from llmproxy.core.store.reading import Reading
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.store_server import server_of, shown
+from llmproxy.store_server import server_of, show_store
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.bodies import body
 from llmproxy.ui.recordings.calls import call as told_call, settle
@@ -92,7 +92,7 @@ def cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
     children = children_of(store)
     return {
-        "store": store.path.name if server_of(store.path) is None else shown(store.path),
+        "store": store.path.name if server_of(store.path) is None else show_store(store.path),
         "cassettes": [
             {
                 **asdict(info),
@@ -214,7 +214,7 @@ def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iter
     """Give the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
-        "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"  # noqa: S608
+        "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"  # noqa: S608 - only names of ours stand in the text
         f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)

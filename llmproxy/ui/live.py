@@ -89,7 +89,7 @@ def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -
     )
 
 
-def told(seen: LiveState) -> dict[str, Json]:
+def plain_state(seen: LiveState) -> dict[str, Json]:
     """Return a snapshot as plain values."""
     return {
         "now": seen.now,

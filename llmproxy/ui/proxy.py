@@ -22,7 +22,7 @@ from llmproxy.core.traffic.advice import look, store_words
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 from llmproxy.ui import data, live
 from llmproxy.ui.answers import PageAnswer, answered, json_answer, page, refused, to_page
 from llmproxy.ui.watch import Watch
@@ -81,7 +81,7 @@ class Viewer:
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return refused(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
-        store = self.engine.config.shown or shown(self.engine.config.store)
+        store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
         return page({**start, "store": store, "store_words": store_words(store)})
 
@@ -90,7 +90,7 @@ class Viewer:
         engine, path = self.engine, self.engine.config.store
         if question == "live":
             seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
-            return lambda *_: live.told(seen)
+            return lambda *_: live.plain_state(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.misses(), look("why", path)
             return lambda *_: _missed(misses, query, all_of_them)

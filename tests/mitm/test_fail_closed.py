@@ -83,7 +83,7 @@ BEFORE = [
     ("placing", "place"),
     ("engine", "begin"),
     ("identifying", "identify"),
-    *(("keying", name) for name in ("known", "request")),
+    *(("keying", name) for name in ("recognise", "request")),
     *(("layer", name) for name in ("_dispatch", "_received", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
     ("forwarding", "_release"),

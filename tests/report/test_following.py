@@ -42,34 +42,34 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
     """Each with its state; asked again, only those in which something happened, whole."""
     path = tmp_path / "last.jsonl"
     followed = FollowedTest(path)
-    assert (followed.told("", 0)["running"], followed.told("", 0)["scenarios"]) == (False, [])
+    assert (followed.read_state("", 0)["running"], followed.read_state("", 0)["scenarios"]) == (False, [])
     writer = JsonLines(path)
     write(writer, BEGIN, begun("one"), said("one"))
-    first = followed.told("", 0)
+    first = followed.read_state("", 0)
     assert (first["running"], first["title"], first["wanted"]) == (True, "tasks", {"scenarios": 2, "runs": 3})
     assert [(each["n"], each["status"], each["runs"][0]["status"]) for each in first["scenarios"]] == [
         (0, "running", "running")
     ]
     write(writer, ended("one", Status.FAILED), begun("two", 1, 2))
-    second = followed.told(first["test"], first["count"])
+    second = followed.read_state(first["test"], first["count"])
     assert [(each["n"], each["id"], each["status"]) for each in second["scenarios"]] == [
         (0, "one", "failed"),
         (1, "two", "running"),
     ]
     write(writer, ended("two"))
-    third = followed.told(second["test"], second["count"])
+    third = followed.read_state(second["test"], second["count"])
     assert [(each["id"], each["status"]) for each in third["scenarios"]] == [("two", "running")]  # its second run comes
-    assert followed.told(third["test"], third["count"])["scenarios"] == []
+    assert followed.read_state(third["test"], third["count"])["scenarios"] == []
     row = {"scenario": "one", "status": "passed"}
     write(
         writer, begun("two", 2, 2), ended("two", Status.PASSED, 2), Completed(exit_code=1, seconds=2.0, scenarios=[row])
     )
-    over = followed.told(third["test"], third["count"])
+    over = followed.read_state(third["test"], third["count"])
     assert (over["running"], over["exit_code"]) == (False, 1)
     told = [each["status"] for each in over["scenarios"]]
     assert told == ["passed", "passed"]  # all of them: the end may say otherwise
     writer.close()
-    assert followed.told(over["test"], over["count"])["scenarios"] == []
+    assert followed.read_state(over["test"], over["count"])["scenarios"] == []
 
 
 def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
@@ -77,10 +77,10 @@ def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
     path = tmp_path / "last.jsonl"
     writer, followed = JsonLines(path), FollowedTest(path)
     write(writer, BEGIN, begun("one"))
-    told = followed.told("", 0)
+    told = followed.read_state("", 0)
     assert (told["running"], is_written(path)) == (True, True)
     writer.close()
-    now = followed.told(told["test"], told["count"])
+    now = followed.read_state(told["test"], told["count"])
     assert (now["running"], is_written(path)) == (False, False)
     assert [(each["status"], each["runs"][0]["why"]) for each in now["scenarios"]] == [
         ("environment_error", "it did not end: the tests were interrupted")
@@ -94,7 +94,7 @@ def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
     for at, names in ((1.0, ("one",)), (2.0, ("one", "two", "three"))):
         writer = JsonLines(path)
         write(writer, Selected(title="t", scenarios=1, runs=1, at=at), *map(begun, names))
-        told = followed.told("1", 1)
+        told = followed.read_state("1", 1)
         assert [each["id"] for each in told["scenarios"]] == list(names)
         writer.close()
 
@@ -108,11 +108,11 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     with path.open("a") as out:
         out.write('{"event": "fini')
     followed = FollowedTest(path)
-    assert followed.told("", 0)["count"] == 2
+    assert followed.read_state("", 0)["count"] == 2
     assert [entry[2] for entry in read_entries(path)] == [None]
     with path.open("a") as out:
         out.write('shed", "run_id": "one-1", "scenario": "one", "status": "passed"}\n')
-    assert followed.told("", 0)["scenarios"][0]["runs"][0]["status"] == "passed"
+    assert followed.read_state("", 0)["scenarios"][0]["runs"][0]["status"] == "passed"
 
 
 def test_two_tests_write_one_file_one_after_the_other(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
     path = tmp_path / "last.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(SettingsError, match="is no report that this version reads"):
-        FollowedTest(path).told("", 0)
+        FollowedTest(path).read_state("", 0)
 
 
 def test_a_document_is_sent_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHub
 from llmproxy.suite.choose.options import Options
-from llmproxy.suite.reading.files import shown
+from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.run.runner import run_cases
 from llmproxy.suite.run.world import World
 from tests.report import samples
@@ -78,7 +78,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     lines: list[str] = []
     world = World(options=Options(), proxy=None, handlers=[GitHub(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
-    assert any(f"file={shown(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
+    assert any(f"file={show_path(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
 
 
 def told(*runs: Status, code: int, passes: bool, notes: tuple[str, ...] = ()) -> list[str]:

@@ -103,12 +103,16 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
 
     `facts` stand where else variable and default are.
     """
-    from llmproxy.settings import shown
+    from llmproxy.settings import write_value
 
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
-        facts = f"[{option.env}; default {shown(option.default)}]" if shown(option.default) else f"[{option.env}]"
+        facts = (
+            f"[{option.env}; default {write_value(option.default)}]"
+            if write_value(option.default)
+            else f"[{option.env}]"
+        )
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
     complete = cassettes if option.name == "cassette" else choices(words) if len(words) > 1 else None

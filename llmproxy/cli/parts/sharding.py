@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.shards.cut import read_shard, read_times, split, told, weights
+from llmproxy.report.shards.cut import describe_cut, read_shard, read_times, split, weights
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
@@ -47,7 +47,7 @@ def cut(
     parts = split(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    return CutPart(mine, title, told(shard, parts, "test", command=command, partly=partly))
+    return CutPart(mine, title, describe_cut(shard, parts, "test", command=command, partly=partly))
 
 
 def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:

@@ -17,7 +17,7 @@ from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.advice import look, quoted
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 
 class Carried(NamedTuple):
@@ -43,7 +43,7 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     found = [replace(each, cassette=new) for each in source.interactions(name)]
     if not found:
         raise CassetteNotFound(
-            f"The store {shown(source.path)} holds nothing of cassette {name}.", hint=look("ls", source.path)
+            f"The store {show_store(source.path)} holds nothing of cassette {name}.", hint=look("ls", source.path)
         )
     _check(source, name, found)
     slots, there = slots_of(source, name), list(target.interactions(new))
@@ -52,7 +52,7 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
         return Carried(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
-            f"llmproxy: {shown(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of {len(found)} recordings "
+            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of {len(found)} recordings "
             f"are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )

@@ -30,7 +30,7 @@ from llmproxy.core.control.values import (
     one_of,
     read_object,
     sampled,
-    shown,
+    show_given,
     speed_of,
     upstreams_of,
 )
@@ -248,7 +248,7 @@ OPEN_MEMBERS = (
 def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
-        names = ", ".join(shown(name) for name in unknown[:5])
+        names = ", ".join(show_given(name) for name in unknown[:5])
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
     forking, child = forking_of(body.get("overrides"), body.get("fork"), body.get("mocks"))
     session = engine.sessions.open(

@@ -171,7 +171,7 @@ class ToolLine:
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
         return out
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was to come.
 
         `left`: the client has cancelled it, and these are what it heard until then.
@@ -238,7 +238,7 @@ class ToolLines:
         elif isinstance(number, int) and isinstance(why, str):
             known.lost(number, why)
         elif isinstance(number, int):
-            known.told(number, lines_of(body), left=body.get("left") is True)
+            known.hear_answer(number, lines_of(body), left=body.get("left") is True)
         else:
             raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}

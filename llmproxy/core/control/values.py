@@ -49,7 +49,7 @@ def read_object(body: bytes) -> dict[str, Json]:
     return value
 
 
-def shown(value: Json) -> str:
+def show_given(value: Json) -> str:
     """Say what was given, in a few characters, whatever it is."""
     if isinstance(value, str):
         return repr(value[:40])
@@ -65,13 +65,13 @@ def one_of[E: (Mode, Exhausted, Scope)](kind: type[E], value: Json, what: str) -
     for each in kind:
         if each == value:
             return each
-    raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be {', '.join(kind)}.")
+    raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be {', '.join(kind)}.")
 
 
 def flag_of(value: Json, what: str, *, default: bool) -> bool:
     """Read a member that is true, false or left out. Raises BadControl."""
     if not isinstance(value, bool | None):
-        raise BadControl(f"llmproxy: {what} is {shown(value)}; it can be true or false.")
+        raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
     return default if value is None else value
 
 
@@ -96,10 +96,10 @@ def sampled(name: str, sample: Json) -> str:
     if sample is None:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
-        raise BadControl(f"llmproxy: sample is {shown(sample)}; it can be 1 to {LAST_SAMPLE}.")
+        raise BadControl(f"llmproxy: sample is {show_given(sample)}; it can be 1 to {LAST_SAMPLE}.")
     cassette, named = split_name(name)
     if name != cassette and named != sample:
-        raise BadControl(f"llmproxy: the name {shown(name)} says sample {named}, and `sample` says {sample}.")
+        raise BadControl(f"llmproxy: the name {show_given(name)} says sample {named}, and `sample` says {sample}.")
     return f"{cassette}~{sample}"
 
 
@@ -108,7 +108,7 @@ def speed_of(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
-        raise BadControl(f"llmproxy: speed is {shown(value)}; it can be 0, 1 or any positive number.")
+        raise BadControl(f"llmproxy: speed is {show_given(value)}; it can be 0, 1 or any positive number.")
     return float(value)
 
 
@@ -122,12 +122,14 @@ def circumstances_of(value: Json) -> tuple[Circumstance, ...]:
     if isinstance(value, dict):
         value = [{"name": name, "value": each} for name, each in value.items()]
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise BadControl(f"llmproxy: circumstances are {shown(value)}; they are an object of name: value, or a list.")
+        raise BadControl(
+            f"llmproxy: circumstances are {show_given(value)}; they are an object of name: value, or a list."
+        )
     found = []
     for each in value:
         if not {"name", "value"} <= each.keys() <= CIRCUMSTANCE_MEMBERS:
             raise BadControl(
-                f"llmproxy: a circumstance has {', '.join(sorted(CIRCUMSTANCE_MEMBERS))}; this is {shown(each)}."
+                f"llmproxy: a circumstance has {', '.join(sorted(CIRCUMSTANCE_MEMBERS))}; this is {show_given(each)}."
             )
         found.append(check_circumstance(**each))
     return tuple(found)
@@ -150,17 +152,17 @@ def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking
         return None, None
     fork = {} if fork is None else fork
     if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
-        raise BadControl(f"llmproxy: fork is {shown(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
+        raise BadControl(f"llmproxy: fork is {show_given(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
     live, at, child = (fork.get(name) for name in FORK_MEMBERS)
     live = flag_of(live, "fork.live", default=False)
     if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
-        raise BadControl(f"llmproxy: fork.from is {shown(at)}; the agent's requests count from 1.")
+        raise BadControl(f"llmproxy: fork.from is {show_given(at)}; the agent's requests count from 1.")
     if not live and (at is not None or child is not None):
         raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
         child = name_of(child, "fork.as must be the name of a cassette")
         if split_name(child) != (child, 1):
-            raise BadControl(f"llmproxy: fork.as is {shown(child)}; a fork is a first sample.")
+            raise BadControl(f"llmproxy: fork.as is {show_given(child)}; a fork is a first sample.")
     return Forking(given=read(overrides), live=bool(live), at=at), child
 
 

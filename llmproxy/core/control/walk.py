@@ -84,7 +84,7 @@ def walk(engine: Engine, session: Session, after: int) -> dict[str, Json]:
 
 
 def _call(engine: Engine, session: Session, call: CallEnded) -> dict[str, Json]:
-    interaction = engine.told(session, call)
+    interaction = engine.read_call(session, call)
     return {
         **call._asdict(),
         "channel": channel_of(call.provider, call.operation),
@@ -100,7 +100,7 @@ def spans(engine: Engine, session: Session, party: str, make: SpansOf | None) ->
     wanted = None if party == "*" else check_party(party or AGENT)
     made: list[Interaction] = []
     for outcome in session.calls.after(0):
-        interaction = engine.told(session, outcome)
+        interaction = engine.read_call(session, outcome)
         if interaction is not None and wanted in (None, outcome.party):
             # The same recording may be played twice: two calls, so two sets of spans.
             made.append(replace(interaction, occurrence=outcome.occurrence or interaction.occurrence))

@@ -90,7 +90,7 @@ def _tree(body: bytes) -> dict[str, Any]:
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
-def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001
+def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
     found = (message for make, part in _parts(_tree(body)) for message in make(part))
     return [
@@ -114,7 +114,7 @@ def last_user_text(body: bytes) -> str | None:
     return sent
 
 
-def answered(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001
+def answered(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
     shape = SHAPES.get(operation) or SHAPES.get(operation.partition("/")[0]) or SHAPES["chat.completions"]
     draft = Draft()

@@ -108,7 +108,7 @@ def _openai_message(message: Message) -> Json:
     ) | ({"content": None} if calls and not message.text else {})
 
 
-def _openai_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001
+def _openai_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as its kin and its callers have it
     body: Json = {"model": model, "messages": [_openai_message(each) for each in messages]}
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
@@ -147,7 +147,7 @@ def _openai_stream(said: SaidTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _openai_error(error: Json, status: int) -> Json:  # noqa: ARG001
+def _openai_error(error: Json, status: int) -> Json:  # noqa: ARG001 - the same for all of its kind
     return {"error": {"message": "", "type": None, "param": None, "code": None} | error}
 
 
@@ -167,7 +167,7 @@ def _anthropic_blocks(message: Message) -> list[Json]:
     ]
 
 
-def _anthropic_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001
+def _anthropic_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as its kin and its callers have it
     system = "\n".join(each.text for each in messages if each.role == "system")
     said = [
         {
@@ -249,7 +249,7 @@ def _gemini_parts(message: Message, names: Mapping[str | None, str] | None = Non
     return parts + [{"functionCall": {"name": c.name, "args": _parsed(c.arguments)}} for c in message.tool_calls]
 
 
-def _gemini_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001
+def _gemini_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as its kin and its callers have it
     how = "streamGenerateContent?alt=sse" if stream else "generateContent"
     system = [part for each in messages if each.role == "system" for part in _gemini_parts(each)]
     names = {call.id: call.name for each in messages for call in each.tool_calls}

@@ -386,11 +386,11 @@ def _gemini(content_type: str, body: bytes, *, http_ended: bool) -> Ending:
 def ending(
     family: Family,  # noqa: ARG001 - the operation tells the dialect
     operation: str,
-    stream: bool,  # noqa: FBT001
+    stream: bool,  # noqa: FBT001 - as its kin and its callers have it
     status: int,
     content_type: str,
     body: bytes,
-    http_ended: bool,  # noqa: FBT001
+    http_ended: bool,  # noqa: FBT001 - as its kin and its callers have it
 ) -> Ending:
     """Decide how a response ended, from its content where the dialect has a terminator, else from HTTP's framing.
 

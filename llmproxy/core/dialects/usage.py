@@ -190,7 +190,7 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
            ("session", "model"))  # fmt: skip
 
 
-def model_of(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001
+def model_of(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001 - the same for all of its kind
     """Return the model that a request or a response names in its body, or None. Never raises."""
     for value in events_once(content_type, body):
         for place in _MODELS:

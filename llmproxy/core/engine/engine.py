@@ -106,9 +106,9 @@ class Engine:
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_talk, self.plan_broken = answering.plan_talk, answering.plan_broken
         self.stored, self.stored_together, self.passed = writing.stored, writing.stored_together, writing.passed
-        self.outcome, self.shown = telling.outcome, telling.shown
+        self.outcome, self.show_target = telling.outcome, telling.show_target
         self.refused, self.strays, self.meet_handshake = telling.refused, telling.strays, telling.meet_handshake
-        self.recorded, self.told = keeping.recorded, keeping.told
+        self.recorded, self.read_call = keeping.recorded, keeping.read_call
         stores.begin()
 
     @property

@@ -65,7 +65,7 @@ class Hits:
         """
         state = self._state
         store = state.stores.opened
-        arrived, learned, session = state.clock(), state.redactor.learned, state.sessions.known(place.name)
+        arrived, learned, session = state.clock(), state.redactor.learned, state.sessions.find_open(place.name)
         if (
             store is None
             or session is None
@@ -127,7 +127,7 @@ class Hits:
         said = Outcome(
             decision=Decision.REPLAY,
             method=place.method,
-            target=self._telling.shown(place.route.target),
+            target=self._telling.show_target(place.route.target),
             status=slot.status,
             session=session.name,
             party=place.party,

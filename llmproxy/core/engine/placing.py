@@ -68,7 +68,7 @@ class Placing:
 
     def _upstreams_of(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""
-        session = self._sessions.known(name)
+        session = self._sessions.find_open(name)
         return session.upstreams if session is not None else NO_UPSTREAMS
 
     def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
@@ -89,7 +89,7 @@ class Placing:
 
     def mode_of(self, name: str | None) -> Mode:
         """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
-        known = self._sessions.known(name) if name else None
+        known = self._sessions.find_open(name) if name else None
         return known.mode if known is not None else self._config.mode
 
     def _kept(self, headers: Headers, target: str) -> Headers:

@@ -51,7 +51,7 @@ class Telling:
         outcome = outcome_of(
             exchange,
             status,
-            target=self.shown(exchange.route.target),
+            target=self.show_target(exchange.route.target),
             seconds=self._state.clock() - exchange.arrived,
             priced=self._state.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
             usage=usage,
@@ -66,7 +66,7 @@ class Telling:
         self._state.journal.decision(outcome)
         return outcome
 
-    def shown(self, target: str) -> str:
+    def show_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
         learned, known = self._state.redactor.learned, self._targets
         if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
@@ -102,7 +102,7 @@ class Telling:
         `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such a session.
         """
         name = user or self._state.config.cassette
-        session = self._state.sessions.known(name)
+        session = self._state.sessions.find_open(name)
         if session is None and self._state.config.faults is not None:
             session = self._state.sessions.get(name)
         if session is None or session.faulting is None:

@@ -144,7 +144,7 @@ def _put(conn: sqlite3.Connection, fork: Fork) -> None:
         to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
         fork.created_at,
     )  # fmt: skip
-    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - only names of ours stand in the text
 
 
 def fork_of(store: Reading, cassette: str, sample: int) -> Fork | None:

@@ -74,7 +74,7 @@ def _arguments(text: str) -> object:
     return text if value is None else value
 
 
-def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
         return WHOLE, [written(OPENAI.answer(said))]
     events = OPENAI.stream(said)
@@ -84,13 +84,13 @@ def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Hea
     return SSE, [sse([event]) for event in events]
 
 
-def _anthropic(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _anthropic(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
         return WHOLE, [written(ANTHROPIC.answer(said))]
     return SSE, [sse([event]) for event in ANTHROPIC.stream(said)]
 
 
-def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     """Bedrock's invoke, in Anthropic's words."""
     if not stream:
         return _anthropic(said, tree, stream, target)
@@ -99,7 +99,7 @@ def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Head
     return AWS, [_frame("chunk", {"bytes": base64.b64encode(written(event)).decode()}) for event in events]
 
 
-def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     answer = GEMINI.answer(said)
     if not stream:
         return WHOLE, [written(answer)]
@@ -111,7 +111,7 @@ def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Hea
 # -- OpenAI's responses
 
 
-def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     final = _response(said, tree)
     if said.finish in INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": INCOMPLETE[said.finish]}}
@@ -208,7 +208,7 @@ def _frame(kind: str, value: object) -> bytes:
 _CONVERSE_WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": _arguments(call.arguments)}
@@ -236,7 +236,7 @@ def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[
 # -- Ollama, Cohere
 
 
-def _ollama(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _ollama(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": _arguments(call.arguments)}} for call in said.message.tool_calls
@@ -271,7 +271,7 @@ def _cohere_calls(said: SaidTurn) -> list[Json]:
     ]
 
 
-def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     """Cohere v2."""
     calls, text = _cohere_calls(said), said.message.text
     why = _COHERE_WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
@@ -302,7 +302,7 @@ def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[He
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001
+def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     calls = [{"name": call.name, "parameters": _arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,

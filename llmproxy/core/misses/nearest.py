@@ -84,15 +84,15 @@ class RestatedCandidate(NamedTuple):
 class Wording:
     """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
 
-    def message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002 - the same for all of its kind
         """Return one message of a recording's conversation; the same object for the same one."""
         return conversation(recorded.tree)[1][n]
 
-    def whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - the same for all of its kind
         """Return a recording with whatever it names as this run names it."""
         return recorded
 
-    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002
+    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - the same for all of its kind
         """Return the nearest recording as this run would have sent it."""
         return RestatedCandidate(whole)
 

@@ -31,18 +31,20 @@ _OUTSIDE = ("provider", "method", "operation", "model", "stream", "headers", "qu
 def places(recorded: Canonical, wanted: Canonical) -> list[Told]:
     """Return where two canonical requests differ, the parts outside the body first."""
     found = [
-        told(name, _plain(old), _plain(new))
+        describe_place(name, _plain(old), _plain(new))
         for name in _OUTSIDE
         if (old := getattr(recorded, name)) != (new := getattr(wanted, name))
     ]
     if recorded.tree is not None and wanted.tree is not None:
-        found += [told(*each) for each in raw(recorded.tree, wanted.tree, MOST)]
+        found += [describe_place(*each) for each in raw(recorded.tree, wanted.tree, MOST)]
     elif recorded.body != wanted.body:
-        found.append(told("body", *(each.body.decode("utf-8", "backslashreplace") for each in (recorded, wanted))))
+        found.append(
+            describe_place("body", *(each.body.decode("utf-8", "backslashreplace") for each in (recorded, wanted)))
+        )
     return found[:MOST]
 
 
-def told(path: str, old: object, new: object) -> Told:
+def describe_place(path: str, old: object, new: object) -> Told:
     """Return one place with both values, as far as they are read."""
     made: Told = {"path": path, "looks": volatile(old, new)}
     if isinstance(old, str) and isinstance(new, str):

@@ -228,7 +228,7 @@ def _route(
     )  # fmt: skip
 
 
-def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:  # noqa: ARG001
+def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:  # noqa: ARG001 - the same for all of its kind
     """Route a request to a base URL.
 
     `target` is path and query as the client sent them, ``/s/<session>/<provider>/<the provider's path>``.
@@ -250,9 +250,9 @@ def route_host(
     scheme: str,
     host: str,
     port: int | None,
-    method: str,  # noqa: ARG001
+    method: str,  # noqa: ARG001 - the same for all of its kind
     target: str,
-    headers: Headers,  # noqa: ARG001
+    headers: Headers,  # noqa: ARG001 - the same for all of its kind
     upstreams: Mapping[str, str] = _NONE,
 ) -> Route | None:
     """Route a request to a host of its own (forward mode, imports); None if the host is in no table.

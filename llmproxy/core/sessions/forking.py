@@ -174,7 +174,7 @@ class Forking:
             if call.id:
                 self._calls.setdefault(call.id, ResultPlace(call.name, self._counts[call.name], call.arguments))
 
-    def known(self, call_id: str) -> ResultPlace | None:
+    def find_call(self, call_id: str) -> ResultPlace | None:
         """Return the call of an id."""
         return self._calls.get(call_id)
 

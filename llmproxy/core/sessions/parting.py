@@ -54,7 +54,7 @@ def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, to
             if outcome.party == AGENT and (found := told(exchange.session, outcome)) is not None:
                 kind = header(found.response.headers, "content-type") or ""
                 forking.learn(answered(exchange.family, found.operation, kind, found.response.body))
-        return forking.known(call_id)
+        return forking.find_call(call_id)
 
     changed = forking.swap(exchange, plain, known)
     return changed if exchange.swapped else body

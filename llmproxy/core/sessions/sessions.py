@@ -163,7 +163,7 @@ class Sessions:
             name, defaults.mode, defaults.speed, defaults.exhausted, defaults.live
         )
 
-    def known(self, name: str) -> Session | None:
+    def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
         if not name or "~" in name:
             name = canonical(name)

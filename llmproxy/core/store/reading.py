@@ -23,7 +23,7 @@ from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import Channel, is_good
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Origin
@@ -495,7 +495,7 @@ class Reading:
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {shown(self.path)}.", hint=look("ls", self.path)
+            f"There is no interaction {interaction_id} in {show_store(self.path)}.", hint=look("ls", self.path)
         )
 
     def _remember(self, interaction_id: int, response: Response, size: int) -> None:

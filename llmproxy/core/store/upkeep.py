@@ -36,7 +36,7 @@ def damages(
                 if finding != "ok":
                     yield Damage(None, str(finding))
         only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
-        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]  # noqa: S608
+        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]  # noqa: S608 - only names of ours stand in the text
     except sqlite3.Error as error:
         yield Damage(None, translate(error, store.path, writing=False).message)
         return

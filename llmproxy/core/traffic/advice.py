@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 __all__ = ["look", "quoted", "store_words"]
 
@@ -23,7 +23,7 @@ def look(command: str, store: str | Path) -> str:
 
 def store_words(store: str | Path) -> str:
     """Return `` --store PATH``; nothing for the default one, however it is written."""
-    said = shown(store)
+    said = show_store(store)
     return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quoted(said)}"
 
 

@@ -133,7 +133,7 @@ def changed(path: str, old: object, new: object) -> Difference:
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, common_prefix(old, new) - _BEFORE)
         return Difference(path, _quoted(old, start), _quoted(new, start), looks(path, old, new))
-    left, right = ("" if value is ABSENT else shown(value) for value in (old, new))
+    left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
     return Difference(path, left, right, looks(path, old, new))
 
 
@@ -229,7 +229,7 @@ def short(text: str, width: int = SHOWN) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def shown(value: object, width: int = SHOWN) -> str:
+def show_json(value: object, width: int = SHOWN) -> str:
     """Return a JSON value as one shortened line."""
     if isinstance(value, str):
         return _quoted(value, 0, width)

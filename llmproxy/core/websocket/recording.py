@@ -75,7 +75,7 @@ class FrameRecording(Recording):
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
-    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002
+    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - the same for all of its kind
         """Close the recording. Not quick: off the event loop."""
         frames = self._redacted(list(self._frames))
         return Response(

@@ -9,7 +9,7 @@ from llmproxy.core.control import table as control
 from llmproxy.core.control.table import ControlAsked
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.incoming import opens_root
-from llmproxy.mitm.http1.standing import LOOK, Commands, LayerState, Serving, Standing
+from llmproxy.mitm.http1.standing import LOOK, Answerer, Commands, LayerStanding, LayerState
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import whole_response
 from llmproxy.protocol import UI_PREFIX
@@ -22,7 +22,7 @@ PATIENCE = 2.0
 class OwnAnswers:
     """What one connection asks us, one question at a time."""
 
-    def __init__(self, here: Standing, layer: Serving) -> None:
+    def __init__(self, here: LayerStanding, layer: Answerer) -> None:
         """Wait for a question."""
         self._here, self._layer = here, layer
         self.reset()

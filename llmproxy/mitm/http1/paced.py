@@ -10,7 +10,7 @@ from collections import deque
 from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
 from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
-from llmproxy.mitm.http1.standing import LOOK, Ending, LayerState, Standing
+from llmproxy.mitm.http1.standing import LOOK, Ending, LayerStanding, LayerState
 
 MICROSECONDS = 1_000_000
 
@@ -18,7 +18,7 @@ MICROSECONDS = 1_000_000
 class Paced:
     """The answer that one connection is sending."""
 
-    def __init__(self, here: Standing) -> None:
+    def __init__(self, here: LayerStanding) -> None:
         """Send nothing yet."""
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()

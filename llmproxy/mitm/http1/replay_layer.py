@@ -29,7 +29,7 @@ from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
 from llmproxy.mitm.http1.own_answers import OwnAnswers
 from llmproxy.mitm.http1.paced import Paced
-from llmproxy.mitm.http1.standing import Commands, Ending, LayerState, Standing
+from llmproxy.mitm.http1.standing import Commands, Ending, LayerStanding, LayerState
 from llmproxy.mitm.http1.told_lines import MOST_TOLD, is_told
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Ahead, Shell, whole_response
@@ -53,7 +53,7 @@ class TooLarge(RefusedError):
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerParts:
     """What a layer is put together of; a test puts a broken one in its place."""
 
     incoming: type[Incoming] = Incoming
@@ -65,7 +65,7 @@ class Parts:
 class ReplayLayer(layer.Layer):
     """One client connection."""
 
-    parts = Parts()
+    parts = LayerParts()
 
     def __init__(self, context: Context, mode: HTTPMode, shell: Shell, origin: Origin | None = None) -> None:
         """Wait for the first request.
@@ -74,7 +74,7 @@ class ReplayLayer(layer.Layer):
         """
         super().__init__(context)
         self._shell, self._origin = shell, origin
-        self._here = here = Standing(context, shell, self.parts.incoming(shell))
+        self._here = here = LayerStanding(context, shell, self.parts.incoming(shell))
         self._paced = self.parts.paced(here)
         self._own = self.parts.own_answers(here, self)
         self._forwarding = self.parts.forwarding(here, mode, self)

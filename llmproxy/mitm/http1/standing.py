@@ -37,7 +37,7 @@ class LayerState(Enum):
 
 
 @dataclass
-class Standing:
+class LayerStanding:
     """One connection."""
 
     context: Context
@@ -78,7 +78,7 @@ class Standing:
             yield self.limit
 
 
-class Serving(Protocol):
+class Answerer(Protocol):
     """The layer, as its parts see it."""
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:

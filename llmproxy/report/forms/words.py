@@ -12,19 +12,19 @@ from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
-__all__ = ["calls_of", "content_of", "conversation", "shown", "told", "untold", "used"]
+__all__ = ["calls_of", "content_of", "conversation", "describe_assertion", "show_value", "untold", "used"]
 
 _LONGEST = 300
 """Characters of a value in one line."""
 
 
-def shown(value: Any) -> str:  # noqa: ANN401 - whatever was expected or seen
+def show_value(value: Any) -> str:  # noqa: ANN401 - whatever was expected or seen
     """Return a value on one line, cut where it is too long to read."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({len(text)} characters)"
 
 
-def told(assertion: Assertion) -> str:
+def describe_assertion(assertion: Assertion) -> str:
     """Say what was checked and what came of it."""
     said = f"{assertion.name}: {assertion.message or assertion.status.value}"
     tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
@@ -63,7 +63,7 @@ def calls_of(message: Message) -> Iterator[tuple[str, str, str | None]]:
     """Give the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
-        yield str(call.get("name")), _arguments(call.get("arguments")), None if result is None else shown(result)
+        yield str(call.get("name")), _arguments(call.get("arguments")), None if result is None else show_value(result)
     if not message.tool_calls:
         for call in message.message.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None

@@ -20,7 +20,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
-__all__ = ["Shard", "read_shard", "read_times", "split", "told", "weights"]
+__all__ = ["Shard", "describe_cut", "read_shard", "read_times", "split", "weights"]
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
@@ -89,7 +89,7 @@ def split(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     return {name: found[name] for name in weighed}
 
 
-def told(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+def describe_cut(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
     """Return what a part's report says of how the test was cut: all items in their order, and the part of each.
 
     `by` is who ran it, ``test`` or ``pytest``; `more` is what only that one knows.

@@ -31,7 +31,7 @@ class PartReport:
     path: Path
     story: Story
     shard: Mapping[str, Any]
-    """As `cut.told` made it."""
+    """As `cut.describe_cut` made it."""
 
     @property
     def number(self) -> int:

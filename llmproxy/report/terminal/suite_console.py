@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from llmproxy.amounts import counted, seconds
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.forms.words import content_of, replayed, shown
+from llmproxy.report.forms.words import content_of, replayed, show_value
 from llmproxy.report.history.cases import table
 
 __all__ = ["SuiteConsole"]
@@ -102,7 +102,7 @@ class SuiteConsole:
             self._text("      ", event.error)
         last = run.messages[-1].message if run.messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
-            self._line(f"      the agent said last: {shown(content_of(last))}")
+            self._line(f"      the agent said last: {show_value(content_of(last))}")
         if bad and start.rerun:
             self._line(f"      run it again: {start.rerun}")
 
@@ -133,7 +133,7 @@ class SuiteConsole:
     def _assertion(self, each: Assertion) -> None:
         mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
         tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
-        message = each.message or f"{shown(each.actual)}"
+        message = each.message or f"{show_value(each.actual)}"
         self._text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
     def _complete(self, event: Completed) -> None:

@@ -174,7 +174,7 @@ class Child:
 
     def _overhear(self) -> None:
         pipe = self.popen.stderr
-        assert pipe is not None  # noqa: S101
+        assert pipe is not None  # noqa: S101 - the type's, not the user's
         while piece := _line(pipe, _PIECE):
             self._complaints.append(piece)
 

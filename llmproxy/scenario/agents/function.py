@@ -131,11 +131,11 @@ class FunctionAgent(AgentAdapter):
                 raise
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
 
-    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401
+    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 - whatever users write
         if isinstance(found, AgentAdapter):
             return await found.call(given)
         args, named = _arguments(found, given, self.who)
-        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
+        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004 - asked of its `__call__`, which may be a coroutine
             return await found(*args, **named)
         returned = await _in_thread(found, args, named)
         return await returned if inspect.isawaitable(returned) else returned
@@ -158,7 +158,7 @@ class FunctionAgent(AgentAdapter):
         self.uses_session = uses if self._said is None else self._said  # type: ignore[misc]
 
 
-def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401
+def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 - whatever users write
     """Return an adapter of a class of adapters, and everything else that can be called as it is."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
@@ -167,7 +167,7 @@ def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401
     return found  # type: ignore[no-any-return]
 
 
-async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever users write
     """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[Any] = Future()
     context = copy_context()
@@ -185,7 +185,7 @@ async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[
     return await asyncio.wrap_future(done)
 
 
-def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401
+def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 - whatever users write
     try:
         return inspect.signature(found).parameters
     except (TypeError, ValueError):  # builtins that do not say
@@ -225,7 +225,7 @@ def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[
 # -- finding it --------------------------------------------------------------------------------------------------------
 
 
-def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401
+def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401 - whatever users write
     name, _, attributes = target.rpartition(":")
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
@@ -263,7 +263,7 @@ def _label(folder: Path | None, name: str) -> str:
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
 
 
-def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401
+def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whatever users write
     path, label = ((folder or Path.cwd()) / name).resolve(), _label(folder, name)
     known = sys.modules.get(label)
     if known is not None:

@@ -59,7 +59,7 @@ class Plain:
         found = {name: dumped(getattr(self, name)) for name in names}
         return {name: value for name, value in found.items() if not exclude_none or value is not None}
 
-    def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:  # noqa: ANN401
+    def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:  # noqa: ANN401 - as pydantic takes it
         """Return the dump as JSON text; what JSON cannot say becomes a string."""
         return json.dumps(self.model_dump(**how), indent=indent, default=str, ensure_ascii=False)
 

@@ -150,7 +150,7 @@ class Function:
             if name in self.ignore:
                 continue
             if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                value = {key: each for key, each in value.items() if key not in self.ignore}  # noqa: PLW2901
+                value = {key: each for key, each in value.items() if key not in self.ignore}  # noqa: PLW2901 - the value without them is the value
             written[name] = writer.member(name, value, f"argument {name!r}")
         return written
 
@@ -215,7 +215,7 @@ class _Writer:
             return {"$": _kind(value), "is": self._text(repr(value))}
         return self._object(value, where)
 
-    def _object(self, value: Any, where: str) -> object:  # noqa: ANN401
+    def _object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
         if isinstance(value, type):
             return {"$": "class", "is": class_path(value)}
         if isinstance(value, ModuleType):

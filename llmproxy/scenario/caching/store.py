@@ -117,7 +117,7 @@ class CacheStore:
         how = "REPLACE" if replace else "IGNORE"
         with self._file.writing() as conn:
             conn.execute(
-                f"INSERT OR {how} INTO entries (key, value, digest, name, cache_key, sample, created_at, about)"  # noqa: S608
+                f"INSERT OR {how} INTO entries (key, value, digest, name, cache_key, sample, created_at, about)"  # noqa: S608 - only names of ours stand in the text
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )

@@ -68,7 +68,7 @@ def encode(value: object) -> str:
     return text
 
 
-def decode(text: str) -> Any:  # noqa: ANN401
+def decode(text: str) -> Any:  # noqa: ANN401 - whatever is cached
     """Return the value of a text.
 
     Raises:
@@ -103,7 +103,7 @@ def _tree(value: object) -> object:
     raise NotCacheable(f"{_kind(value)}: neither JSON nor a pydantic or dataclass object")
 
 
-def _dataclass_tree(value: Any) -> object:  # noqa: ANN401
+def _dataclass_tree(value: Any) -> object:  # noqa: ANN401 - whatever is cached
     names = [each.name for each in fields(value)]
     if extra := set(getattr(value, "__dict__", ())) - set(names):
         raise NotCacheable(f"{_kind(value)}: it has more than its fields ({', '.join(sorted(extra))})")
@@ -111,7 +111,7 @@ def _dataclass_tree(value: Any) -> object:  # noqa: ANN401
     return {_TAG: "dataclass", "class": _locatable(value), "fields": there}
 
 
-def _model_tree(value: Any) -> object:  # noqa: ANN401
+def _model_tree(value: Any) -> object:  # noqa: ANN401 - whatever is cached
     from pydantic import BaseModel
 
     for build in _BUILDS:
@@ -144,7 +144,7 @@ def _locatable(value: object) -> str:
 # -- reading
 
 
-def _value(tree: Any) -> Any:  # noqa: ANN401
+def _value(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
     if isinstance(tree, list):
         return [_value(each) for each in tree]
     if not isinstance(tree, dict):
@@ -191,7 +191,7 @@ def _dataclass(kind: type, there: Mapping[str, object]) -> object:
     return made
 
 
-def _model(kind: Any, tree: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _model(kind: Any, tree: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever is cached
     from pydantic import BaseModel
 
     data, by_name = _part(tree, "data", dict), tree.get("by") == "name"
@@ -252,7 +252,7 @@ def _is_model_class(kind: type) -> bool:
 # -- comparing, and what must not be kept
 
 
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever is cached
     """Tell whether two values are equal, type by type; of models the private attributes do not count."""
     if type(one) is not type(other):
         return False

@@ -161,7 +161,7 @@ async def rejudge(
     )
 
 
-def _judged(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002
+def _judged(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 - the original's name
     verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
     errors = [
         each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
@@ -184,7 +184,7 @@ def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> l
     return notes
 
 
-def _only_judge(judge: Any) -> None:  # noqa: ANN401
+def _only_judge(judge: Any) -> None:  # noqa: ANN401 - an adapter, or a plan, of the user's
     made = players([judge])[0]
     if made.role is not AgentRole.JUDGE:
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")

@@ -60,7 +60,7 @@ class Bench:
     mode: str | None = None
     call_timeout: float | None = CALL_TIMEOUT
 
-    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:  # noqa: ANN401
+    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:  # noqa: ANN401 - an adapter, or a plan, of the user's
         """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings.
 
         Raises:
@@ -98,7 +98,7 @@ async def in_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[
     """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
     gate = asyncio.Semaphore(limit)
 
-    async def gated(each: Any) -> T:  # noqa: ANN401
+    async def gated(each: Any) -> T:  # noqa: ANN401 - an adapter, or a plan, of the user's
         async with gate:
             result: T = await each
             return result

@@ -51,7 +51,7 @@ async def open_loop(
     name: str = "",
     sample: int = 1,
     options: RunOptions | None = None,
-    **plan: Any,  # noqa: ANN401
+    **plan: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
 ) -> OpenLoop:
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 

@@ -180,7 +180,7 @@ async def _called(
     model: ModelConfig,
     party: str,
     session: RunSession | None,
-    timeout: float | None,  # noqa: ASYNC109
+    timeout: float | None,  # noqa: ASYNC109 - how long a user waits, not a scope
 ) -> Answer:
     """Call the model, as often as it makes sense, and return the answer."""
     chosen = model.temperature if model.temperature_given else None

@@ -371,7 +371,7 @@ _OWN = _Own()
 
 def proxy_of(
     run_proxy: str | bool | None,  # noqa: FBT001 - the keyword of run()
-    configured: str | bool | None,  # noqa: FBT001
+    configured: str | bool | None,  # noqa: FBT001 - the original's parameter
     env: Mapping[str, str],
 ) -> str | None:
     """Return the proxy that a run works with: what it says itself, what is configured, LLMPROXY_URL, else none.

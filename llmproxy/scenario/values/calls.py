@@ -17,7 +17,7 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "said", "served"]
+__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "served", "write_message"]
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -114,7 +114,7 @@ def served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
 
-def said(message: Message) -> str:
+def write_message(message: Message) -> str:
     """Return a message as text: its content, then its tool calls as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]

@@ -24,7 +24,7 @@ class Executor(Protocol):
     marks: list[str]
     from_cache: list[str]
 
-    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401
+    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Tell the reports of a step that somebody took by himself: a turn of an attack."""
 
     def rollback_messages_to(self, index: int) -> list[Message]:

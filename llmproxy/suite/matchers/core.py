@@ -144,7 +144,7 @@ def judge(expected: object, seen: SeenValue) -> Found:
 def by_value(expected: object, scope: Scope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
     reference = whole(expected)
-    return "ref" if reference is not None and not reference.env and scope.known(reference) else "eq"
+    return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
 def one(name: str, operand: object, seen: SeenValue) -> Found:

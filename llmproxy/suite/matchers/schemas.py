@@ -149,7 +149,7 @@ class _Names:
         self.written[made] = pattern
         return made
 
-    def told(self, message: str) -> str:
+    def in_own_words(self, message: str) -> str:
         """Return a message with the patterns as they were written."""
         for made, pattern in self.written.items():
             message = message.replace(repr(made), repr(pattern))
@@ -222,7 +222,7 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
     if value is ABSENT:
         return Found(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
-    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401
+    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         if isinstance(instance, str) and not search(wanted, instance):
             yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
 
@@ -231,5 +231,5 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
     made = extend(base, _counted({**base.VALIDATORS, "pattern": pattern}, _STEPS))
     checker = made(names.schema(operand), registry=Registry(), format_checker=_formats())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
-    told = [f"at {error.json_path}: {names.told(error.message):.200}" for error in errors[:5]]
+    told = [f"at {error.json_path}: {names.in_own_words(error.message):.200}" for error in errors[:5]]
     return Found.of(not errors, "; ".join(told))

@@ -48,7 +48,7 @@ def _words(operand: object) -> str:
     return ""
 
 
-def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401
+def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401 - whatever a file or an answer holds
     """Return whether a text has a part, a list a member, an object a key; None if the question makes no sense."""
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):

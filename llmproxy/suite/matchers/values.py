@@ -18,7 +18,7 @@ from numbers import Number
 from typing import Any
 from uuid import UUID
 
-from llmproxy.core.traffic.differences import shown
+from llmproxy.core.traffic.differences import show_json
 
 __all__ = ["ABSENT", "Unknown", "composed", "dig", "instant", "is_mistyped", "kind", "plain", "same", "show"]
 
@@ -176,10 +176,10 @@ def show(value: object, width: int = 120) -> str:
     """Return a value on one line, shortened."""
     if value is ABSENT:
         return "nothing"
-    return shown(plain(value), width)
+    return show_json(plain(value), width)
 
 
-def dig(value: object, path: str) -> Any:  # noqa: ANN401
+def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
     A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the path. A path that

@@ -204,7 +204,7 @@ class Scope:
         self._conversations[name] = conversation
         self._values["conversation"] = self._conversations
 
-    def known(self, reference: Reference) -> bool:
+    def is_reference(self, reference: Reference) -> bool:
         """Return whether it is a reference here, and not plain text that looks like one."""
         return reference.sure or bool(reference.env) or reference.name in self.names
 
@@ -244,11 +244,11 @@ class Scope:
             if found[0] == "$$":
                 return "$"
             reference = _reference(found)
-            return _written(self.lookup(reference)) if self.known(reference) else found[0]
+            return _written(self.lookup(reference)) if self.is_reference(reference) else found[0]
 
         return _TOKEN.sub(written, text)
 
-    def resolve(self, value: object) -> Any:  # noqa: ANN401
+    def resolve(self, value: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         """Return a value of YAML with all references in it replaced, those in mappings and lists too.
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
@@ -258,7 +258,7 @@ class Scope:
         """
         if isinstance(value, str):
             reference = whole(value)
-            if reference is not None and self.known(reference):
+            if reference is not None and self.is_reference(reference):
                 return self.lookup(reference)
             return self.interpolate(value) if "$" in value else value
         if isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.scenario.values.data.rows import ID, Row, RowError, rows_of
-from llmproxy.suite.reading.files import shown
+from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 
 __all__ = ["distinct", "with_rows"]
@@ -30,14 +30,14 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     try:
         found = rows_of(file)
     except RowError as error:
-        problems.add(YamlPlace(shown(file), error.line, 1) if error.line else at, _said(error, said), error.hint)
+        problems.add(YamlPlace(show_path(file), error.line, 1) if error.line else at, _said(error, said), error.hint)
         found = []
     for row in found:
-        rows.put(_map(row, file), YamlPlace(shown(file), row.line, 1))
+        rows.put(_map(row, file), YamlPlace(show_path(file), row.line, 1))
     del made["parametrize"]
     if found:
         made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
-        _doubt(made, found[0], variables, YamlPlace(shown(file), 1, 1), doubts)
+        _doubt(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
 
@@ -55,7 +55,7 @@ def _said(error: RowError, said: str) -> str:
 
 
 def _map(row: Row, file: Path) -> Map:
-    place = YamlPlace(shown(file), row.line, 1)
+    place = YamlPlace(show_path(file), row.line, 1)
     made = Map(place)
     for name, value in row.values.items():
         made.put(name, value, place, place)

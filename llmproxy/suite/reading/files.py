@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmproxy.suite.yaml.places import Problems, YamlPlace, meant
 
-__all__ = ["SUITES", "found_in", "named", "shown"]
+__all__ = ["SUITES", "found_in", "named", "show_path"]
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 """Files of a folder that are suites."""
@@ -17,7 +17,7 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
 _MAGIC = frozenset("*?[")
 
 
-def shown(path: Path) -> str:
+def show_path(path: Path) -> str:
     """Return a path as messages show it: relative to the working folder if it is below."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
@@ -56,12 +56,12 @@ def found_in(folder: Path, entry: str, at: YamlPlace | None, problems: Problems)
     matches = _globbed(str(Path(glob.escape(str(folder))) / entry)) if _MAGIC & set(entry) else []
     if not matches:
         what = "no file is called so" if not _MAGIC & set(entry) else "no file matches"
-        problems.add(at, f"{entry}: {what} in {shown(folder)}", "" if _MAGIC & set(entry) else _near(path))
+        problems.add(at, f"{entry}: {what} in {show_path(folder)}", "" if _MAGIC & set(entry) else _near(path))
     return matches
 
 
 def _globbed(pattern: str) -> list[Path]:
-    return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207
+    return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207 - `Path.glob` takes no absolute pattern
 
 
 def _suites(folder: Path) -> Iterator[Path]:

@@ -271,7 +271,7 @@ class Flow:
                 at, f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
             )
         elif name in self.values:
-            self.known(found, at)
+            self.check_field(found, at)
         elif name in BUILT_IN:
             self.built_in(found, at)
         elif name in self.unread:
@@ -295,7 +295,7 @@ class Flow:
                 near = near if near.startswith("did") else "$$ is a dollar sign"
                 self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)
 
-    def known(self, found: Reference, at: YamlPlace | None) -> None:
+    def check_field(self, found: Reference, at: YamlPlace | None) -> None:
         """See that a variable's value has the field, where the value is written in the file."""
         if found.path and isinstance(self.values[found.name], (Mapping, list)):
             try:

@@ -20,7 +20,7 @@ from llmproxy.suite.schema.suite import (
     ToolExpect,
     Usage,
 )
-from llmproxy.suite.schema.types import told
+from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.schema.values import Count, Fields
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
 from llmproxy.suite.yaml.reader import read
@@ -77,7 +77,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
         context: Any = problems
         made = TypeAdapter(_TYPES[kind]).validate_python(value, context=context)
     except ValidationError as error:
-        told(error, value, problems, YamlPlace(_NAME, 1, 1))
+        add_refusals(error, value, problems, YamlPlace(_NAME, 1, 1))
         made = None
     problems.stop()
     return made

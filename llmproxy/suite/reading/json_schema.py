@@ -119,7 +119,7 @@ def _linked(node: Any) -> Any:  # noqa: ANN401 (JSON)
     return [_linked(each) for each in node] if isinstance(node, list) else node
 
 
-def _tidy(node: Any) -> None:  # noqa: ANN401
+def _tidy(node: Any) -> None:  # noqa: ANN401 - JSON
     """Drop titles that repeat the key, nulls that YAML does not need, and the branch that stands for no step at all."""
     if isinstance(node, list):
         for each in node:

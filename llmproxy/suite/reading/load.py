@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.reading.data import distinct, with_rows
-from llmproxy.suite.reading.files import found_in, named, shown
+from llmproxy.suite.reading.files import found_in, named, show_path
 from llmproxy.suite.reading.flow import Flow, captures
 from llmproxy.suite.reading.lint import doubtful
 from llmproxy.suite.reading.matrix import with_cells
 from llmproxy.suite.reading.names import names_of_sets, without_id
 from llmproxy.suite.reading.parts import included, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
-from llmproxy.suite.schema.types import told
+from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, meant, place_of
 from llmproxy.suite.yaml.reader import read_file
 
@@ -134,7 +134,7 @@ class Loader:
     def documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
         self.read(path)
-        for value, place in read_file(path, self.problems, shown(path), self.doubts):
+        for value, place in read_file(path, self.problems, show_path(path), self.doubts):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
@@ -241,7 +241,7 @@ class Loader:
         try:
             made = model.model_validate(raw, context=self.problems)
         except ValidationError as error:
-            told(error, raw, self.problems)
+            add_refusals(error, raw, self.problems)
             return None
         return made if len(self.problems) == before else None
 

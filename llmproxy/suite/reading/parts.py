@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from llmproxy.suite.reading.files import shown
+from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.schema.suite import Part
-from llmproxy.suite.schema.types import told
+from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
@@ -47,7 +47,7 @@ def included(
             continue  # the schema says what is wrong
         other = path.parent / name
         if other.resolve() in {each.resolve() for each in (*chain, path)} or len(chain) > _DEEPEST:
-            problems.add(at, f"{name} includes itself", " -> ".join(shown(each) for each in (*chain, path, other)))
+            problems.add(at, f"{name} includes itself", " -> ".join(show_path(each) for each in (*chain, path, other)))
             continue
         if (part := _part(other, at, problems)) is None:
             continue
@@ -58,9 +58,9 @@ def included(
 
 def _part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
     if not path.is_file():
-        problems.add(at, f"there is no file {shown(path)} to include")
+        problems.add(at, f"there is no file {show_path(path)} to include")
         return None
-    documents = read_file(path, problems, shown(path))
+    documents = read_file(path, problems, show_path(path))
     if len(documents) != 1 or not isinstance(documents[0][0], Map):
         if documents:
             problems.add(
@@ -70,7 +70,7 @@ def _part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
     try:
         Part.model_validate(documents[0][0], context=problems)
     except ValidationError as error:
-        told(error, documents[0][0], problems)
+        add_refusals(error, documents[0][0], problems)
     return documents[0][0]
 
 

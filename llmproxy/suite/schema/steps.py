@@ -250,7 +250,7 @@ class NoStep(StepBase):
     """Stands for a mapping that is no step, to say why."""
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003
+    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
         """Say what is missing or too much."""
         if not isinstance(data, Mapping):
             raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {kind(data)} {show(data, 60)}")

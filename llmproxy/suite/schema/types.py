@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from llmproxy.suite.matchers.table import kind, show
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, meant, place_of
 
-__all__ = ["Node", "complain", "described", "refuse", "told"]
+__all__ = ["Node", "add_refusals", "complain", "described", "refuse"]
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:
@@ -65,7 +65,7 @@ class Node(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:  # noqa: ANN401
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:  # noqa: ANN401 - as pydantic hands it on
         if isinstance(data, cls):
             return data
         taken = cls.prepared(data, info)
@@ -108,7 +108,7 @@ def described(value: object) -> str:
     return kind(value) if value is None else f"{kind(value)} {show(value, 60)}"
 
 
-def told(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
+def add_refusals(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
     """Add what pydantic refused to `problems`, with its place in `root`; `at` is that of a root which knows none."""
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and each["input"]:

@@ -31,7 +31,7 @@ from llmproxy.suite.stores.protocol import (
     key_order,
     ordered,
 )
-from llmproxy.suite.stores.sql_engine import engine_for, shown, sqlite_file, translated, url_for
+from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translated, url_for
 from llmproxy.suite.stores.sql_map import Mapped, TableMap, key_value, map_entity, untyped
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SqlStore(StoreBase):
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return shown(self.url)
+        return show_url(self.url)
 
     @property
     def declared(self) -> Names:

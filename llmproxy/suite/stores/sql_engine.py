@@ -20,7 +20,7 @@ from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
-__all__ = ["engine_for", "shown", "sqlite_file", "translated", "url_for"]
+__all__ = ["engine_for", "show_url", "sqlite_file", "translated", "url_for"]
 
 DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),
@@ -108,10 +108,10 @@ def engine_for(url: URL) -> Engine:
         # Tested before use: a connection that died while it was idle is replaced before anything is written to it.
         return create_engine(url, pool_pre_ping=True, connect_args=arguments, hide_parameters=True)
     except (NoSuchModuleError, ImportError) as error:
-        raise MachineError(f"the store {shown(url)} needs a driver that is not installed: {error}") from None
+        raise MachineError(f"the store {show_url(url)} needs a driver that is not installed: {error}") from None
 
 
-def shown(url: URL) -> str:
+def show_url(url: URL) -> str:
     """Return the URL without its password."""
     return url.render_as_string(hide_password=True)
 
@@ -127,12 +127,12 @@ def translated(url: URL, doing: str) -> Iterator[None]:
         said = " ".join(str(error.orig).split())[:500]
         if error.connection_invalidated or _never_connected(error):
             raise StoreLost(
-                f"the store {shown(url)} cannot be reached ({doing}): {said}",
+                f"the store {show_url(url)} cannot be reached ({doing}): {said}",
                 hint="Is it running? Nothing was written twice.",
             ) from error
-        raise StoreRefused(f"the store {shown(url)} refused ({doing}): {said}") from error
+        raise StoreRefused(f"the store {show_url(url)} refused ({doing}): {said}") from error
     except SQLAlchemyError as error:
-        raise StoreError(f"the store {shown(url)} failed ({doing}): {error}") from error
+        raise StoreError(f"the store {show_url(url)} failed ({doing}): {error}") from error
 
 
 def _never_connected(error: Any) -> bool:  # noqa: ANN401 - DBAPIError, imported late

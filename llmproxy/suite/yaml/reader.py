@@ -127,18 +127,18 @@ class _Maker:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def halt(self, event: Any, message: str, hint: str = "") -> _Halt:  # noqa: ANN401
+    def halt(self, event: Any, message: str, hint: str = "") -> _Halt:  # noqa: ANN401 - libyaml's event
         self.problems.add(self.place(event), message, hint)
         return _Halt()
 
-    def count(self, event: Any, more: int) -> None:  # noqa: ANN401
+    def count(self, event: Any, more: int) -> None:  # noqa: ANN401 - libyaml's event
         self.nodes += more
         if self.nodes > MAX_NODES:
             raise self.halt(
                 event, f"the file holds more than {MAX_NODES:,} values once its aliases are expanded", "split it"
             )
 
-    def value(self, event: Any, depth: int) -> object:  # noqa: ANN401
+    def value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
@@ -160,7 +160,7 @@ class _Maker:
             self.anchors[name] = (made, self.nodes - before)
         return made
 
-    def alias(self, event: Any) -> object:  # noqa: ANN401
+    def alias(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
         if event.anchor in self.open:
             raise self.halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
@@ -169,7 +169,7 @@ class _Maker:
         self.count(event, size)
         return made
 
-    def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401
+    def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401 - libyaml's event
         made = List(self.place(event))
         for each in self.events:
             if isinstance(each, yaml.SequenceEndEvent):
@@ -177,7 +177,7 @@ class _Maker:
             made.put(self.value(each, depth + 1), self.place(each))
         return made
 
-    def mapping(self, event: Any, depth: int) -> Map:  # noqa: ANN401
+    def mapping(self, event: Any, depth: int) -> Map:  # noqa: ANN401 - libyaml's event
         made, merges = Map(self.place(event)), None
         for each in self.events:
             if isinstance(each, yaml.MappingEndEvent):
@@ -201,7 +201,7 @@ class _Maker:
             self.merge(made, *merges)
         return made
 
-    def key(self, event: Any, depth: int) -> str:  # noqa: ANN401
+    def key(self, event: Any, depth: int) -> str:  # noqa: ANN401 - libyaml's event
         if isinstance(event, yaml.AliasEvent):
             value = self.alias(event)
             if isinstance(value, str):
@@ -223,16 +223,16 @@ class _Maker:
                 if key not in made:
                     made.put(key, other[key], other.keys_at[key], other.values_at[key])
 
-    def tag(self, event: Any, expected: str) -> None:  # noqa: ANN401
+    def tag(self, event: Any, expected: str) -> None:  # noqa: ANN401 - libyaml's event
         if event.tag not in {None, "!", _TAG + expected}:
             self.refuse_tag(event)
 
-    def refuse_tag(self, event: Any) -> None:  # noqa: ANN401
+    def refuse_tag(self, event: Any) -> None:  # noqa: ANN401 - libyaml's event
         written = str(event.tag).replace(_TAG, "!!")
         hint = "parts of other files come by `include:`" if "include" in written else "write the value without a tag"
         self.problems.add(self.place(event), f"the tag {written} is not known", hint)
 
-    def scalar(self, event: Any) -> object:  # noqa: ANN401
+    def scalar(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
         text: str = event.value
         if event.tag in {"!", _TAG + "str"}:
             return text
@@ -249,7 +249,7 @@ class _Maker:
             self.problems.add(self.place(event), f"{text!r} is no {kind}")
         return made
 
-    def plain(self, event: Any, text: str) -> object:  # noqa: ANN401
+    def plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
         if text and text[0] not in _TELLING:
             return text
         if _NULL.fullmatch(text):

@@ -28,7 +28,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 # -- what came out ---------------------------------------------------------------------------------------------------------
 
 
-def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:  # noqa: FBT001, FBT002
+def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
@@ -49,14 +49,14 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     return result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
 
-def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002
+def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
     cassette = cassette_of(run)
     value, problem = _json_output(cassette, embedded=embedded)
     return result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
 
-def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002
+def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002 - JSON
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
     Raises:

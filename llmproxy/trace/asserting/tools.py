@@ -31,7 +31,7 @@ def cassette_of(subject: Subject) -> Cassette:
     return found
 
 
-def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401
+def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401 - JSON
     """Return what an assertion found; `problem` is empty if it holds."""
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
@@ -95,7 +95,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     return result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
 
 
-def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002
+def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """These tools were called in this order, others between them allowed; `strict`: exactly these.
 
     Raises ValueError if `expected_order` is empty and not `strict`: that would always hold.

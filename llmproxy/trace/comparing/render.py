@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from llmproxy.amounts import dollars, duration
-from llmproxy.core.traffic.differences import printable, short, shown
+from llmproxy.core.traffic.differences import printable, short, show_json
 from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.comparing.pairing import MISSING, ToolFieldChange
 
@@ -119,7 +119,7 @@ def _lines(texts: list[str]) -> list[str]:
 
 
 def _value(value: object) -> str:
-    return "(missing)" if value is MISSING else shown(value, 1000)
+    return "(missing)" if value is MISSING else show_json(value, 1000)
 
 
 def _fence(text: str, least: int) -> str:

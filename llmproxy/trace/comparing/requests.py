@@ -22,7 +22,7 @@ from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp.texts import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.contents.rows import content_type
-from llmproxy.core.traffic.differences import Difference, changed, differences, shown
+from llmproxy.core.traffic.differences import Difference, changed, differences, show_json
 from llmproxy.core.traffic.interaction import Interaction
 
 What = Literal["same", "changed", "added", "removed"]
@@ -180,23 +180,23 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[
             yield _both(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield Pair("removed", n + 1, None, a[n].title, shown(a[n].asked), tuple(_gone(a[n])))
+            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_gone(a[n])))
         for n in range(j, j2):
             changes = tuple(Change(each.what, "", each.old) for each in _gone(b[n]))
-            yield Pair("added", None, n + 1, b[n].title, shown(b[n].asked), changes)
+            yield Pair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
 def _both(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
     changes = tuple(_changes(old, new))
-    return Pair("changed" if changes else "same", i + 1, j + 1, new.title, shown(new.asked), changes)
+    return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
 def _gone(turn: ComparedTurn) -> Iterator[Change]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
-        yield Change("text", shown(turn.text), "")
+        yield Change("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
-        yield Change(f"call {n} {call.name}", shown(_parsed(call.arguments)), "")
+        yield Change(f"call {n} {call.name}", show_json(_parsed(call.arguments)), "")
 
 
 def _changes(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
@@ -231,7 +231,7 @@ def _change_of(what: str, difference: Difference) -> Change:
 
 
 def _call(call: ToolCall) -> str:
-    return f"{shown(call.name)[1:-1]}({shown(_parsed(call.arguments))})"
+    return f"{show_json(call.name)[1:-1]}({show_json(_parsed(call.arguments))})"
 
 
 def _parsed(arguments: str) -> object:

@@ -44,7 +44,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
     """
     # The clock is for writing; what is open for reading never asks it.
-    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251
+    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
         if not store.has(cassette, sample):
             names = ", ".join(store.names(20)) or "none"
             raise CassetteNotFound(

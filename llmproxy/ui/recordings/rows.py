@@ -95,7 +95,7 @@ def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed; nothing of too many."""
     where, values = wanted.where()
     sql = (
-        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete' FROM interactions"  # noqa: S608
+        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete' FROM interactions"  # noqa: S608 - only names of ours stand in the text
         f" WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
     found = [list(row) for row in store.rows(sql, (*values, DRAWN + 1))]

@@ -13,7 +13,7 @@ from llmproxy.core.control.values import (
     one_of,
     read_object,
     sampled,
-    shown,
+    show_given,
     speed_of,
     upstreams_of,
 )
@@ -45,7 +45,7 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("value", ["x" * 1000, 10**300, NESTED, {"a": NESTED}, None, float("nan"), "\ud800"])
 def test_what_was_given_is_shown_short(value: object) -> None:
     """An error repeats at most a line of what was said, and can be encoded."""
-    assert len(shown(value).encode()) <= 50
+    assert len(show_given(value).encode()) <= 50
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
-from llmproxy.core.misses.places import AROUND, LONGEST, MOST, places, told
+from llmproxy.core.misses.places import AROUND, LONGEST, MOST, describe_place, places
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import ABSENT
 from llmproxy.core.traffic.interaction import Request
@@ -20,7 +20,7 @@ def canonical(**body: object) -> Canonical:
 def test_a_text_keeps_what_surrounds_its_difference() -> None:
     """The rest is counted, not kept, however long it is."""
     old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
-    found = told("$.x", old, new)
+    found = describe_place("$.x", old, new)
     assert found["old"] == "a" * AROUND + "one" + "b" * AROUND
     assert found["new"] == "a" * AROUND + "two" + "b" * AROUND
     assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
@@ -28,15 +28,15 @@ def test_a_text_keeps_what_surrounds_its_difference() -> None:
 
 def test_texts_that_overlap_are_cut_once() -> None:
     """What is repeated is not counted as both front and end."""
-    found = told("$.x", "aaaa", "aaa")
+    found = describe_place("$.x", "aaaa", "aaa")
     assert len("aaaa") == found["before"] + len(found["old"]) + found["after"]
     assert len("aaa") == found["before"] + len(found["new"]) + found["after"]
 
 
 def test_what_is_on_one_side_only_has_no_other() -> None:
     """A member that was added, one that was dropped."""
-    assert told("$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
-    assert told("$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+    assert describe_place("$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
+    assert describe_place("$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
 
 
 def test_places_begin_outside_the_body_and_are_bounded() -> None:
@@ -51,5 +51,5 @@ def test_places_begin_outside_the_body_and_are_bounded() -> None:
 
 def test_a_large_value_is_cut() -> None:
     """A list of tools that is new altogether."""
-    found = told("$.tools", ABSENT, ["x" * 100] * 1000)
+    found = describe_place("$.tools", ABSENT, ["x" * 100] * 1000)
     assert len(found["new"]) == LONGEST + 1

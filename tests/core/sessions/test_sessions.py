@@ -198,9 +198,9 @@ def test_what_is_known_is_looked_up_without_opening(store: Store) -> None:
     found = sessions(store)
     one = found.open("one")
     found.bind("worker", "one")
-    assert found.known("worker") is one
-    assert found.known("one~1") is one
-    assert found.known("nobody") is None
+    assert found.find_open("worker") is one
+    assert found.find_open("one~1") is one
+    assert found.find_open("nobody") is None
     assert list(found.walks) == ["one"]
 
 

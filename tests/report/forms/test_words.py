@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.forms.words import calls_of, content_of, conversation, shown, told, used
+from llmproxy.report.forms.words import calls_of, content_of, conversation, describe_assertion, show_value, used
 from tests.report import samples
 
 
 def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
     """A line stays readable, and nobody takes the part for the whole."""
-    text = shown("x" * 5000)
+    text = show_value("x" * 5000)
     assert len(text) < 400
     assert text.endswith("… (5000 characters)")
-    assert shown({"a": [1, None]}) == '{"a": [1, null]}'
+    assert show_value({"a": [1, None]}) == '{"a": [1, null]}'
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
 
 def test_an_assertion_says_where_and_by_which_evidence() -> None:
     """Name, words, evidence and place stand in one line."""
-    line = told(
+    line = describe_assertion(
         Assertion(
             name="tools.x", status=Status.FAILED, message="never called", where="interaction 3", evidence="proven"
         )

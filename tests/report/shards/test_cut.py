@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.shards.cut import Shard, read_shard, read_times, split, told, weights
+from llmproxy.report.shards.cut import Shard, describe_cut, read_shard, read_times, split, weights
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -52,7 +52,7 @@ def test_without_times_scenarios_weigh_what_they_repeat() -> None:
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
     """Nobody runs anything twice."""
     assert split({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
-    assert told(Shard(4, 5), {"a": 1}, "test", more=1) == {
+    assert describe_cut(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
     }  # fmt: skip
 

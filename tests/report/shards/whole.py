@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
-from llmproxy.report.shards.cut import Shard, split, told, weights
+from llmproxy.report.shards.cut import Shard, describe_cut, split, weights
 from llmproxy.report.story import Story
 
 NAMES = [f"s{n:02}" for n in range(23)]
@@ -60,7 +60,7 @@ def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
     """Return the events of each part."""
     cut = split(weights(RUNS, {}), of)
     return [
-        whole_test([name for name in NAMES if cut[name] == n], told(Shard(n, of), cut, "test"), at)
+        whole_test([name for name in NAMES if cut[name] == n], describe_cut(Shard(n, of), cut, "test"), at)
         for n in range(1, of + 1)
     ]
 

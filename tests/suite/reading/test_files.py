@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.reading.files import found_in, named, shown
+from llmproxy.suite.reading.files import found_in, named, show_path
 from llmproxy.suite.yaml.places import Problems
 
 
@@ -75,5 +75,5 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
 
 def test_paths_are_shown_as_they_are_typed(tmp_path: Path) -> None:
     """Relative below the working folder, else whole."""
-    assert shown(Path("tests/x.yaml")) == "tests/x.yaml"
-    assert shown(tmp_path / "x.yaml") == str(tmp_path / "x.yaml")
+    assert show_path(Path("tests/x.yaml")) == "tests/x.yaml"
+    assert show_path(tmp_path / "x.yaml") == str(tmp_path / "x.yaml")

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.suite import Scenario
-from llmproxy.suite.schema.types import told
+from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import Map, Problems
 from llmproxy.suite.yaml.reader import read
 
@@ -50,7 +50,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     root = read(FULL_OF_MISTAKES, "f", problems)[0][0]
     with pytest.raises(ValidationError) as caught:
         Scenario.model_validate(root, context=problems)
-    told(caught.value, root, problems)
+    add_refusals(caught.value, root, problems)
     lines = "\n".join(map(str, problems)).splitlines()
     assert [line for line in TOLD.splitlines() if line not in lines] == []
     assert [line for line in lines if line not in TOLD.splitlines()] == []

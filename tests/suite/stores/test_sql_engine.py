@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import StoreLost, StoreRefused
-from llmproxy.suite.stores.sql_engine import engine_for, shown, sqlite_file, translated, url_for
+from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translated, url_for
 
 HERE = Path("/suites")
 
@@ -55,7 +55,7 @@ def test_what_nobody_else_can_see_is_refused(text: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     """Errors go into reports."""
-    assert "secret" not in shown(url_for("postgresql://me:secret@h/d", HERE))
+    assert "secret" not in show_url(url_for("postgresql://me:secret@h/d", HERE))
 
 
 def test_errors_say_what_was_being_done(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from llmproxy.amounts import counted, number, seconds
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.adopt import Adopted
@@ -175,7 +175,7 @@ def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
     there = f"It holds: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else "It is empty."
-    return CassetteNotFound(f"The store {shown(database.path)} holds nothing of {which}.", hint=there)
+    return CassetteNotFound(f"The store {show_store(database.path)} holds nothing of {which}.", hint=there)
 
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
@@ -276,9 +276,7 @@ class Importer:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
         rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
         lines = list(_columns(rows)) if hosts else []
-        came = (
-            f"{counted(self.cassettes, 'cassette')} with {counted(total['imported'], 'interaction')} in {shown(store)}"
-        )
+        came = f"{counted(self.cassettes, 'cassette')} with {counted(total['imported'], 'interaction')} in {show_store(store)}"
         lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({seconds(self.seconds)})")
         if total["replaced"]:
             lines.append(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.cli.parts.telling.printing import line
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def find(store: Reading, typed: str) -> Named:
         return Named(name, sample)
     near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
     raise CassetteNotFound(
-        f"there is no cassette {line(typed)} in {shown(store.path)}{near}", hint=_there_is(names, store)
+        f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=_there_is(names, store)
     )
 
 

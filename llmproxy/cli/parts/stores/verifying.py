@@ -14,7 +14,7 @@ from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.store_server import shown
+from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Verifier:
         from llmproxy.core.store.rederive import rekeyed
         from llmproxy.core.store.upkeep import damages
 
-        with opened(path) as database, Working(f"verifying {shown(path)}", "interaction") as working:
+        with opened(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._holds(database, path):
                 return 0
             damaged = list(damages(database, working.through, self.cassette))
@@ -70,7 +70,7 @@ class Verifier:
         say_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found) + changed
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        say(f"{shown(path)}: {counted(len(found), 'live interaction')}, {state}")
+        say(f"{show_store(path)}: {counted(len(found), 'live interaction')}, {state}")
         return wrong
 
     def file(self, path: Path) -> int:

@@ -83,9 +83,9 @@ class OwnHost:
         heard = self._line.hear(line)
         return HeardLine(heard.out, heard.forward, heard.late, heard.gone)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep an answer. Raises LLMProxyError."""
-        self._line.told(number, lines, left=left)
+        self._line.hear_answer(number, lines, left=left)
 
     def lost(self, number: int, why: str) -> None:
         """Keep nothing."""

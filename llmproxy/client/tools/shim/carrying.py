@@ -122,7 +122,7 @@ class Shim:
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
         sent = self._started(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
-            self._tell(lambda: self._host.told(number, []) if sent else self._host.lost(number, self._dead))
+            self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.lost(number, self._dead))
         elif not sent:
             if self._reader is not None:
                 self._reader.join(2.0)  # it knows how the server ended
@@ -138,7 +138,7 @@ class Shim:
                 else None
             )
         if pending is not None:
-            self._tell(lambda: self._host.told(pending.number, pending.lines, left=True))
+            self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=True))
 
     def _started(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
@@ -200,7 +200,7 @@ class Shim:
         with self._guard:
             pending = self._note(message, bare, answered)
         if pending is not None:  # kept first: what the client has read is not lost by whatever happens next
-            self._tell(lambda: self._host.told(pending.number, pending.lines))
+            self._tell(lambda: self._host.hear_answer(pending.number, pending.lines))
         self._write_whole(bare + b"\n")
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:

@@ -37,7 +37,7 @@ class ToolHost(Protocol):
     def hear(self, line: bytes) -> HeardLine:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`. Raises LLMProxyError: it is not kept."""
 
     def lost(self, number: int, why: str) -> None:
@@ -67,7 +67,7 @@ class ProxyHost:
         out = str(told["out"]).encode("utf-8", "surrogatepass")
         return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Tell an answer."""
         self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
 

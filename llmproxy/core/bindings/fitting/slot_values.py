@@ -36,7 +36,7 @@ class SlotReading(Walking):
         """Fill `found`; a mismatch where the values of a slot do not map one to one."""
         return self.go(leaves) if self.bindings.slots else None
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
+    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Tell whether no slot stands in arguments."""
         return not slots_at(self.bindings, place)
 
@@ -44,7 +44,7 @@ class SlotReading(Walking):
         self,
         recorded: Mapping[str, object],
         present: Mapping[str, object],
-        place: LeafPlace,  # noqa: ARG002
+        place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
     ) -> dict[str, str]:
         """Return the members that are called alike, and the one on each side that is left: what it is called, others compare."""
         names = {name: name for name in sorted(recorded) if name in present}
@@ -118,15 +118,15 @@ class _Listing(Walking):
     def pair_names(
         self,
         recorded: Mapping[str, object],
-        present: Mapping[str, object],  # noqa: ARG002
-        place: LeafPlace,  # noqa: ARG002
+        present: Mapping[str, object],  # noqa: ARG002 - the same for all of its kind
+        place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
     ) -> dict[str, str]:
         return {name: name for name in sorted(recorded)}
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002
+    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         return not slots_at(self.bindings, place)
 
-    def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002
+    def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
         slot = json_slot(self.bindings, self.bound_arguments, place)
         if slot is not None and is_of_kind(slot.kind, str(recorded)):
             self.found.append(SlotValue(slot, str(recorded), place.path))

@@ -147,7 +147,7 @@ def _loader() -> Any:  # noqa: ANN401 (PyYAML's classes have no common type)
 
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's name and way)
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, ARG002, FBT001, FBT002
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, ARG002, FBT001, FBT002 - PyYAML's
             seen: set[str] = set()
             for key, _ in node.value:
                 if not isinstance(key, yaml.ScalarNode):
@@ -159,7 +159,7 @@ def _loader() -> Any:  # noqa: ANN401 (PyYAML's classes have no common type)
                 seen.add(key.value)
             return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
-        def construct_yaml_map(self, node: Any) -> Any:  # noqa: ANN401
+        def construct_yaml_map(self, node: Any) -> Any:  # noqa: ANN401 - PyYAML's
             yield self.construct_mapping(node, deep=True)
 
     for tag, pattern, first in _RESOLVED:

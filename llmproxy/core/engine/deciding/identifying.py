@@ -59,7 +59,7 @@ class Identifying:
             if changed is None:
                 return
             body = changed
-        known, seen = self._keying.known(exchange, body)
+        known, seen = self._keying.recognise(exchange, body)
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
             exchange.operation = known.path

@@ -26,7 +26,7 @@ class Keying:
         """Share the engine's state."""
         self._state = state
 
-    def known(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
+    def recognise(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         digest = self._state.memory.digest(exchange.counted, body)
         learned = self._state.redactor.learned

@@ -19,7 +19,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, count_of, elsewhere, other_rules
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.differences import Difference, shown
+from llmproxy.core.traffic.differences import Difference, show_json
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel, Scope
@@ -149,7 +149,9 @@ class _InThisRunsWords(Wording):
         said = restate(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
             return RestatedCandidate(whole)
-        varying = tuple(Difference(x.path, shown(x.recorded), shown(x.present), x.slot.kind) for x in said.varying)
+        varying = tuple(
+            Difference(x.path, show_json(x.recorded), show_json(x.present), x.slot.kind) for x in said.varying
+        )
         return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
 
     def _table(self, id_: int) -> Bindings | None:

@@ -27,7 +27,7 @@ class Overriding:
     def swapped(self, forking: Forking, exchange: Exchange, body: bytes) -> bytes | None:
         """Return the body with the results that are overridden; None refuses a request in which nobody can tell which ones are."""
         try:
-            return swapped(forking, exchange, body, limit=self._state.config.max_request, told=self._keeping.told)
+            return swapped(forking, exchange, body, limit=self._state.config.max_request, told=self._keeping.read_call)
         except (RefusedError, UnknownArguments) as error:
             exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
             return None

@@ -68,7 +68,7 @@ class Keeping:
             made = self.interaction(exchange, response, Usage(input=0, output=0), redacted=redacted)
             faulting.keep(exchange.seq, replace(made, occurrence=struck.call.nth))
 
-    def told(self, session: Session, call: CallEnded) -> Interaction | None:
+    def read_call(self, session: Session, call: CallEnded) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
         for each in (session.forking, session.living, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:

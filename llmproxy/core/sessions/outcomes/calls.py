@@ -61,7 +61,7 @@ _Row = tuple[int, float, float, float | None, int | None, Told]
 """Number, arrival, milliseconds to its end and to its first byte, occurrence, and what others may have in common with it."""
 
 
-def told(outcome: Outcome) -> Told:
+def note_call(outcome: Outcome) -> Told:
     """Return what of an outcome is the same for all that are alike."""
     o = outcome
     return (
@@ -97,7 +97,7 @@ class Calls:
     def add(self, outcome: Outcome, text: str = "") -> None:
         """Keep a call that has ended; `text` is what a refused client was told."""
         o = outcome
-        self._ended.append((o.seq, o.at, o.ms, o.first_ms, o.occurrence, told(o)))
+        self._ended.append((o.seq, o.at, o.ms, o.first_ms, o.occurrence, note_call(o)))
         self._count += 1
         if text and len(self._texts) < KEPT_TEXTS:
             self._texts[outcome.seq] = text

@@ -39,7 +39,7 @@ Group = tuple[str | bytes, str | bytes, str | bytes]
 
 DATA = f"CASE WHEN length({{0}}data) > {blobs.LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
 """Columns of `Stored`, behind the name of the table's alias: what is large is left to be read in pieces."""
-_ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"  # noqa: S608
+_ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"  # noqa: S608 - only names of ours stand in the text
 _RECENT = """
 SELECT DISTINCT request_body FROM (
     SELECT request_body FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? ORDER BY id DESC LIMIT ?

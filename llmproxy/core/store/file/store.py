@@ -52,7 +52,7 @@ _RENAME = (
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
-    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608 - only names of ours stand in the text
     f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
 )
 _COUNT = """

@@ -56,7 +56,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name, sample) DO UPDATE SET c
     holder = excluded.holder, pid = excluded.pid, host = excluded.host, heartbeat = excluded.heartbeat
 """
 _INTERACTION = (
-    "INSERT INTO interactions (id, position, occurrence, superseded_at, superseded_by, request_body, response_body,"  # noqa: S608
+    "INSERT INTO interactions (id, position, occurrence, superseded_at, superseded_by, request_body, response_body,"  # noqa: S608 - only names of ours stand in the text
     f" {_COLUMNS}) VALUES ({', '.join('?' * (7 + len(rows.COLUMNS)))})"
 )
 _CHANGED = (

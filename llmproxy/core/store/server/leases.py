@@ -61,7 +61,7 @@ def renew(conn: Conn, place: Place, holder: str) -> bool:
 
 def give_up(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
     """Return the lease if it is ours, and note whether the session came to its proper end."""
-    sql = f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version + 1{_OURS}"  # noqa: S608
+    sql = f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version + 1{_OURS}"  # noqa: S608 - only names of ours stand in the text
     conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node()))
     if clean:
         conn.execute(

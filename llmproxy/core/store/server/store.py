@@ -72,7 +72,7 @@ _COLUMNS = (
     *rows.COLUMNS,
 )
 _GIVEN = tuple(name for name in _COLUMNS if name not in ("changed", "position"))
-_INSERT = f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) RETURNING id"  # noqa: S608
+_INSERT = f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) RETURNING id"  # noqa: S608 - only names of ours stand in the text
 _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 _GONE = "23503"
 

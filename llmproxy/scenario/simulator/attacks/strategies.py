@@ -151,7 +151,7 @@ class GoatStrategy(RedTeamStrategy):
         current_turn: int,
         total_turns: int,
         scenario_description: str,
-        metaprompt_plan: str = "",  # noqa: ARG002
+        metaprompt_plan: str = "",  # noqa: ARG002 - the same for all of its kind
     ) -> str:
         """Return the prompt with the catalogue; there is no plan."""
         return prompt(

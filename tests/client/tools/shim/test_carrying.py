@@ -42,7 +42,7 @@ class Forwarding:
         self._number += 1
         return HeardLine(b"", self._number)
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep."""
         self.kept[number] = [line for _, line in lines]
         if left:
@@ -215,9 +215,9 @@ class Watching(Forwarding):
     client: Client
     read_before: bytes | None = None
 
-    def told(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Look."""
-        super().told(number, lines, left=left)
+        super().hear_answer(number, lines, left=left)
         self.read_before = b"".join(self.client.written)
 
 
