@@ -8,17 +8,19 @@ import pytest
 
 from tests.support import needed
 
+from .agents import Agent
 from .environments import problem_of
 from .with_tools import CLAUDE, CODEX, SAID, AgentWithTools
 
 pytestmark = pytest.mark.sdk
 
 
-def test_claude_s_own_servers_are_recorded_and_never_started_again(tmp_path: Path) -> None:
-    """It is approved in the folder's settings; the model calls its tool, and in replay both are dead."""
-    if problem := problem_of(CLAUDE):
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX], ids=lambda agent: str(agent.name))
+def test_an_agent_s_own_servers_are_recorded_and_never_started_again(agent: Agent, tmp_path: Path) -> None:
+    """Approved in the folder's settings, or in `config.toml`; the model calls its tool, and in replay both are dead."""
+    if problem := problem_of(agent):
         needed(problem)
-    lab = AgentWithTools(CLAUDE, tmp_path, "stdio")
+    lab = AgentWithTools(agent, tmp_path, "stdio")
     recorded = lab.record()
     assert "mcp: tools: over stdio, behind `llmproxy mcp`" in recorded.stderr
     assert (recorded.stdout.strip(), lab.ran) == (SAID, ["echo hello"]), recorded.stderr

@@ -59,8 +59,9 @@ class Environment:
         return self.stamp.is_file() and self.stamp.read_text("utf-8") == self.digest
 
 
-def _python(name: str) -> Environment:
-    place, lock = ROOT / f".venv-sdk-{name}", HERE / "python" / name / "requirements.txt"
+def python_environment(name: str, lock: Path | None = None) -> Environment:
+    """Return one of Python packages, from its own lock or from that of this folder."""
+    place, lock = ROOT / f".venv-sdk-{name}", lock or HERE / "python" / name / "requirements.txt"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     create = ("uv", "venv", "--quiet", "--allow-existing", "--python", version, str(place))
     sync = ("uv", "pip", "sync", "--quiet", "--require-hashes", "--python", str(place), str(lock))
@@ -68,8 +69,8 @@ def _python(name: str) -> Environment:
 
 
 ENVIRONMENTS = {
-    "newest": _python("newest"),
-    "previous": _python("previous"),
+    "newest": python_environment("newest"),
+    "previous": python_environment("previous"),
     # Nothing here needs its install scripts.
     "node": Environment(
         "node",
