@@ -9,7 +9,8 @@ Precedence: default < pyproject.toml < environment < flag. :func:`load` gathers 
 value came from. What it does not understand it refuses, naming the value, its source and what would be allowed.
 
 Making a ``Settings`` by hand reads nothing but its arguments. This module is the floor of the package beside
-`errors` and `protocol`; it imports pydantic, so whoever must start fast imports it late.
+`errors` and `protocol`. Every command begins here, and a client of tools waits for the shim that does: so its values are
+plain dataclasses with the readers of `values` (pydantic's import and schema took 0.1 s of a start).
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import (
@@ -112,29 +111,21 @@ NOT_SETTINGS = frozenset({"suite"})
 """Tables below ours that are no options of the proxy: what suites without an agent or a store use."""
 
 
-class _Frozen(BaseModel):
-    """Values that never change, and names that we know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+SCRUBBED = "<scrubbed>"
+"""What a scrub puts there unless it says."""
 
 
-class Scrub(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Scrub:
     """Replace what a pattern finds in the texts of a request, before its key is derived."""
 
     pattern: str
     """A regular expression of Python's `re`."""
-    placeholder: str = "<scrubbed>"
-
-    @model_validator(mode="after")
-    def _compiles(self) -> Self:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ValueError(f"{self.pattern!r} is not a regular expression: {error}") from error
-        return self
+    placeholder: str = SCRUBBED
 
 
-class Normalize(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Normalize:
     """The user's own rules for what makes two requests the same (``[tool.llmproxy.normalize]``)."""
 
     ignore: tuple[str, ...] = ()
@@ -143,11 +134,85 @@ class Normalize(_Frozen):
     packs: tuple[str, ...] = ()
     """Names of rule sets that llmproxy brings along; `core.keys.normalize` knows them."""
 
+    def as_config(self) -> dict[str, Any]:
+        """Return it as a table, as `core.keys.normalize.Rules` takes it."""
+        return asdict(self)
+
+
+def read_normalize(value: object) -> Normalize:
+    """Read the user's rules. Raises ValueError, which says where in the table."""
+    table = value if isinstance(value, Normalize) else read_table(value)
+    if isinstance(table, Normalize):
+        return table
+    given = _members(table, Normalize, "")
+    scrubs = enumerate(_listed(given.get("scrub", ()), "scrub"))
+    return Normalize(
+        ignore=_texts(given.get("ignore", ()), "ignore"),
+        scrub=tuple(_read_scrub(each, f"scrub.{number}") for number, each in scrubs),
+        packs=_texts(given.get("packs", ()), "packs"),
+    )
+
+
+def _read_scrub(value: object, where: str) -> Scrub:
+    if isinstance(value, Scrub):
+        return value
+    given = _members(value, Scrub, f"{where}.")
+    if "pattern" not in given:
+        raise ValueError(f"{where}: a pattern is missing (got {value!r})")
+    texts = {name: _text(each, f"{where}.{name}") for name, each in given.items()}
+    try:
+        re.compile(texts["pattern"])
+    except re.error as error:
+        raise ValueError(f"{where}: {texts['pattern']!r} is not a regular expression: {error}") from error
+    return Scrub(**texts)
+
+
+def _members(value: object, kind: type[Normalize | Scrub], where: str) -> Mapping[str, object]:
+    """Return a table whose names are all known."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
+    for name in value:
+        if name not in {each.name for each in fields(kind)}:
+            known = [each.name for table in (Normalize, Scrub) for each in fields(table)]
+            raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
+    return value
+
+
+def _listed(value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{where}: {value!r} is not a list")
+    return tuple(value)
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    return tuple(_text(each, f"{where}.{number}") for number, each in enumerate(_listed(value, where)))
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {value!r} is not a text")
+    return value
+
+
+def _read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _read_place(value: object) -> Path | None:
+    if value is not None and not isinstance(value, str | Path):
+        raise ValueError(f"{value!r} is not a path")
+    return None if value is None else Path(value)
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
     """How an option looks on the command line: what stands behind the flag, and whether it may be repeated."""
 
+    read: Callable[[Any], Any]
+    """Makes the value of what was typed; raises ValueError."""
+    help: str
     metavar: str = ""
     repeat: bool = False
     flag: bool = True
@@ -155,155 +220,234 @@ class _Form:
     """Its value is never shown."""
 
 
+def _option(
+    read: Callable[[Any], Any],
+    metavar: str = "",
+    *,
+    default: object,
+    description: str,
+    **more: bool,
+) -> Any:  # noqa: ANN401 (as dataclasses.field)
+    """Declare an option: who reads it, how it looks, its default, what it is for."""
+    return field(default_factory=lambda: default, metadata={"form": _Form(read, description, metavar, **more)})
+
+
 _VCR = in_words([name for name, mode in VCR_MODES.items() if name != mode])
 
 
-class Settings(_Frozen):
+@dataclass(frozen=True)
+class Settings:
     """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
 
-    mode: Annotated[Mode, BeforeValidator(read_mode), _Form("|".join(Mode))] = Field(
-        Mode.REPLAY,
+    mode: Mode = _option(
+        read_mode,
+        "|".join(Mode),
+        default=Mode.REPLAY,
         description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
         f"VCR's names {_VCR} are understood.",
     )
-    host: Annotated[str, BeforeValidator(read_host), _Form("ADDRESS")] = Field(
-        DEFAULT_HOST, description="Address to listen on. Anything but loopback can be reached by others."
+    host: str = _option(
+        read_host,
+        "ADDRESS",
+        default=DEFAULT_HOST,
+        description="Address to listen on. Anything but loopback can be reached by others.",
     )
-    port: Annotated[int, BeforeValidator(read_port), _Form("PORT")] = Field(
-        DEFAULT_PORT, description="Port to listen on; 0 takes any free one."
-    )
-    store: Annotated[Path, _Form("PATH")] = Field(
-        Path(DEFAULT_STORE),
+    port: int = _option(read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free one.")
+    store: Path = _option(
+        _read_place,
+        "PATH",
+        default=Path(DEFAULT_STORE),
         description="The database of recordings: a file, or postgresql://USER@HOST/DATABASE for a team.",
     )
-    cassette_dir: Annotated[Path | None, _Form("DIR")] = Field(
-        None,
+    cassette_dir: Path | None = _option(
+        _read_place,
+        "DIR",
+        default=None,
         description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
         "wins), written when a session that recorded ends.",
     )
-    cassette: Annotated[str, BeforeValidator(read_name), _Form("NAME")] = Field(
-        DEFAULT_SESSION, description="Cassette of all requests whose URL or header names no session."
+    cassette: str = _option(
+        read_name,
+        "NAME",
+        default=DEFAULT_SESSION,
+        description="Cassette of all requests whose URL or header names no session.",
     )
-    upstream: Annotated[Mapping[str, str], BeforeValidator(read_upstreams), _Form("NAME=URL", repeat=True)] = Field(
-        default_factory=dict,
+    upstream: Mapping[str, str] = _option(
+        read_upstreams,
+        "NAME=URL",
+        default={},
         description="Base URL of a provider, or of an OpenAI-compatible server of your own, then served under /NAME; "
         "the name default takes what belongs to no provider.",
+        repeat=True,
     )
-    speed: Annotated[float, BeforeValidator(read_speed), _Form("0|1|N")] = Field(
-        0.0, description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast."
+    speed: float = _option(
+        read_speed,
+        "0|1|N",
+        default=0.0,
+        description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast.",
     )
-    exhausted: Annotated[Exhausted, BeforeValidator(read_exhausted), _Form("last|cycle|miss")] = Field(
-        Exhausted.LAST, description="What answers a request that comes more often than it was recorded."
+    exhausted: Exhausted = _option(
+        read_exhausted,
+        "last|cycle|miss",
+        default=Exhausted.LAST,
+        description="What answers a request that comes more often than it was recorded.",
     )
-    bind: Annotated[Scope, BeforeValidator(read_scope), _Form("all|paths|none")] = Field(
-        Scope.ALL,
+    bind: Scope = _option(
+        read_scope,
+        "all|paths|none",
+        default=Scope.ALL,
         description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
     )
-    faults: Annotated[str, _Form("FILE|PRESET")] = Field(
-        "",
+    faults: str = _option(
+        _read_text,
+        "FILE|PRESET",
+        default="",
         description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third call); "
         "`llmproxy faults` lists them.",
     )
-    faults_seed: Annotated[int | None, BeforeValidator(read_seed), _Form("N")] = Field(
-        None,
+    faults_seed: int | None = _option(
+        read_seed,
+        "N",
+        default=None,
         description="What the chance of faults is drawn from: another number, other faults; a file's own unless given.",
     )
-    forward: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+    forward: bool = _option(
+        read_truth,
         default=False,
         description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers are "
         "decrypted, all others tunnelled, or refused in replay.",
     )
-    token: Annotated[str, _Form("SECRET", secret=True)] = Field(
+    token: str = _option(
+        _read_text,
+        "SECRET",
         default="",
         description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
+        secret=True,
     )
-    allow_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
-        (), description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it."
+    allow_host: tuple[str, ...] = _option(
+        read_hosts,
+        "HOST",
+        default=(),
+        description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it.",
+        repeat=True,
     )
-    record_host: Annotated[tuple[str, ...], BeforeValidator(read_hosts), _Form("HOST", repeat=True)] = Field(
-        (),
+    record_host: tuple[str, ...] = _option(
+        read_hosts,
+        "HOST",
+        default=(),
         description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; *.NAME is every "
         "host below it, * every host. In replay what was never recorded is refused.",
+        repeat=True,
     )
-    answer_to: Annotated[tuple[str, ...], BeforeValidator(read_names), _Form("NAME", repeat=True)] = Field(
-        (),
+    answer_to: tuple[str, ...] = _option(
+        read_names,
+        "NAME",
+        default=(),
         description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
         "page can let a name of its own point here.",
+        repeat=True,
     )
-    allow_origin: Annotated[tuple[str, ...], BeforeValidator(read_origins), _Form("ORIGIN", repeat=True)] = Field(
-        (),
+    allow_origin: tuple[str, ...] = _option(
+        read_origins,
+        "ORIGIN",
+        default=(),
         description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
         "refused.",
+        repeat=True,
     )
-    client_cert: Annotated[Path | None, _Form("PATH")] = Field(
-        None,
+    client_cert: Path | None = _option(
+        _read_place,
+        "PATH",
+        default=None,
         description="PEM file with certificate and key for upstreams that ask for one (mTLS), or a folder of HOST.pem.",
     )
-    allow_live: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
-        default=False, description="Let clients of a replay proxy open sessions in modes that reach the network."
+    allow_live: bool = _option(
+        read_truth,
+        default=False,
+        description="Let clients of a replay proxy open sessions in modes that reach the network.",
     )
-    live: Annotated[tuple[Channel, ...], BeforeValidator(read_channels), _Form("llm|mcp|http", repeat=True)] = Field(
-        (),
+    live: tuple[Channel, ...] = _option(
+        read_channels,
+        "llm|mcp|http",
+        default=(),
         description="Channel that goes to its real providers or tools in mode replay, while the others are served from the recording: "
         "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, CASSETTE@live-N.",
+        repeat=True,
     )
-    unknown_tool: Annotated[UnknownTool, BeforeValidator(read_unknown_tool), _Form("error|fail|live")] = Field(
-        UnknownTool.ERROR,
+    unknown_tool: UnknownTool = _option(
+        read_unknown_tool,
+        "error|fail|live",
+        default=UnknownTool.ERROR,
         description="With --live: what becomes of a tool's call that no recording answers in this state: the model reads an error, the "
         "run fails, or the real tool is called.",
     )
-    read_only: Annotated[tuple[str, ...], BeforeValidator(read_patterns), _Form("NAME", repeat=True)] = Field(
-        (),
+    read_only: tuple[str, ...] = _option(
+        read_patterns,
+        "NAME",
+        default=(),
         description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
         "another order than recorded; * stands for any characters.",
+        repeat=True,
     )
-    rate: Annotated[Mapping[str, str], BeforeValidator(read_rates), _Form("[NAME=]N/s|min|h", repeat=True)] = Field(
-        default_factory=dict,
+    rate: Mapping[str, str] = _option(
+        read_rates,
+        "[NAME=]N/s|min|h",
+        default={},
         description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further ones wait. What is "
         "replayed is not counted.",
+        repeat=True,
     )
-    match_credential: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+    match_credential: bool = _option(
+        read_truth,
         default=False,
         description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
         "get the right key's answer.",
     )
-    fail_on_miss: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
-        default=False, description="End with exit code 4 if a request was refused because it was not recorded."
+    fail_on_miss: bool = _option(
+        read_truth,
+        default=False,
+        description="End with exit code 4 if a request was refused because it was not recorded.",
     )
-    strict: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
+    strict: bool = _option(
+        read_truth,
         default=False,
         description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
         "was bound, not exact.",
     )
-    miss_status: Annotated[
-        Literal[400, 404, 422, 501, 503] | None, BeforeValidator(read_status), _Form("400|404|422|501|503")
-    ] = Field(
-        None,
+    miss_status: int | None = _option(
+        read_status,
+        "400|404|422|501|503",
+        default=None,
         description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for Anthropic and "
         "OpenAI's responses, 404 for all others.",
     )
-    max_request: Annotated[int, BeforeValidator(read_size), _Form("SIZE")] = Field(
-        64 << 20, description="Largest request body that is matched against recordings."
+    max_request: int = _option(
+        read_size, "SIZE", default=64 << 20, description="Largest request body that is matched against recordings."
     )
-    quiet: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(
-        default=False, description="Print misses and the summary only."
-    )
-    verbose: Annotated[bool, BeforeValidator(read_truth), _Form()] = Field(default=False, description="Log each step.")
-    normalize: Annotated[Normalize, BeforeValidator(read_table), _Form(flag=False)] = Field(
-        Normalize(), description="Your own rules for what makes two requests the same: ignore, scrub, packs."
+    quiet: bool = _option(read_truth, default=False, description="Print misses and the summary only.")
+    verbose: bool = _option(read_truth, default=False, description="Log each step.")
+    normalize: Normalize = _option(
+        read_normalize,
+        default=Normalize(),
+        description="Your own rules for what makes two requests the same: ignore, scrub, packs.",
+        flag=False,
     )
 
-    @model_validator(mode="after")
-    def _one_volume(self) -> Self:
+    def __post_init__(self) -> None:
+        """Read what was given. Raises ValueError."""
+        for each in fields(self):
+            object.__setattr__(self, each.name, each.metadata["form"].read(getattr(self, each.name)))
         if self.quiet and self.verbose:
             raise ValueError("quiet and verbose exclude each other")
-        return self
 
     @property
     def forwards(self) -> bool:
         """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are to be recorded."""
         return self.forward or bool(self.record_host)
+
+
+FORMS: Mapping[str, _Form] = {each.name: each.metadata["form"] for each in fields(Settings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +480,14 @@ class Option:
 def options() -> tuple[Option, ...]:
     """Return all options in the order of their declaration."""
     found = []
-    for name, field in Settings.model_fields.items():
-        form = next(mark for mark in field.metadata if isinstance(mark, _Form))
-        default = field.get_default(call_default_factory=True, validated_data={})
+    plain = Settings()
+    for each in fields(Settings):
+        form: _Form = each.metadata["form"]
+        default, env = getattr(plain, each.name), ENV_PREFIX + each.name.upper()
         boolean = isinstance(default, bool)
-        help_text = field.description or ""
-        env = ENV_PREFIX + name.upper()
-        found.append(Option(name, env, help_text, form.metavar, form.repeat, boolean, default, form.flag, form.secret))
+        found.append(
+            Option(each.name, env, form.help, form.metavar, form.repeat, boolean, default, form.flag, form.secret)
+        )
     return tuple(found)
 
 
@@ -416,7 +561,7 @@ class Loaded:
         sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
         if sources["upstream"] == "default":
             sources["upstream"] = ", ".join(dict.fromkeys(source for _, source in new.values()))
-        return replace(self, settings=self.settings.model_copy(update={"upstream": upstream}), sources=sources)
+        return replace(self, settings=replace(self.settings, upstream=upstream), sources=sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +587,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     """
     layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
     values: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
-    sources = dict.fromkeys(Settings.model_fields, "default")
+    sources = dict.fromkeys(FORMS, "default")
     for layer in layers:
         for name, given in layer.items():
             values[name] = _one(name, given, values.get(name), env)
@@ -451,9 +596,9 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
                 sources |= {f"upstream.{key}": given.source for key in read_upstreams(given.value)}
     try:
         return Loaded(Settings(**values), sources)
-    except ValidationError as error:
+    except ValueError as error:
         both = f"quiet: {sources['quiet']}; verbose: {sources['verbose']}"
-        raise SettingsError(_said(error), hint=both) from error
+        raise SettingsError(str(error), hint=both) from error
 
 
 def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (what a user typed can be anything)
@@ -462,29 +607,15 @@ def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  
     try:
         if name == "store":
             return place(typed, env) if is_server(typed := str(given.value)) else given.folder / read_path(typed)
-        value = getattr(Settings.model_validate({name: given.value}), name)
-    except ValidationError as error:
-        raise SettingsError(f"{name}: {_said(error)}", hint=hint) from error
+        value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
     return {**(below or {}), **value} if name in ("upstream", "rate") else value
 
 
-def _said(error: ValidationError) -> str:
-    """Return what pydantic found wrong, in our own words where we raised it."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
-    reason = first.get("ctx", {}).get("error")
-    if first["type"] == "extra_forbidden":
-        word = str(first["loc"][-1])
-        return f"unknown name {place}{did_you_mean(word, [*Normalize.model_fields, *Scrub.model_fields])}"
-    text = str(reason) if reason else f"{first['msg'].lower()} (got {first['input']!r})"
-    return f"{place}: {text}" if place else text
-
-
 def _known(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
     """Return the option's name, or refuse it with the nearest one."""
-    if name in Settings.model_fields:
+    if name in FORMS:
         return name
     hint = "`llmproxy settings` lists all options."
     raise SettingsError(f"unknown option {spelt} in {source}{did_you_mean(spelt, spellings)}", hint=hint)
@@ -557,12 +688,20 @@ def write_value(value: object) -> str:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Normalize):
-        return json.dumps(value.model_dump(exclude_defaults=True)) if value != Normalize() else ""
+        return json.dumps(_told(value)) if value != Normalize() else ""
     if isinstance(value, Mapping):
         return " ".join(_pairs(value))
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _told(rules: Normalize) -> dict[str, object]:
+    """Return the user's rules as they are typed, without what is as by default."""
+    scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in rules.scrub]
+    return {
+        name: value for name, value in (("ignore", rules.ignore), ("scrub", scrubs), ("packs", rules.packs)) if value
+    }
 
 
 def options_table() -> str:

@@ -37,7 +37,7 @@ def audit(
     from llmproxy.core.store.audit import merged, served
 
     settings = gather({"store": store}).settings
-    rules = Rules.from_config(settings.normalize.model_dump())
+    rules = Rules.from_config(settings.normalize.as_config())
     with opened(store) as database:
         path, total = database.path, len(database.summaries())
         pairs = list(merged(database, rules, settings.upstream))

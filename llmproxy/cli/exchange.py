@@ -47,7 +47,7 @@ def rules_of(loaded: Loaded) -> Rules:
     """Return the normalisation rules of these settings."""
     from llmproxy.core.keys.normalize import Rules
 
-    return Rules.from_config(loaded.settings.normalize.model_dump())
+    return Rules.from_config(loaded.settings.normalize.as_config())
 
 
 def import_(

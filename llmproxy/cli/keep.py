@@ -51,7 +51,7 @@ def verify(
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = gather({"store": store}).settings
-    verifier = Verifier(Rules.from_config(settings.normalize.model_dump()), settings.upstream, cassette, rekey)
+    verifier = Verifier(Rules.from_config(settings.normalize.as_config()), settings.upstream, cassette, rekey)
     wrong, failed, looked = 0, False, False
     for path, is_store in recordings(paths or [settings.store]):
         looked = True

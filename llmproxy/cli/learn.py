@@ -227,7 +227,7 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     if not lessons:
         return []
     settings = loaded.settings
-    rules = Rules.from_config(settings.normalize.model_dump())
+    rules = Rules.from_config(settings.normalize.as_config())
     with opened(settings.store) as store:
         merges = find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
     new = {each.slot.name for each in lessons}

@@ -211,7 +211,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
             raise CassetteNotFound(error.message, hint=other or error.hint) from None
         fork = fork_of(database, found.cassette, found.sample)
         settings = gather({"store": store}).settings
-        rules = Rules.from_config(settings.normalize.model_dump())
+        rules = Rules.from_config(settings.normalize.as_config())
         values = [] if raw else values_of(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()

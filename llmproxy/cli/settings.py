@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import typer
 
@@ -22,13 +23,13 @@ def settings(
 
     loaded = gather({})
     if as_json:
-        values = loaded.settings.model_dump(mode="json")
+        values = asdict(loaded.settings)
         values |= {o.name: HIDDEN for o in options() if o.secret and values[o.name]}
         facts = [
             {"name": o.key, "value": values[o.name], "source": loaded.sources[o.name], "env": o.env, "flag": o.flag}
             for o in options()
         ]
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(facts, indent=2, default=str))
         return
     rows = [("option", "value", "source", "environment")]
     for o in options():

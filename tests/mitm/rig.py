@@ -55,8 +55,8 @@ class Rig:
         **options: Any,  # noqa: ANN401 - as Settings takes them
     ) -> None:
         """Prepare; nothing runs yet."""
-        self.settings = Settings.model_validate(
-            {"mode": mode, "store": store, "upstream": dict(upstreams or {}), "port": 0, **options}
+        self.settings = Settings(
+            **{"mode": mode, "store": store, "upstream": dict(upstreams or {}), "port": 0, **options}
         )
         self.store = store
         self.outcomes: list[Outcome] = []

@@ -28,6 +28,6 @@ def compare(loaded: Loaded) -> Tried:
     from llmproxy.core.keys.normalize import Rules
 
     settings = loaded.settings
-    rules = Rules.from_config(settings.normalize.model_dump())
+    rules = Rules.from_config(settings.normalize.as_config())
     with opened(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
         return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

@@ -65,7 +65,7 @@ class OwnHost:
             store=settings.store,
             shown=shown_path(settings.store),
             again=Again("llmproxy mcp", " -- ..."),
-            rules=Rules.from_config(settings.normalize.model_dump()),
+            rules=Rules.from_config(settings.normalize.as_config()),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )
         self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
