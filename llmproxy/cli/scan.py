@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
@@ -50,12 +51,13 @@ def scan(
     ),
     store: Path | None = STORE,
 ) -> None:
-    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out."""
+    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out; say whom git names there."""
     from llmproxy.core.secrets.redact import Redactor
 
     given = list(paths or [store_path(store)])
     redactor, looked = Redactor(), 0
     found: list[str] = []
+    named: dict[str, list[str]] = {}
     failed: list[str] = []
     stores: list[Path] = []
     with Working("looking for secrets", "file") as working:
@@ -66,18 +68,21 @@ def scan(
                     stores.append(path)
                 for where, what in _findings(path, redactor):
                     found.append(line(f"{path}: {where}: {what}"))
+                for where, who in _people(path):
+                    named.setdefault(who, []).append(line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
             except OSError as error:
                 failed.append(f"{path}: {error.strerror or error}")
-    for each in found:
+    for each in (*found, *(each for lines in named.values() for each in lines)):
         say(each)
     for each in failed:
         typer.echo(f"error: {line(each)}", err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:
-        say(f"No secrets in {looked} files." if looked != 1 else f"No secrets in {given[0]}.")
+        also = f"; git names {counted(len(named), 'person', 'people')} there" if named else ""
+        say(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
         return
     from llmproxy.core.traffic.advice import store_words
 
@@ -135,6 +140,24 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield f"line {', '.join(map(str, lines[:_LINES]))}{more}", name
 
 
+def _people(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield whom git names in what agents and their tools said: no secret, but a name that a file for others may hold."""
+    from llmproxy.core.bindings.values.git_lines import list_people
+    from llmproxy.core.store.opening import open_store
+
+    if path.is_file() and is_store(path):
+        with open_store(path, writable=False, now=time.time) as database:
+            for row in database.summaries(superseded=True):
+                one = database.load(row.id)
+                text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
+                yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_people(text))
+        return
+    text = _read(path).decode("utf-8", "surrogateescape")
+    for who, places in list_people(text).items() if "\0" not in text else ():
+        lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
+        yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who
+
+
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones as well. Raises CassetteError, also for a database that is no store of ours."""
     from llmproxy.core.secrets.scan import names_of
@@ -144,8 +167,8 @@ def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         for row in database.summaries(superseded=True):
             found = names_of(database.load(row.id), redactor)
             for part, names in found.items():
-                counted = Counter(names)
+                found_here = Counter(names)
                 yield (
                     f"interaction {row.id} of cassette {row.cassette}, {part}",
-                    ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counted.items()),
+                    ", ".join(f"{name} x{count}" if count > 1 else name for name, count in found_here.items()),
                 )

@@ -70,6 +70,26 @@ def test_files_and_folders_are_looked_through(tmp_path: Path, capsys: pytest.Cap
     assert run(capsys, tmp_path / "none.db", "scan", str(tmp_path / "cassettes"))[0] == 3
 
 
+def test_whom_git_names_is_shown_and_is_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a store, and in the cassette for a pull request, where nobody but git's lines names who recorded."""
+    path, file = tmp_path / "x.db", tmp_path / "fix.yaml"
+    log = "commit 1a2b3c4\nAuthor: Ann Smith <ann@example.com>\nDate: today\n\n    Commit: soon\n"
+    fill(path, leaky(log, "\nGit user: Kim Lee\n"), chat("other"))
+    code, out = run(capsys, path, "scan")
+    assert code == 0
+    where = f"{path}: interaction 1 of cassette default: git names"
+    assert out.splitlines() == [
+        f"{where} Ann Smith <ann@example.com>",
+        f"{where} Kim Lee",
+        f"No secrets in {path}; git names 2 people there.",
+    ]
+    assert run(capsys, path, "export", "--cassette", "default", "--format", "review", str(file))[0] == 0
+    code, out = run(capsys, path, "scan", str(file))
+    assert code == 0
+    numbers = [n for n, line in enumerate(file.read_text().splitlines(), 1) if "Ann Smith" in line]
+    assert f"{file}: line {', '.join(map(str, numbers))}: git names Ann Smith <ann@example.com>" in out
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no device without an end here")
 def test_what_has_no_end_is_an_error(tmp_path: Path) -> None:
     """Not clean, and not read until memory is full."""

@@ -16,6 +16,11 @@ from llmproxy.core.bindings.values.listings import ListingPart
 USER, BRANCH = "git_user", "git_branch"
 """Names of the circumstances: ``Ann Smith <ann@example.com>``, ``main``."""
 _AUTHOR = re.compile(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
+_PEOPLE = re.compile(
+    r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
+    r"|Git user: +(?P<said>[^\n<>\\\"]{1,100}))"
+)
+"""In a text, in JSON and in YAML; the last as Claude Code says it."""
 _ON_BRANCH = (
     r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on '){}(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
 )
@@ -30,6 +35,14 @@ def find_git(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -
     if branch is not None and branch[0] in text:
         found += _of_branch(text, *branch)
     yield from sorted(found, key=lambda part: part.start)
+
+
+def list_people(text: str) -> dict[str, list[int]]:
+    """Return whom git names in a text, or in a file that holds such texts, and where."""
+    found: dict[str, list[int]] = {}
+    for each in _PEOPLE.finditer(text):
+        found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())
+    return found
 
 
 def _of_user(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
