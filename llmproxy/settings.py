@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import (
     DEFAULT_HOST,
@@ -41,7 +42,6 @@ from llmproxy.protocol import (
 from llmproxy.store_server import is_server, place, server_of
 from llmproxy.values import (
     ANY_PROVIDER,
-    did_you_mean,
     in_words,
     read_channels,
     read_exhausted,

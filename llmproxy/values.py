@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
@@ -24,12 +24,6 @@ _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 _LAST_PORT = 65535
 _RESERVED = {"s", "_llmproxy"}
 """First path segments with a meaning of their own: no upstream can have such a name."""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest of the known words, or nothing."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _choice(value: object, known: Mapping[str, object]) -> object:

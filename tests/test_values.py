@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.values import did_you_mean, read_host, read_path, read_speed, read_truth, read_upstreams
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.values import read_host, read_path, read_speed, read_truth, read_upstreams
 
 
 def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:

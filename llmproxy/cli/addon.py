@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.values import did_you_mean
 
 ADDONS = ("record_replay", "inject_faults")
 

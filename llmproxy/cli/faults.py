@@ -24,7 +24,7 @@ def faults(
 ) -> None:
     """List the kinds of faults on purpose and the presets, with an example each; or print one."""
     from llmproxy.core.faults import KINDS, PRESETS, preset_text
-    from llmproxy.values import did_you_mean
+    from llmproxy.did_you_mean import did_you_mean
 
     if name in PRESETS:
         say(preset_text(name).rstrip("\n"))

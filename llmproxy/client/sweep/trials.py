@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llmproxy.core.faults import KINDS, SWEEP, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.choosing import covers, is_chosen
 from llmproxy.core.faults.recorded import call_of
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.reading.told import interactions
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.client.control.told import Call

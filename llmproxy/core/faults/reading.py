@@ -22,10 +22,10 @@ from llmproxy.core.faults.kinds.table import KINDS
 from llmproxy.core.faults.presets import PRESETS, preset_text
 from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
 from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes
 from llmproxy.protocol import Channel
-from llmproxy.values import did_you_mean
 
 Json = Any
 """Plain values of JSON and YAML."""

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
-from llmproxy.values import did_you_mean
 
 __all__ = ["Unmocked", "read_mocks", "unmocked"]
 

@@ -17,10 +17,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 
 from llmproxy.core.keys.rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
+from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 
 WHERES = ("system", "all")
@@ -104,8 +104,8 @@ class Rules:
 
 def _known(name: str, names: Sequence[str], what: str) -> None:
     if name not in names:
-        close = get_close_matches(name, names, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"There are: {', '.join(names)}"
+        close = nearest(name, names)
+        hint = f"did you mean {close!r}?" if close else f"There are: {', '.join(names)}"
         raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
 
 

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from llmproxy.core.traffic.differences import printable
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.values.replies import answer, shown, spoken, tail
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.scenario.base.llm import LLM

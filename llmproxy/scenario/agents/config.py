@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.protocol import DEFAULT_SESSION
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter

@@ -22,11 +22,11 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.replies import spoken
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

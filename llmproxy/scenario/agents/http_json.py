@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.agents.http import Answered, HttpAdapter
 from llmproxy.scenario.agents.templates import Template, values_of
 from llmproxy.scenario.values.replies import answer, pick, read_path, shown
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentUnreachable, SuiteError
 from llmproxy.scenario.values.replies import spoken
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput

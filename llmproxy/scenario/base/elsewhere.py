@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 
+from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 
 __all__ = [
@@ -168,7 +168,7 @@ def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -
     """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
     found = refuse_elsewhere(where, given)
     for name in found:
-        near = difflib.get_close_matches(name, known, 1, _CLOSE)
+        near = nearest(name, known, _CLOSE)
         if near and name not in known:
-            raise TypeError(f"{where} has no parameter {name!r}; did you mean {near[0]!r}?")
+            raise TypeError(f"{where} has no parameter {name!r}; did you mean {near!r}?")
     return found

@@ -10,13 +10,13 @@ A name that there is not is an error, never a description of one word.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.prompts.load import data, fenced
@@ -66,9 +66,9 @@ def persona_of(said: Persona | str | Path) -> Persona:
         return known[text]
     if len(text.split()) > 1:
         return Persona(name="", about=text)
-    near = difflib.get_close_matches(text, known, 1)
+    near = nearest(text, known)
     raise SettingsError(
-        f"there is no persona {text!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+        f"there is no persona {text!r}." + (f" Did you mean {near!r}?" if near else ""),
         hint=f"There are: {', '.join(known)}. A description of at least two words, a .yaml or a .md file is one too.",
     )
 

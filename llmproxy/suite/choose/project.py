@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.yaml.places import Problems
 from llmproxy.suite.yaml.reader import read
-from llmproxy.values import did_you_mean
 
 __all__ = ["described", "project"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
-from difflib import get_close_matches
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 from itertools import count
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
 from llmproxy.suite.matchers.compare import parsed
@@ -104,9 +104,9 @@ def _unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        near = get_close_matches(str(key), says | _BESIDE, n=1, cutoff=0.8)
+        near = nearest(str(key), says | _BESIDE, 0.8)
         if near and key not in says | _SILENT | _BESIDE and not str(key).startswith("x-"):
-            yield f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `{near[0]}`?)"
+            yield f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `{near}`?)"
         if key == "format" and value not in _FORMATS:
             yield f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a `pattern`"
         if key in _NAMED and isinstance(value, Mapping):

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
+from llmproxy.did_you_mean import suggest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
 from llmproxy.suite.matchers.core import (
@@ -34,7 +35,7 @@ from llmproxy.suite.matchers.core import (
 )
 from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, objection_to_path, plain, same, show
 from llmproxy.suite.matchers.variables import Scope, StepError
-from llmproxy.suite.yaml.places import Problems, YamlPlace, meant, place_of
+from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
 
 __all__ = [
     "ABSENT",
@@ -198,7 +199,7 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
 
 
 def _unknown(key: str, value: object) -> str:
-    near = meant(key, [*REGISTRY, *MODIFIERS])
+    near = suggest(key, [*REGISTRY, *MODIFIERS])
     if near.startswith("did"):
         return near
     deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
@@ -233,7 +234,7 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> 
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
-                problems.add(place, f"unknown key `{key}`", meant(str(key), COMPARISONS))
+                problems.add(place, f"unknown key `{key}`", suggest(str(key), COMPARISONS))
             elif not _countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,

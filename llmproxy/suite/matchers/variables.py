@@ -22,8 +22,8 @@ from datetime import date, datetime, time
 from typing import Any
 from uuid import UUID
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.errors import Exit, LLMProxyError
-from llmproxy.suite.yaml.places import meant
 
 __all__ = ["BUILT_IN", "Reference", "Scope", "StepError", "bare_name", "follow", "references", "whole"]
 
@@ -118,7 +118,7 @@ def follow(value: object, path: Iterable[str | int], shown: str) -> object:
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
             if step not in value:
-                raise StepError(f"{shown}: there is no field `{step}`", hint=meant(step, map(str, value)))
+                raise StepError(f"{shown}: there is no field `{step}`", hint=suggest(step, map(str, value)))
             value = value[step]
         elif isinstance(step, int) and isinstance(value, (list, tuple)):
             if step >= len(value):
@@ -278,7 +278,7 @@ class Scope:
             return StepError(f"{found.text}: the agent has said nothing yet")
         if found.name == "conversation":
             return StepError(f"{found.text}: no named conversation has begun yet")
-        return StepError(f"{found.text}: nothing is called ${found.name}", hint=meant(found.name, self.names))
+        return StepError(f"{found.text}: nothing is called ${found.name}", hint=suggest(found.name, self.names))
 
 
 _CIRCUMSTANCE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")

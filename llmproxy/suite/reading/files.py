@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from llmproxy.suite.yaml.places import Problems, YamlPlace, meant
+from llmproxy.did_you_mean import suggest
+from llmproxy.suite.yaml.places import Problems, YamlPlace
 
 __all__ = ["SUITES", "found_in", "named", "show_path"]
 
@@ -75,5 +76,5 @@ def _near(path: Path) -> str:
         others = [each.name for each in path.parent.iterdir() if each.suffix in {".yaml", ".yml"}]
     except OSError:
         return f"there is no folder {path.parent} either"
-    hint = meant(path.name, others)
+    hint = suggest(path.name, others)
     return hint if hint.startswith("did") else ""

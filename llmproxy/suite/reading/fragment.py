@@ -85,7 +85,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
     flow = Flow(problems, Problems())
-    flow.captured = dict.fromkeys(declared)
+    flow.names.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):
         loader = Loader(problems=problems)
@@ -95,7 +95,7 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
     elif kind == "scenario" and isinstance(value, Map):
         Loader(problems=problems).scenario(value, None)
     elif kind == "fields":
-        flow.fields(value)
+        flow.names.fields(value)
     else:
         flow.scenario(_scenario(kind, value, here))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.reading.data import distinct, with_rows
 from llmproxy.suite.reading.files import found_in, named, show_path
@@ -25,7 +26,7 @@ from llmproxy.suite.reading.names import names_of_sets, without_id
 from llmproxy.suite.reading.parts import included, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, meant, place_of
+from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
 __all__ = ["USER", "LoadedSuites", "SuiteCase", "load"]
@@ -141,7 +142,7 @@ class Loader:
                 self.problems.add(place, f"this is {what}, neither a suite nor a scenario", hint)
             elif not value.keys() & {"scenarios", "steps"}:
                 near = next(
-                    (hint for key in value if (hint := meant(key, ("scenarios", "steps"))).startswith("did")), ""
+                    (hint for key in value if (hint := suggest(key, ("scenarios", "steps"))).startswith("did")), ""
                 )
                 message = "this is neither a suite (it has no `scenarios`) nor a scenario (it has no `steps`)"
                 self.problems.add(place, message, near)
@@ -227,10 +228,10 @@ class Loader:
             flow = Flow(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
-                    flow.variables(part, sure=True)
-            flow.variables(without_id(parameters))
-            flow.of_data = bool(usable)
-            flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
+                    flow.names.variables(part, sure=True)
+            flow.names.variables(without_id(parameters))
+            flow.names.of_data = bool(usable)
+            flow.names.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
         doubtful(raw, self.doubts)
         return self.validated(Scenario, raw)

@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import kind, show
 from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
 from llmproxy.suite.schema.response import Judging, Response, ToolExpect
 from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
 from llmproxy.suite.schema.types import Node, complain, refuse
 from llmproxy.suite.schema.values import Count, FaultsGiven, Flag, Milliseconds, Text, Times
-from llmproxy.suite.yaml.places import meant
 
 __all__ = [
     "STEPS",
@@ -262,7 +262,7 @@ class NoStep(StepBase):
         for key in data:
             if key in REFUSED:
                 raise refuse(REFUSED[key])
-        near = [meant(str(key), STEPS) for key in data]
+        near = [suggest(str(key), STEPS) for key in data]
         hint = next((hint for hint in near if hint.startswith("did")), "")
         raise refuse(
             f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint

@@ -22,8 +22,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import kind, show
-from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, meant, place_of
+from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, place_of
 
 __all__ = ["Node", "add_refusals", "complain", "described", "refuse"]
 
@@ -74,7 +75,7 @@ class Node(BaseModel):
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
-            hint = cls.hints.get(str(key)) or meant(str(key), known)
+            hint = cls.hints.get(str(key)) or suggest(str(key), known)
             complain(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
         empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]

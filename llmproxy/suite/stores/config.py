@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.memory import MemoryShape, MemoryStore
 from llmproxy.suite.stores.protocol import StoreAdapter
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.suite.stores.http_map import HttpTemplate

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, read_path
 from llmproxy.suite.stores.memory import MemoryShape
-from llmproxy.values import did_you_mean
 
 __all__ = ["HttpEntity", "HttpTemplate", "http_entity"]
 

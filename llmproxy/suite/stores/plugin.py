@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.protocol import StoreAdapter
-from llmproxy.values import did_you_mean
 
 __all__ = ["load_attribute", "plugin_store"]
 

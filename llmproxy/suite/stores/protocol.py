@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.values import did_you_mean
 
 __all__ = [
     "Column",

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.protocol import Column, EntityInfo, Kind, unknown_column, unknown_entity
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, TableClause

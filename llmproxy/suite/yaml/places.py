@@ -7,8 +7,6 @@ each of their members was written; whoever holds one can say so at run time as w
 
 from __future__ import annotations
 
-import difflib
-import unicodedata
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import counted
 from llmproxy.errors import SuiteError
 
-__all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "meant", "place_of"]
+__all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "place_of"]
 
 _SHOWN = 50
 """Problems that one error tells; after so many, a reader wants to repair the first."""
@@ -161,26 +159,3 @@ def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPl
             found = place_of(node, step) or found
             node = node[step]
     return found
-
-
-def _lookalikes(word: str) -> str:
-    """Name the characters that nobody types on purpose; they look like others, or like nothing."""
-    odd = [
-        f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
-        for each in word
-        if not each.isascii()
-    ]
-    return f" It holds {', '.join(odd[:3])}." if odd else ""
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known."""
-    names = list(known)
-    folded = {name.casefold().replace("_", "").replace("-", ""): name for name in names}
-    plain = word.casefold().replace("_", "").replace("-", "")
-    near = difflib.get_close_matches(plain, folded, n=1, cutoff=0.7)
-    if near:
-        return f"did you mean `{folded[near[0]]}`?{_lookalikes(word) if folded[near[0]].isascii() else ''}"
-    if not names:
-        return ""
-    return "known here: " + ", ".join(sorted(set(names))[:30])

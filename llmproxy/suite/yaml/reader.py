@@ -16,8 +16,9 @@ from typing import Any
 
 import yaml
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.files import read_bytes
-from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, meant
+from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
 from llmproxy.suite.yaml.text import decoded, explain, too_large
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read", "read_file"]
@@ -164,7 +165,7 @@ class _Maker:
         if event.anchor in self.open:
             raise self.halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
-            raise self.halt(event, f"*{event.anchor} names no anchor above", meant(event.anchor, self.anchors))
+            raise self.halt(event, f"*{event.anchor} names no anchor above", suggest(event.anchor, self.anchors))
         made, size = self.anchors[event.anchor]
         self.count(event, size)
         return made

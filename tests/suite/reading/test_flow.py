@@ -16,7 +16,7 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     assert isinstance(root, Map)
     flow = Flow(problems, doubts, values)
     if isinstance(root.get("vars"), Map):
-        flow.variables(root["vars"])
+        flow.names.variables(root["vars"])
     flow.scenario(root)
     return [str(each) for each in problems], [str(each) for each in doubts]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from llmproxy.did_you_mean import suggest
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.yaml.places import List, Map, Problems, SuiteProblems, YamlPlace, locate, meant, place_of
+from llmproxy.suite.yaml.places import List, Map, Problems, SuiteProblems, YamlPlace, locate, place_of
 
 
 def at(line: int, column: int = 1, file: str = "a.yaml") -> YamlPlace:
@@ -100,4 +101,4 @@ def test_a_twin_is_changed_alone() -> None:
 )
 def test_a_near_name_is_meant(word: str, known: tuple[str, ...], hint: str) -> None:
     """Spelling and style of writing are forgiven in the hint."""
-    assert meant(word, known) == hint
+    assert suggest(word, known) == hint

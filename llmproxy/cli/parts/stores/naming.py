@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.cli.parts.telling.printing import line
 from llmproxy.core.traffic.advice import look
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
-from llmproxy.values import did_you_mean
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading

@@ -1,0 +1,47 @@
+"""The nearest of the words that are known to one that is not: every "did you mean" is made here."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+CLOSE = 0.6
+"""How alike two words must be, from 0 to 1 (`difflib`); short words with one slip are at 0.8."""
+
+
+def nearest(word: str, known: Iterable[str], close: float = CLOSE) -> str | None:
+    """Return the known word that is most like `word`, if one is `close` enough."""
+    return next(iter(get_close_matches(word, list(known), 1, close)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest of the known words, or nothing."""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known."""
+    names = list(known)
+    folded = {_fold(name): name for name in names}
+    near = nearest(_fold(word), folded, 0.7)
+    if near is not None:
+        return f"did you mean `{folded[near]}`?{_lookalikes(word) if folded[near].isascii() else ''}"
+    if not names:
+        return ""
+    return "known here: " + ", ".join(sorted(set(names))[:30])
+
+
+def _fold(word: str) -> str:
+    return word.casefold().replace("_", "").replace("-", "")
+
+
+def _lookalikes(word: str) -> str:
+    """Name the characters that nobody types on purpose; they look like others, or like nothing."""
+    odd = [
+        f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
+        for each in word
+        if not each.isascii()
+    ]
+    return f" It holds {', '.join(odd[:3])}." if odd else ""
