@@ -139,10 +139,14 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
 
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)
-    if unknown := sorted(set(take) - {lesson.slot.name for lesson in lessons}):
+    varied = sorted({lesson.slot.name for lesson in lessons})
+    if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
             _say_misses(tried.misses)
-        raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint="Nothing was written.")
+        raise SettingsError(
+            f"--take {unknown[0]}: nothing of that name varied.",
+            hint=f"These did: {', '.join(varied) or 'none'}. Nothing was written.",
+        )
     if lessons:
         _say(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
     else:

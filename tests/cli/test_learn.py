@@ -158,6 +158,7 @@ def test_learn_is_for_a_person(recorded: Path) -> None:
     unknown = llmproxy("learn", "tasks", "--take", "nothing", *agent(), cwd=recorded)
     assert unknown.returncode == 2
     assert "--take nothing: nothing of that name varied." in unknown.stderr
+    assert "These did: made, sequence. Nothing was written." in unknown.stderr
     assert slots(recorded) == []
 
 
