@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import counted
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.suites import CASSETTES, STORE
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -42,9 +43,7 @@ def validate(paths: list[str] = _PATHS) -> None:
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
     suites, scenarios = len(loaded.suites), len(loaded.scenarios)
-    typer.echo(
-        f"{suites} {'suite' if suites == 1 else 'suites'}, {scenarios} {'scenario' if scenarios == 1 else 'scenarios'}: nothing is wrong"
-    )
+    typer.echo(f"{counted(suites, 'suite')}, {counted(scenarios, 'scenario')}: nothing is wrong")
 
 
 def schema() -> None:

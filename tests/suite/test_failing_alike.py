@@ -55,8 +55,31 @@ WORDS = {
     "words.yaml": "- {id: rome, word: real}\n- {id: oslo, word: unreal}\n",
 }
 PYTHON = """
+import sys
 import pytest
 from llmproxy import scenario
+from llmproxy.scenario.agents import CommandAgent
+
+
+async def asked(name, *looks, **more):
+    script = [scenario.user("weather?"), scenario.agent(), *looks, scenario.succeed()]
+    agent = CommandAgent([sys.executable, "agent.py"])
+    return await scenario.run(name=name, description="d", agents=[agent], script=script, verbose=False, **more)
+
+
+@pytest.mark.agent_test
+async def test_mocked():
+    await asked("py-mocked", lambda state: state.last_agent_message() == "I read the real thing", mock={"get_weather": "storm"})
+
+
+@pytest.mark.agent_test
+async def test_order():
+    await asked("py-order", lambda state: [call.name for call in state.tool_calls()] == ["get_weather", "book"])
+
+
+@pytest.mark.agent_test
+async def test_dear():
+    assert float((await asked("py-dear")).usage["agent"].cost_usd) > 100
 
 
 class Agent(scenario.AgentAdapter):
@@ -136,7 +159,7 @@ def test_each_fails_once(tested: Both) -> None:
     """The same scenarios, and in the JSON reports of both the same words."""
     assert tested.codes == {"command": 1, "pytest": 1}, tested.said
     found = {way: rows(tested.folder / f"{way}.json") for way in ("command", "pytest")}
-    assert {name: status for name, status in found["pytest"].items() if not name.startswith("words")} == found[
+    assert {name: status for name, status in found["pytest"].items() if not name.startswith(("words", "py-"))} == found[
         "command"
     ]
     assert {name for name, status in found["command"].items() if status == "passed"} == GOOD
@@ -149,6 +172,10 @@ def test_each_fails_once(tested: Both) -> None:
         assert said in tested.said["command"]
         assert said in tested.said["pytest"]
     assert "test_words: 2 cases, 1 not passed" in tested.said["pytest"]
+    python = {name: status for name, status in found["pytest"].items() if name.startswith("py-")}
+    assert python == {"py-mocked": "failed", "py-order": "failed", "py-dear": "passed"}, tested.said
+    for name in ("mocked", "order", "dear"):  # what a run cost is looked at when it is over
+        assert f"FAILED test_words.py::test_{name}" in tested.said["pytest"]
 
 
 def test_what_got_worse_comes_first(tested: Both) -> None:

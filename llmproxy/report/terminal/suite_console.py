@@ -84,7 +84,11 @@ class SuiteConsole:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
         about = ", ".join(filter(None, [seconds(event.total_seconds), *_marks(event)]))
-        title = f"{start.scenario}{number}" + (f"  {start.name}" if start.name not in ("", start.scenario) else "")
+        named = start.name.replace(" [", "[") not in (
+            "",
+            start.scenario,
+        )  # a case without a name of its own has its id as name
+        title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
         self._line(f"{self._word(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
         if bad and not self._verbose and (before := self._same(event, start, number)):

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.scenario.values.data.rows import ID, Row, RowError, rows_of
+from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.files import show_path
+from llmproxy.suite.reading.flow import captures
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 
-__all__ = ["distinct", "with_rows"]
+__all__ = ["distinct", "unused_axes", "with_rows"]
 
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
@@ -32,11 +34,11 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     except RowError as error:
         problems.add(YamlPlace(show_path(file), error.line, 1) if error.line else at, _said(error, said), error.hint)
         found = []
-    for row in found:
-        rows.put(_map(row, file), YamlPlace(show_path(file), row.line, 1))
+    for each in [_map(row, file) for row in found] or [_every_name(made, at)]:
+        rows.put(each, each.place)
     del made["parametrize"]
+    made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     if found:
-        made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
         _doubt(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
@@ -62,9 +64,34 @@ def _map(row: Row, file: Path) -> Map:
     return made
 
 
+def _every_name(scenario: Map, at: YamlPlace) -> Map:
+    """Return a set with whatever a scenario names: one that will not run, because its file is wrong, has nothing wrong beside that."""
+    made, matrix = Map(at), scenario.get("matrix")
+    known = {*captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
+    for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):
+        made.put(name, "", at, at)
+    return made
+
+
+def unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
+    """Doubt an axis that nothing of the scenario names: its cells are equal."""
+    matrix = scenario.get("matrix")
+    used = _used(scenario, variables)
+    for name in matrix if isinstance(matrix, Map) else ():
+        if name not in used:
+            at = place_of(matrix, name, key=True) or place_of(scenario, "matrix")
+            doubts.add(
+                at, f"no step of `{scenario.get('id')}` uses the axis `{name}`", f"write ${name} where it is wanted"
+            )
+
+
+def _used(scenario: Mapping[str, Any], variables: object) -> set[str]:
+    text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
+    return {*_NAMED.findall(text + repr(variables))}
+
+
 def _doubt(scenario: Mapping[str, Any], row: Row, variables: object, at: YamlPlace, doubts: Problems) -> None:
-    text = repr({name: value for name, value in scenario.items() if name != "parametrize"}) + repr(variables)
-    used = set(_NAMED.findall(text))
+    used = _used(scenario, variables)
     for name in row.values:
         if name != ID and name not in used:
             doubts.add(

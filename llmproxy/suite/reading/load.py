@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.variables import Scope, StepError
-from llmproxy.suite.reading.data import distinct, with_rows
+from llmproxy.suite.reading.data import distinct, unused_axes, with_rows
 from llmproxy.suite.reading.files import found_in, named, show_path
 from llmproxy.suite.reading.flow import Flow, captures
 from llmproxy.suite.reading.lint import doubtful
@@ -171,6 +171,7 @@ class Loader:
                 raw, data = with_rows(given, where, variables, self.problems, self.doubts)
                 if data is not None:
                     self.read(data)
+                unused_axes(raw, variables, self.doubts)
                 raw = with_cells(raw, self.problems)
                 filled = with_defaults(raw, defaults, whole.get("defaultTags"))
                 scenario = self.scenario(filled, variables)

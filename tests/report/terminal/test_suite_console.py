@@ -110,6 +110,13 @@ def broken(run_id: str, error: str, *, unrecorded: bool = False) -> list[Event]:
     ]
 
 
+def test_a_case_without_a_name_is_named_once() -> None:
+    """Its name is its id then, but for a space."""
+    ended = Finished(run_id="r", scenario="a[rome]", status=Status.PASSED)
+    assert "PASS  a[rome]\n" in shown(Started(run_id="r", scenario="a[rome]", name="a [rome]"), ended)
+    assert "PASS  a[rome]  Rome\n" in shown(Started(run_id="r", scenario="a[rome]", name="Rome"), ended)
+
+
 def test_the_users_words_are_not_the_agents() -> None:
     """An agent that said nothing is not quoted."""
     assert "my own words" not in shown(*broken("a", "a miss"))

@@ -73,6 +73,7 @@ def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -
     said = refused(tmp_path, text)
     assert words in said
     assert "`parametrize`" not in said
+    assert "nothing is called" not in said  # what its steps name is in the file
 
 
 @pytest.mark.parametrize("file", ["cities.jsonl", "cities.json", "cities.yaml"])

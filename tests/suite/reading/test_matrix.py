@@ -26,6 +26,13 @@ def refused(folder: Path, more: str) -> str:
     return str(caught.value)
 
 
+def refused_as_it_is(folder: Path, more: str) -> str:
+    """Return why a scenario is refused whose steps name both axes."""
+    with pytest.raises(SuiteError) as caught:
+        ids(folder, more)
+    return str(caught.value)
+
+
 def test_every_cell_is_a_case(tmp_path: Path) -> None:
     """In the order of the axes, the last one fastest; the axes are variables."""
     assert ids(tmp_path, "matrix: {model: [m1, m2], prompt: [short, long]}") == [
@@ -78,6 +85,27 @@ def test_a_set_beside_an_axis_is_written_as_the_axis_is(tmp_path: Path) -> None:
     ]  # fmt: skip
     sets = f"parametrize: [{{prompt: {'p' * 60}}}, {{prompt: {{deep: 1}}}}]"
     assert ids(tmp_path, f"{sets}, matrix: {{model: [m]}}") == ["a[1,m]", "a[2,m]"]
+
+
+def test_an_axis_that_nothing_uses_is_a_doubt(tmp_path: Path) -> None:
+    """Its cells are equal; one that a step or a mock names is used."""
+    ids(
+        tmp_path,
+        "mock: {t: $tone}, matrix: {model: [a, b], tone: [a, b], size: [1, 2]}",
+        'steps: [{chat: "${model}!", totalToolCalls: 1}]',
+    )
+    said = [str(doubt) for doubt in load([tmp_path / "suite.yaml"]).warnings]
+    assert [each.partition(": ")[2] for each in said] == [
+        "no step of `a` uses the axis `size` (write $size where it is wanted)"
+    ]
+
+
+def test_a_broken_file_beside_a_matrix_is_told_alone(tmp_path: Path) -> None:
+    """What its steps name may be in it."""
+    (tmp_path / "rows.csv").write_text("id,prompt\n", encoding="utf-8")
+    told = refused_as_it_is(tmp_path, "parametrize: rows.csv, matrix: {model: [a, b]}")
+    assert "rows.csv: has no rows" in told
+    assert told.count("suite.yaml:") == 1
 
 
 def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
